@@ -32,6 +32,7 @@ from svc_nodeagent.hypervisor.backups.copies import MachineBackups
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
+from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.domains import (
     guest_agent_is_connected,
     lifecycle_cause,
@@ -50,7 +51,9 @@ from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.paused import keep_resuming
 from svc_nodeagent.hypervisor.preflight import network_features, preflight
 from svc_nodeagent.hypervisor.programs import host_is_stopping
+from svc_nodeagent.hypervisor.remaking import Remaking
 from svc_nodeagent.hypervisor.traffic import HostTraffic
+from svc_nodeagent.hypervisor.turns import Turns
 from svc_nodeagent.protocol import (
     Capacity,
     CertificateRenew,
@@ -77,9 +80,12 @@ from svc_nodeagent.protocol import (
     PreflightResult,
     StateCause,
     VmBackup,
+    VmCpuSet,
     VmDelete,
     VmDescribe,
     VmMetrics,
+    VmReinstall,
+    VmResize,
     VmRestore,
 )
 
@@ -118,7 +124,7 @@ class LibvirtHost:
         )
         self._measurements = Measurements(folders.metrics)
         self._guests = Guests(self._connection)
-        self._machines = Machines(
+        definitions = Definitions(
             guests=self._guests,
             folders=folders,
             naming=naming,
@@ -126,7 +132,24 @@ class LibvirtHost:
             network=network,
             acceleration=self._acceleration,
         )
-        self._backups = MachineBackups(self._guests, folders, self._images, self._machines.steps)
+        turns = Turns(self._guests, folders)
+        self._machines = Machines(
+            guests=self._guests,
+            folders=folders,
+            images=self._images,
+            network=network,
+            definitions=definitions,
+            turns=turns,
+        )
+        self._remaking = Remaking(
+            guests=self._guests,
+            folders=folders,
+            images=self._images,
+            acceleration=self._acceleration,
+            definitions=definitions,
+            turns=turns,
+        )
+        self._backups = MachineBackups(self._guests, folders, self._images, turns.steps)
         self._changes: dict[UUID, DomainChanged] = {}
         self._changed = trio.Event()
         self._states: dict[UUID, DomainState] = {}
@@ -241,6 +264,8 @@ class LibvirtHost:
                 result = await self._machines.perform(operation, report)
                 await in_thread(self._measurements.forget, operation.vm_id)
                 return result
+            case VmResize() | VmCpuSet() | VmReinstall():
+                return await self._remaking.perform(operation, report)
             case VmBackup():
                 return await self._backups.backup(operation, report)
             case VmRestore():
@@ -374,7 +399,7 @@ class LibvirtHost:
         self._nursery.start_soon(self._guarded, self._compare)
         self._nursery.start_soon(self._guarded, self._machines.remove_abandoned)
         self._nursery.start_soon(self._guarded, self._backups.end_abandoned)
-        self._nursery.start_soon(self._guarded, self._machines.complete_reinstallations)
+        self._nursery.start_soon(self._guarded, self._remaking.complete_reinstallations)
 
     def lifecycle(self, event: LifecycleEvent) -> None:
         vm_id = self._naming.machine(event.uuid, event.name)

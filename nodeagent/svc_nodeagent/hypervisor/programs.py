@@ -43,6 +43,11 @@ class RunAs:
     gid: int
     groups: tuple[int, ...]
 
+    @property
+    def owner(self) -> tuple[int, int]:
+        """As files name theirs."""
+        return self.uid, self.gid
+
 
 async def run_program(
     *arguments: str | Path,

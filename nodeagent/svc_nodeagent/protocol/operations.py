@@ -32,6 +32,7 @@ __all__ = [
     "NodePreflight",
     "NodeTraffic",
     "NodeUpgrade",
+    "RemakingOperation",
     "VmBackup",
     "VmCpuSet",
     "VmCreate",
@@ -350,14 +351,14 @@ MachineOperation = (
     | VmReset
     | VmDelete
     | VmUpdate
-    | VmResize
-    | VmCpuSet
-    | VmReinstall
     | VmSetPassword
     | VmNetApply
     | VmNetRelease
 )
 """What changes one machine, or what the host carries for it."""
+
+RemakingOperation = VmResize | VmCpuSet | VmReinstall
+"""What makes a part of a machine anew: its size, its processor, its system."""
 
 
 class NodeUpgrade(Wire):
@@ -383,6 +384,7 @@ class NodeUpgrade(Wire):
 
 NodeOperation = Annotated[
     MachineOperation
+    | RemakingOperation
     | VmBackup
     | VmRestore
     | VmDescribe

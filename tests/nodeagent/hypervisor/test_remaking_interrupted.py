@@ -13,9 +13,10 @@ import trio
 import trio.testing
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor import Naming, disks, machines, reinstallation
+from svc_nodeagent.hypervisor import Naming, definitions, disks, reinstallation, remaking, shutdown
 from svc_nodeagent.hypervisor.acceleration import Acceleration, Verdict
 from svc_nodeagent.hypervisor.connection import ConnectionLost
+from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, read_record
 from svc_nodeagent.hypervisor.guests import Guests
@@ -23,6 +24,8 @@ from svc_nodeagent.hypervisor.images import ImageCache
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.processors import Accelerator
+from svc_nodeagent.hypervisor.remaking import Remaking
+from svc_nodeagent.hypervisor.turns import Turns
 from svc_nodeagent.protocol import DomainState, FailureCode, MachineSize, VmReinstall, VmResize
 from tests.nodeagent.hypervisor.builders import image, machine, record, seed, silent
 
@@ -121,21 +124,35 @@ class Node:
         self.guest, self.images, self.folders = OneGuest(), Images(folder), Folders(folder / "data")
         self.folders.root.mkdir()
         self.folders.create()
-        self.machines = Machines(
-            guests=cast(Guests, self.guest),
+        guests, images = cast(Guests, self.guest), cast(ImageCache, self.images)
+        network, acceleration = cast(HostNetwork, Network()), cast(Acceleration, Emulation())
+        turns = Turns(guests, self.folders)
+        kept = Definitions(
+            guests=guests,
             folders=self.folders,
             naming=Naming(),
-            images=cast(ImageCache, self.images),
-            network=cast(HostNetwork, Network()),
-            acceleration=cast(Acceleration, Emulation()),
+            images=images,
+            network=network,
+            acceleration=acceleration,
+        )
+        self.machines = Machines(
+            guests=guests, folders=self.folders, images=images, network=network, definitions=kept, turns=turns
+        )
+        self.remaking = Remaking(
+            guests=guests,
+            folders=self.folders,
+            images=images,
+            acceleration=acceleration,
+            definitions=kept,
+            turns=turns,
         )
         self.spec = machine()
         self.disk = self.folders.disk(self.spec.vm_id, 0)
         self.write(record(self.spec))
         self.disk.write_text("old")
-        monkeypatch.setattr(machines, "write_seed", nothing)
-        monkeypatch.setattr(machines, "FIRST_START_SECONDS", 0.3)
-        monkeypatch.setattr(machines, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(definitions, "write_seed", nothing)
+        monkeypatch.setattr(remaking, "FIRST_START_SECONDS", 0.3)
+        monkeypatch.setattr(shutdown, "POLL_SECONDS", 0.01)
         monkeypatch.setattr(disks, "grow", nothing)
         monkeypatch.setattr(reinstallation, "make_disk", self._make_disk)
 
@@ -193,7 +210,7 @@ async def test_a_reinstallation_whose_time_ends_after_the_decision_is_a_success(
             await trio.sleep(lasts)
 
         node.guest.before_start = time_ends
-        result = await node.machines.reinstall(anew, silent)
+        result = await node.remaking.reinstall(anew, silent)
 
     assert (result.state, time.cancelled_caught) == (state, False)
     assert node.record.seed.instance_id == anew.seed.instance_id
@@ -210,15 +227,15 @@ async def test_a_reinstallation_decided_before_libvirt_goes_away_is_a_success_an
     monkeypatch.setattr(reinstallation, "fault_point", decided)
     anew = node.reinstallation()
 
-    first = await node.machines.reinstall(anew, silent)
-    again = await node.machines.reinstall(anew, silent)
+    first = await node.remaking.reinstall(anew, silent)
+    again = await node.remaking.reinstall(anew, silent)
 
     assert (first.state, again.state) == (DomainState.STOPPED, DomainState.STOPPED)
     assert node.images.fetched == 1
     assert (node.disk.read_text(), node.guest.running is not None) == ("old", True)
 
     node.guest.away = False
-    await node.machines.complete_reinstallations()
+    await node.remaking.complete_reinstallations()
 
     assert (node.disk.read_text(), node.guest.running) == ("new", None)
     assert node.record.seed.instance_id == anew.seed.instance_id
@@ -235,7 +252,7 @@ async def test_a_reinstallation_whose_time_ends_before_the_decision_leaves_the_g
             await trio.sleep_forever()
 
         monkeypatch.setattr(reinstallation, "make_disk", never)
-        await node.machines.reinstall(node.reinstallation(), silent)
+        await node.remaking.reinstall(node.reinstallation(), silent)
 
     assert time.cancelled_caught
     assert (node.record, node.disk.read_text(), node.guest.starts) == (before, "old", 0)
@@ -248,7 +265,7 @@ async def test_a_repeated_resize_that_fails_puts_the_size_back_that_was_before_t
     node.guest.running = None
 
     with pytest.raises(HostError, match="could not be started"):
-        await node.machines.resize(too_much, silent)
+        await node.remaking.resize(too_much, silent)
 
     assert node.record == before
     assert node.guest.running == (SMALL.vcpus, SMALL.memory_mib)
@@ -262,11 +279,11 @@ async def test_a_resize_that_libvirt_was_lost_over_and_then_fails_puts_the_old_s
     too_much, before = node.resize(2 * MOST_MEMORY_MIB), node.record
     node.guest.before_start = lost
     with pytest.raises(ConnectionLost):
-        await node.machines.resize(too_much, silent)
+        await node.remaking.resize(too_much, silent)
 
     node.guest.away, node.guest.before_start = False, nothing
     with pytest.raises(HostError, match="could not be started"):
-        await node.machines.resize(too_much, silent)
+        await node.remaking.resize(too_much, silent)
 
     assert node.record == before
     assert node.guest.running == (SMALL.vcpus, SMALL.memory_mib)
@@ -278,7 +295,7 @@ async def test_a_guest_that_does_not_shut_down_for_a_repeated_resize_keeps_its_o
     node.guest.hears = False
 
     with pytest.raises(HostError) as refused:
-        await node.machines.resize(larger, silent)
+        await node.remaking.resize(larger, silent)
 
     assert refused.value.code is FailureCode.TIMED_OUT
     assert (node.record, node.guest.starts) == (before, 0)
@@ -290,7 +307,7 @@ async def test_a_guest_that_was_started_with_the_new_size_is_not_restarted_by_a_
     node.written_as(larger)
     node.guest.running = (2, 512)
 
-    result = await node.machines.resize(larger, silent)
+    result = await node.remaking.resize(larger, silent)
 
     assert (result.state, node.guest.presses, node.guest.starts) == (DomainState.RUNNING, 0, 0)
     assert (node.record.memory_mib, node.record.disks[0].size_gib) == (512, 3)
@@ -304,7 +321,7 @@ async def test_a_forced_stop_that_ends_a_resize_leaves_the_guest_off_with_its_ol
 
         async def resized() -> None:
             with pytest.raises(HostError) as refused:
-                await node.machines.resize(node.resize(512, seconds=60.0), silent)
+                await node.remaking.resize(node.resize(512, seconds=60.0), silent)
             assert refused.value.code is FailureCode.CANCELLED
 
         nursery.start_soon(resized)

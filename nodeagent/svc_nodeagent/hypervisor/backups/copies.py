@@ -136,8 +136,7 @@ class MachineBackups:
                 await self._require_off(vm_id)
                 await report(95, "putting the disks in their place")
                 for disk, path in zip(operation.disks, written, strict=True):
-                    user = qemu_user()
-                    owner = (user.uid, user.gid)
+                    owner = qemu_user().owner
                     await in_thread(put_in_place, path, self._folders.disk(vm_id, disk.index), mode=0o600, owner=owner)
                     fault_point(f"restore.disk{disk.index}.placed")
         finally:
@@ -165,8 +164,7 @@ class MachineBackups:
                 f"The copy's disk {disk.index} has {-(-disk.size_bytes // gib)} GiB, and the machine no disk as large;"
                 " it was left as it was.",
             )
-        user = qemu_user()
-        await make_disk(spec, self._images.base_of(record.base), path, (user.uid, user.gid))
+        await make_disk(spec, self._images.base_of(record.base), path, qemu_user().owner)
         told = _progress(report, f"writing disk {disk.index}", disk.size_bytes, span)
         digest, written = hashlib.sha256(), 0
         async with socket_folder(record.vm_id) as folder:

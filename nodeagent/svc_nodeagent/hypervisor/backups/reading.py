@@ -10,6 +10,7 @@ the guest write again (`thaw`).
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -96,8 +97,7 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
         for index, path in scratch.items():
             size = (await inspect(folders.disk(vm_id, index), "qcow2")).virtual_bytes
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
-            user = qemu_user()
-            await in_thread(shutil.chown, path, user.uid, user.gid)
+            await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
         frozen = await _begun(vm_id, guests, xml)
         fault_point("backup.begun")
@@ -195,8 +195,7 @@ async def socket_folder(vm_id: UUID) -> AsyncIterator[Path]:
     await in_thread(shutil.rmtree, folder, ignore_errors=True)
     await in_thread(folder.mkdir, mode=0o700)
     try:
-        user = qemu_user()
-        await in_thread(shutil.chown, folder, user.uid, user.gid)
+        await in_thread(os.chown, folder, *qemu_user().owner)
         yield folder
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):

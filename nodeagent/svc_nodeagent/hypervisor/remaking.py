@@ -1,0 +1,257 @@
+"""A machine made anew in part: another size, another processor, another system.
+
+Invariants: a resize or a change of processor that fails leaves the machine as it was before its first attempt; one that
+libvirt was lost over goes on once it is back. A reinstallation that was decided is never taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.hypervisor import disks, reinstallation
+from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
+from svc_nodeagent.hypervisor.connection import ConnectionLost
+from svc_nodeagent.hypervisor.definitions import PUT_BACK_SECONDS, Definitions
+from svc_nodeagent.hypervisor.domains import disk_target
+from svc_nodeagent.hypervisor.files import GIB, Folders, MachineRecord, in_thread
+from svc_nodeagent.hypervisor.guests import Guests, absent
+from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.processors import cpu_element, with_processor
+from svc_nodeagent.hypervisor.shutdown import OFF, wait_until_off
+from svc_nodeagent.hypervisor.turns import Order, Turns
+from svc_nodeagent.protocol import (
+    CpuMode,
+    DomainResult,
+    DomainState,
+    RemakingOperation,
+    VmCpuSet,
+    VmReinstall,
+    VmResize,
+)
+
+FIRST_START_SECONDS = 45.0
+"""For putting a new system in its place and starting it, which no end of the operation cuts short. What takes longer is
+left to whoever starts machines that shall run; it is below the time that service managers give an agent to stop."""
+ABANDON_SECONDS = 20.0
+"""For removing the disk of a reinstallation that came to no decision; what stays is removed by the next."""
+log = structlog.get_logger()
+
+
+class Remaking:
+    def __init__(
+        self,
+        *,
+        guests: Guests,
+        folders: Folders,
+        images: ImageCache,
+        acceleration: Acceleration,
+        definitions: Definitions,
+        turns: Turns,
+    ) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._images = images
+        self._acceleration = acceleration
+        self._definitions = definitions
+        self._turns = turns
+
+    async def perform(self, operation: RemakingOperation, report: Report) -> DomainResult:
+        match operation:
+            case VmResize():
+                return await self.resize(operation, report)
+            case VmCpuSet():
+                return await self.set_processor(operation, report)
+            case VmReinstall():
+                return await self.reinstall(operation, report)
+
+    async def resize(self, operation: VmResize, report: Report) -> DomainResult:
+        """The disk last: what it has grown by is there for good. What a failure puts back is what the operation says:
+        an attempt before this one may have changed the record."""
+        vm_id = operation.vm_id
+        order = self._turns.order(vm_id, "the resize") if operation.restart else None
+        async with self._or_put_back(operation, order):
+            # A guest that has the size was started with it by an attempt before this one.
+            restarts = order if await self._guests.size(vm_id) != (operation.vcpus, operation.memory_mib) else None
+            if restarts is not None:
+                await wait_until_off(self._guests, vm_id, operation.timeout_seconds, restarts, report)
+                fault_point("resize.off")
+            async with self._turns.steps(vm_id):
+                if order is not None:
+                    order.check()
+                await self._resize(
+                    _resized(await self._definitions.record(vm_id), operation), start=restarts is not None
+                )
+        return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+    async def set_processor(self, operation: VmCpuSet, report: Report) -> DomainResult:
+        """A guest that is restarted is off before anything is written, so one that does not obey has changed nothing.
+        A machine found off is started: it is where an interrupted restart was."""
+        vm_id, wanted = operation.vm_id, operation.cpu_mode
+        cpu_element(wanted, (await self._acceleration.verdict()).accelerator)
+        order = self._turns.order(vm_id, "the change of its processor") if operation.restart else None
+        # Only an attempt before this one can have written it, and it had shut the guest down by then.
+        resumed = wanted is not operation.before and (await self._definitions.record(vm_id)).cpu_mode is wanted
+        if order is not None and not (resumed and await self._guests.state(vm_id) is DomainState.RUNNING):
+            await wait_until_off(self._guests, vm_id, operation.timeout_seconds, order, report)
+            fault_point("processor.off")
+        async with self._or_put_back(operation, order), self._turns.steps(vm_id):
+            if order is not None:
+                order.check()
+            await self._write_processor(vm_id, wanted)
+            fault_point("processor.defined")
+            if order is not None:
+                await self._start_again(await self._definitions.record(vm_id))
+        return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+    async def reinstall(self, operation: VmReinstall, report: Report) -> DomainResult:
+        """The old guest runs on until the new disk is whole. From the decision on the machine is the new system, so
+        nothing that fails afterwards, nor the end of the operation's time, is a failure of the reinstallation."""
+        vm_id = operation.vm_id
+        order = self._turns.order(vm_id, "the reinstallation")
+
+        async def fetched(percent: int, message: str) -> None:
+            await report(percent * 6 // 10, message)
+
+        if await self._instance(vm_id) != operation.seed.instance_id:
+            await self._images.ensure(operation.image, fetched)
+            async with self._turns.steps(vm_id):
+                order.check()
+                record = await self._definitions.with_network(vm_id, operation.network)
+                await self._definitions.apply_network(record)
+                await report(60, "making the new disk")
+                await self._decide_system(record, operation)
+        state = DomainState.STOPPED
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + FIRST_START_SECONDS) as patience:
+            try:
+                await report(90, "starting")
+                state = await self._start_system(operation, order)
+            except (HostError, OSError, ValueError) as error:
+                log.error("machine.reinstalled_not_started", vm_id=str(vm_id), error=str(error))
+        if patience.cancelled_caught:
+            why = f"not within {FIRST_START_SECONDS:g} s"
+            log.error("machine.reinstalled_not_started", vm_id=str(vm_id), error=why)
+        return DomainResult(vm_id=vm_id, state=state)
+
+    async def complete_reinstallations(self) -> None:
+        """What the death of an agent, or a libvirt that did not answer, has left decided and not complete."""
+        for vm_id in await in_thread(reinstallation.decided, self._folders):
+            async with self._turns.steps(vm_id):
+                log.info("machine.reinstallation_completed", vm_id=str(vm_id))
+
+    @asynccontextmanager
+    async def _or_put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> AsyncIterator[None]:
+        """What fails within the block leaves the machine as it was before the operation."""
+        try:
+            yield
+        except ConnectionLost:
+            raise  # The same operation goes on once libvirt is back.
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
+                await self._put_back(operation, order)
+            raise
+
+    async def _put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> None:
+        """A later order says what becomes of the guest."""
+        vm_id = operation.vm_id
+        try:
+            async with self._turns.steps(vm_id):
+                if not await self._definitions.exists(vm_id):
+                    return
+                match operation:
+                    case VmResize():
+                        await self._write_size(_as_before(await self._definitions.record(vm_id), operation))
+                    case VmCpuSet(before=mode):
+                        await self._write_processor(vm_id, mode)
+                if order is not None and order.stands and await self._guests.state(vm_id) in OFF:
+                    await self._start_again(await self._definitions.record(vm_id))
+        except (HostError, OSError) as error:
+            log.error("machine.not_put_back", operation=operation.op, vm_id=str(vm_id), error=str(error))
+
+    async def _resize(self, record: MachineRecord, *, start: bool) -> None:
+        await self._write_size(record)
+        if start:
+            await self._start_again(record)
+        fault_point("resize.defined")
+        vm_id, disk = record.vm_id, record.disks[0]
+        if await self._guests.state(vm_id) in OFF:
+            await disks.grow(self._folders.disk(vm_id, disk.index), disk.size_gib)
+        else:
+            await self._guests.grow_disk(vm_id, disk_target(disk.index), disk.size_gib * GIB)
+
+    async def _write_size(self, record: MachineRecord) -> None:
+        await self._definitions.write(record)
+        fault_point("resize.recorded")
+        await self._definitions.define(record)
+
+    async def _write_processor(self, vm_id: UUID, mode: CpuMode) -> None:
+        element = cpu_element(mode, (await self._acceleration.verdict()).accelerator)
+        changed = with_processor(await self._guests.definition(vm_id), element)
+        record = (await self._definitions.record(vm_id)).model_copy(update={"cpu_mode": mode})
+        await self._definitions.write(record)
+        fault_point("processor.recorded")
+        await self._guests.define(changed)
+
+    async def _start_again(self, record: MachineRecord) -> None:
+        await self._definitions.apply_network(record)
+        await self._definitions.write_seed(record)
+        await self._guests.start(record.vm_id)
+
+    async def _instance(self, vm_id: UUID) -> str:
+        """Of the system that the machine is, or that is decided to take its place."""
+        try:
+            return (await in_thread(reinstallation.current, self._folders, vm_id)).seed.instance_id
+        except FileNotFoundError as error:
+            raise absent(vm_id) from error
+
+    async def _decide_system(self, record: MachineRecord, operation: VmReinstall) -> None:
+        """The new system is the machine from now on; or a failure, and the old one runs on."""
+        vm_id, base = record.vm_id, file_name(operation.image)
+        try:
+            await reinstallation.prepare(record, self._images.base_of(base), self._folders, qemu_user().owner)
+        except BaseException:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + ABANDON_SECONDS):
+                await in_thread(reinstallation.abandon, self._folders, vm_id)
+            raise
+        seed = operation.seed.model_copy(
+            update={"account": operation.seed.account.model_copy(update={"password_hash": None})}
+        )
+        new = record.model_copy(update={"base": base, "seed": seed})
+        with trio.CancelScope(shield=True):
+            await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, self._folders)
+
+    async def _start_system(self, operation: VmReinstall, order: Order) -> DomainState:
+        """Put the new system in its place, which is done before any step of a machine, and start it."""
+        vm_id = operation.vm_id
+        async with self._turns.steps(vm_id):
+            order.check()
+            record = await self._definitions.with_network(vm_id, operation.network)
+            await self._definitions.apply_network(record)
+            await self._definitions.write_seed(record)
+            await self._definitions.define(record)
+            fault_point("reinstall.defined")
+            await self._guests.start(vm_id)
+            return await self._guests.state(vm_id)
+
+
+def _resized(record: MachineRecord, operation: VmResize) -> MachineRecord:
+    first, *others = record.disks
+    grown = first.model_copy(update={"size_gib": max(first.size_gib, operation.disk_gib)})
+    sizes = {"vcpus": operation.vcpus, "memory_mib": operation.memory_mib, "disks": (grown, *others)}
+    return record.model_copy(update=sizes)
+
+
+def _as_before(record: MachineRecord, operation: VmResize) -> MachineRecord:
+    """The machine's record without what an attempt at the resize may have made of it."""
+    before = operation.before
+    first, *others = record.disks
+    if first.size_gib <= operation.disk_gib:  # else it was larger already, and no attempt has touched it
+        first = first.model_copy(update={"size_gib": before.disk_gib})
+    sizes = {"vcpus": before.vcpus, "memory_mib": before.memory_mib, "disks": (first, *others)}
+    return record.model_copy(update=sizes)

@@ -1,0 +1,72 @@
+"""Whose turn it is to work on a machine: one step of it at a time, and later orders take the place of earlier ones.
+
+Invariants: steps of one machine do not overlap (a lock a machine); nothing waits under the lock for a guest or a
+download, so a forced stop or a deletion comes through at once, and what it supersedes notices (`Order`); a
+reinstallation that was decided is complete before any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor import reinstallation
+from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.protocol import FailureCode
+
+
+@dataclass
+class _Turn:
+    """Of one machine: the lock of its steps, and how many orders it has had."""
+
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    orders: int = 0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was last decided on a machine; a creation, an orderly stop or a restart gives way to any later order."""
+
+    what: str
+    turn: _Turn
+    number: int
+
+    @property
+    def stands(self) -> bool:
+        return self.turn.orders == self.number
+
+    def check(self) -> None:
+        """Raises `HostError(cancelled)` when a later order has come."""
+        if not self.stands:
+            raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {self.what}.")
+
+
+class Turns:
+    def __init__(self, guests: Guests, folders: Folders) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._turns: dict[UUID, _Turn] = {}
+
+    @asynccontextmanager
+    async def steps(self, vm_id: UUID) -> AsyncIterator[None]:
+        """No other step of the machine is taken for the length of the block."""
+        async with self._turns.setdefault(vm_id, _Turn()).lock:
+            if await in_thread(reinstallation.is_decided, self._folders, vm_id):
+                await self._complete_reinstallation(vm_id)
+            yield
+
+    def order(self, vm_id: UUID, what: str) -> Order:
+        """Supersede what was ordered before."""
+        turn = self._turns.setdefault(vm_id, _Turn())
+        turn.orders += 1
+        return Order(what, turn, turn.orders)
+
+    async def _complete_reinstallation(self, vm_id: UUID) -> None:
+        await self._guests.destroy(vm_id)
+        await in_thread(reinstallation.complete, self._folders, vm_id)
