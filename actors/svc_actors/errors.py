@@ -72,3 +72,10 @@ unavailable = _raiser(ErrorCode.UNAVAILABLE)
 def wrong_field(field: str, problem: str, *, hint: str | None = None) -> ServiceError:
     """`invalid` about one field of the request, told as malformed fields are: `details.fields` names it."""
     return invalid(f"{field}: {problem}", hint=hint, details={"fields": [{"field": field, "problem": problem}]})
+
+
+def require_name(name: str, confirm: str, *, of: str) -> None:
+    """What cannot be taken back is confirmed by the name of what it is done to. Raises `invalid` for another name; `of`
+    says what it names."""
+    if confirm != name:
+        raise wrong_field("confirm", f"this is not the {of}'s name; nothing was done", hint="Repeat the name exactly.")

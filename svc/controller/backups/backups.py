@@ -26,7 +26,7 @@ from svc_actors.controller.backups.schedule import LATE_AFTER, BackupSchedule
 from svc_actors.controller.backups.watch import SCHEDULED, due_of
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.traffic.periods import utc_now
-from svc_actors.errors import wrong_field
+from svc_actors.errors import require_name
 from svc_actors.store import Record
 
 operations = Operations[Controller]()
@@ -166,10 +166,7 @@ async def back_up(context: Context[Controller], request: VMRequest) -> TaskModel
 )
 async def restore(context: Context[Controller], request: RestoreRequest) -> TaskModel:
     row = await visible_machine(context.services.database, context.principal, request.id)
-    if request.confirm != row["name"]:
-        raise wrong_field(
-            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
-        )
+    require_name(row["name"], request.confirm, of="machine")
     machine = context.services.actors.ref(Machine, str(request.id))
     task = await machine.ask(Machine.restore_copy, context.caller, request.backup_id)
     return TaskModel.of(task, context.principal)

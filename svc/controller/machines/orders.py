@@ -24,9 +24,8 @@ from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
-from svc_actors.errors import conflict, forbidden, invalid, wrong_field
+from svc_actors.errors import conflict, forbidden, invalid, require_name
 from svc_actors.runtime.actor import Ref
-from svc_actors.store import Record
 
 operations = Operations[Controller]()
 
@@ -150,7 +149,8 @@ async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskMo
 )
 async def delete(context: Context[Controller], request: VMDeleteRequest) -> TaskModel:
     database, principal = context.services.database, context.principal
-    _require_confirmed(await visible_machine(database, principal, request.id), request.confirm)
+    row = await visible_machine(database, principal, request.id)
+    require_name(row["name"], request.confirm, of="machine")
     sold = await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id)
     if sold and not principal.sees_everything:
         raise conflict("The machine belongs to a service that was ordered.", hint="Cancel it where you ordered it.")
@@ -217,20 +217,13 @@ async def reset_password(context: Context[Controller], request: ResetPasswordReq
 async def _order(context: Context[Controller], vm_id: UUID, order: Order, *, confirm: str | None = None) -> TaskModel:
     row = await visible_machine(context.services.database, context.principal, vm_id)
     if confirm is not None:
-        _require_confirmed(row, confirm)
+        require_name(row["name"], confirm, of="machine")
     task = await _machine(context, vm_id).ask(Machine.order, context.caller, order)
     return TaskModel.of(task, context.principal)
 
 
 def _machine(context: Context[Controller], vm_id: UUID) -> Ref[Machine]:
     return context.services.actors.ref(Machine, str(vm_id))
-
-
-def _require_confirmed(row: Record, confirm: str) -> None:
-    if confirm != row["name"]:
-        raise wrong_field(
-            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
-        )
 
 
 def _different(wanted: T | None, now: T) -> T | None:

@@ -31,7 +31,7 @@ from svc_actors.controller.machines.remaking import NewSize, NewSystem
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.tasks.runner import Task
-from svc_actors.errors import conflict, wrong_field
+from svc_actors.errors import conflict, require_name, wrong_field
 from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
@@ -147,10 +147,7 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
 )
 async def reinstall(context: Context[Controller], request: VMReinstallRequest) -> VMReinstallResult:
     row = await visible_machine(context.services.database, context.principal, request.id)
-    if request.confirm != row["name"]:
-        raise wrong_field(
-            "confirm", "this is not the machine's name; nothing was done", hint="Repeat the name exactly."
-        )
+    require_name(row["name"], request.confirm, of="machine")
     run = partial(_reinstall, context, request, row)
     answer, replayed = await run_idempotent(context, key=request.idempotency_key, request=request, run=run)
     return answer.model_copy(update={"replayed": answer.replayed or replayed})

@@ -20,7 +20,7 @@ from svc.registry.scopes import Scope
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
 from svc_actors.controller.reconcile.orphans import hear_no_more, tell_of_orphans
-from svc_actors.errors import wrong_field
+from svc_actors.errors import require_name
 from svc_actors.store import Transaction
 
 operations = Operations[Controller]()
@@ -43,8 +43,7 @@ class NodeLoss(Request):
 )
 async def declare_lost(context: Context[Controller], request: NodeLoss) -> None:
     database = context.services.database
-    if (await get_node(database, request.id)).name != request.confirm:
-        raise wrong_field("confirm", "this is not the node's name; nothing was done", hint="Repeat the name exactly.")
+    require_name((await get_node(database, request.id)).name, request.confirm, of="node")
     node = context.services.actors.ref(Node, str(request.id))
     await node.ask(Node.declare_lost, context.caller, request.note)
 

@@ -24,7 +24,7 @@ from uuid import UUID
 from svc_actors.controller.machines.records import announce_machine, lock_machine
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.provisioning.records import add_linked, find_service
-from svc_actors.errors import conflict, wrong_field
+from svc_actors.errors import conflict, require_name, wrong_field
 from svc_actors.store import Caller, Queryable, Target, Transaction, audit
 
 
@@ -120,10 +120,7 @@ async def adopt(tx: Transaction, caller: Caller, integration: str, external_ref:
 async def link(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID, confirm: str) -> UUID:
     """Link a machine of which nothing was staged; the service's id."""
     vm = await lock_machine(tx, vm_id)
-    if confirm != vm.name:
-        raise wrong_field(
-            "confirm", "this is not the machine's name; nothing was changed", hint="Repeat the name exactly."
-        )
+    require_name(vm.name, confirm, of="machine")
     if vm.built_at is None or vm.status is MachineStatus.DELETING:
         raise conflict(f"The machine is {vm.status.value}; nothing was changed.")
     verdict = await _verdict(tx, integration, external_ref, vm_id)
