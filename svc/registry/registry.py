@@ -152,7 +152,7 @@ class Registry(Generic[ServicesT]):
             if self._should_audit(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
             raise
-        except Exception:
+        except Exception:  # A defect is audited like every other refusal of a change, and raised on.
             if entry.operation.mutates or entry.operation.secret:
                 await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
             raise

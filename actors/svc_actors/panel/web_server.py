@@ -110,7 +110,7 @@ class WebServer:
             self._down = None
             self.serving_began.set()
             await self._serve_changes()
-        except Exception as error:
+        except Exception as error:  # Whatever it was, nobody waits for a server that does not run; it is raised on.
             self._down = str(error) if isinstance(error, NginxError) else _DEFECT
             for asked in self._take():
                 asked.error = unavailable(self._down, hint=_TRY_AGAIN)

@@ -217,7 +217,7 @@ class Jobs:
             try:
                 async with tx.savepoint():
                     await kind.work.ended(tx, job)
-            except Exception as error:
+            except Exception as error:  # A job that has ended is written as ended, whatever its kind makes of that.
                 if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
                     raise  # The database's: the whole transaction is tried again.
                 log.exception("job.end_crashed", job_id=job.id, kind=job.kind)
@@ -288,7 +288,7 @@ class Jobs:
                         await run.transact(done)
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None
-            except Exception as error:
+            except Exception as error:  # A defect met by one job fails that job, never the queues of all the others.
                 cause = _only(error)
                 if isinstance(cause, ServiceError):
                     return JobStatus.FAILED, JobError.of(cause)

@@ -235,7 +235,7 @@ class Scheduler:
         except _TooMuchError:
             await output.add([f"It wrote more than {MOST_OUTPUT >> 20} MiB and was stopped."])
             return RunStatus.FAILED, None
-        except Exception:
+        except Exception:  # A defect met by one run ends that run, never the scheduler of all the others.
             log.exception("schedule.crashed", schedule_id=str(begun.schedule.id), run=begun.run_id)
             await output.add(["The service failed while doing this; its administrator finds why in its log."])
             return RunStatus.FAILED, None
