@@ -42,13 +42,11 @@ class NodeLoss(Request):
     scope=Scope.ADMIN,
 )
 async def declare_lost(context: Context[Controller], request: NodeLoss) -> None:
-    database = context.services.database
-    require_name((await get_node(database, request.id)).name, request.confirm, of="node")
-    node = context.services.actors.ref(Node, str(request.id))
-    await node.ask(Node.declare_lost, context.caller, request.note)
+    require_name((await get_node(context.services.database, request.id)).name, request.confirm, of="node")
 
     async def wait_no_more(tx: Transaction) -> None:
         if await hear_no_more(tx, request.id):
             await tell_of_orphans(tx, request.id)
 
-    await database.transact(wait_no_more)
+    node = context.services.actors.ref(Node, str(request.id))
+    await node.ask(Node.declare_lost, context.caller, request.note, wait_no_more)

@@ -20,8 +20,8 @@ from svc_actors.controller.nodes.node import offline_alert
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch, machine_deliverer
 from svc_actors.controller.reconcile.orphans import orphans_alert
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import Database
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
+from svc_actors.store import Database, Transaction
 from svc_nodeagent.enrol import EnrolmentRefused, new_key, signing_request
 from svc_nodeagent.protocol import PROTOCOL_VERSION, DomainState, Versions
 from svc_nodeagent.version import agent_version
@@ -353,6 +353,30 @@ async def test_a_node_whose_agent_is_of_another_time_says_so_until_it_is_replace
         assert detail.agent is not None
         assert (detail.agent.version, detail.agent.protocol) == (agent_version(), PROTOCOL_VERSION)
         assert await site.count(alert, f"node-agent:{node.node_id}") == 0
+
+
+async def test_a_loss_that_is_cut_short_leaves_the_node_as_it_was(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cut_short(tx: Transaction, node_id: UUID) -> None:
+        raise unavailable("The database is away.")
+
+    async with open_site(database, tmp_path) as site:
+        node = await site.join(await site.bootstrap())
+        await database.execute("UPDATE nodes SET unheard = true WHERE id = $1", node.node_id)
+        loss = lost.NodeLoss(id=node.node_id, confirm="node-1", note="scrapped")
+        unheard = "SELECT count(*) FROM nodes WHERE id = $1 AND unheard"
+
+        with monkeypatch.context() as patched:
+            patched.setattr(lost, "tell_of_orphans", cut_short)
+            with pytest.raises(ServiceError):
+                await site.call(lost.declare_lost, loss)
+        before = (await site.detail(node.node_id)).state, await site.count(unheard, node.node_id)
+        await site.call(lost.declare_lost, loss)
+        after = (await site.detail(node.node_id)).state, await site.count(unheard, node.node_id)
+
+    assert before == (NodeState.PENDING, 1)
+    assert after == (NodeState.LOST, 0)
 
 
 async def test_a_lost_node_may_not_come_back_and_the_next_controller_knows(database: Database, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -277,14 +278,19 @@ class Node(Actor):
 
         await self._database.transact(work)
 
-    async def declare_lost(self, caller: Caller, note: str) -> None:
+    async def declare_lost(self, caller: Caller, note: str, then: Callable[[Transaction], Awaitable[None]]) -> None:
         """Take the administrator's word that the node will not come back. Its machines are only deleted any more, at
-        once and without it; whatever waits for it has failed. Raises conflict while it is online."""
+        once and without it; whatever waits for it has failed. `then`, last in the transaction, is what it means to
+        others, also for a node that was lost already: a backup may be from before. Raises conflict while it is online.
+        """
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
-            if node.lost_at is not None:
-                return
+            if node.lost_at is None:
+                await lose(tx, node)
+            await then(tx)
+
+        async def lose(tx: Transaction, node: NodeRecord) -> None:
             if node.connection is NodeState.ONLINE or self._services.gateway.is_online(self.node_id):
                 raise conflict(
                     f"Node {node.name} is online; nothing was changed.", hint="A node that answers is not lost."
