@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import structlog
 
 from svc.identity import mail_texts
+from svc.identity.notices import write_notice
 from svc.identity.person_records import Person
 from svc.identity.settings import read_settings
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.mail import MailKind, NewMail, Outbox
+from svc_actors.mail import MailKind, Outbox
 from svc_actors.store import Transaction
 
 SET_UP: Final = "From now on your account is signed in to with a code of your authenticator as well as the password."
@@ -20,7 +20,6 @@ DISABLED_BY_ADMINISTRATOR: Final = (
     "An administrator has disabled the second factor of your account: from now on the password alone signs in."
 )
 RENEWED: Final = "Your account has new recovery codes. Those from before do not work any more."
-_LASTS: Final = timedelta(days=1)
 
 log = structlog.get_logger(__name__)
 
@@ -38,18 +37,6 @@ async def tell(tx: Transaction, outbox: Outbox, person: Person, what: str, addre
     subject, text = mail_texts.second_factor(
         await read_settings(tx), person.name, what, at, address, f"{outbox.base_url}/#/forgot-password"
     )
-    mail = NewMail(
-        kind=MailKind.SECOND_FACTOR,
-        recipient=person.email,
-        subject=subject,
-        text=text,
-        lasts=_LASTS,
-        user_id=person.id,
-    )
-    try:
-        await outbox.write(tx, mail)
-    except ServiceError as error:
-        # Both are found before the queue is written to, so the transaction goes on.
-        if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
-            raise
-        log.warning("second_factor.mail_not_written", user_id=str(person.id), error=error.message)
+    refusal = await write_notice(tx, outbox, person, kind=MailKind.SECOND_FACTOR, subject=subject, text=text)
+    if refusal is not None:
+        log.warning("second_factor.mail_not_written", user_id=str(person.id), error=refusal.message)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import structlog
 
 from svc.identity import mail_texts
+from svc.identity.notices import write_notice
 from svc.identity.person_records import Person
 from svc.identity.settings import read_settings
 from svc.identity.throttle import Recognised
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.mail import MailKind, NewMail, Outbox
+from svc_actors.mail import MailKind, Outbox
 from svc_actors.store import Transaction
 
 MAILS_AN_HOUR: Final = 5
 """Whoever has the password shall not fill the mailbox that tells of it."""
-_LASTS: Final = timedelta(days=1)
 
 log = structlog.get_logger(__name__)
 
@@ -49,18 +48,6 @@ async def tell(
         new,
         f"{outbox.base_url}/#/forgot-password",
     )
-    mail = NewMail(
-        kind=MailKind.SIGN_IN,
-        recipient=person.email,
-        subject=subject,
-        text=text,
-        lasts=_LASTS,
-        user_id=person.id,
-    )
-    try:
-        await outbox.write(tx, mail)
-    except ServiceError as error:
-        # Both are found before the queue is written to, so the transaction goes on.
-        if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
-            raise
-        log.warning("sign_in.mail_not_written", user_id=str(person.id), error=error.message)
+    refusal = await write_notice(tx, outbox, person, kind=MailKind.SIGN_IN, subject=subject, text=text)
+    if refusal is not None:
+        log.warning("sign_in.mail_not_written", user_id=str(person.id), error=refusal.message)

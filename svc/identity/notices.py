@@ -1,0 +1,29 @@
+"""Mails that tell people what happened to their accounts. None of them keeps it from happening."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from svc.identity.person_records import Person
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.mail import MailKind, NewMail, Outbox
+from svc_actors.store import Transaction
+
+_LASTS: Final = timedelta(days=1)
+
+
+async def write_notice(
+    tx: Transaction, outbox: Outbox, person: Person, *, kind: MailKind, subject: str, text: str
+) -> ServiceError | None:
+    """Write the mail in the transaction of what it tells. Gives why it could not be written, as where the queue is full
+    or the address is none; to be logged."""
+    mail = NewMail(kind=kind, recipient=person.email, subject=subject, text=text, lasts=_LASTS, user_id=person.id)
+    try:
+        await outbox.write(tx, mail)
+    except ServiceError as error:
+        # Both are found before the queue is written to, so the transaction goes on.
+        if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
+            raise
+        return error
+    return None
