@@ -61,6 +61,7 @@ from svc_nodeagent.protocol import (
     SeedSpec,
     StateCause,
     VmBackup,
+    VmBackupsRemove,
     VmCpuSet,
     VmCreate,
     VmDelete,
@@ -323,6 +324,8 @@ class SimulatedHost:
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
+            case VmBackupsRemove():
+                return Done()
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")

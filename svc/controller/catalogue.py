@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
-from svc.controller.backups import backups, plan_backups
+from svc.controller.backups import backups, deleted, plan_backups
 from svc.controller.machines import consoles, creation, machines, migration, plans, processors, remaking, ssh_keys
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
@@ -71,6 +71,7 @@ AREAS = (
     plans,
     plan_traffic,
     traffic,
+    deleted,
     plan_backups,
     backups,
     locations,

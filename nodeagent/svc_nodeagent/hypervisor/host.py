@@ -80,6 +80,7 @@ from svc_nodeagent.protocol import (
     PreflightResult,
     StateCause,
     VmBackup,
+    VmBackupsRemove,
     VmCpuSet,
     VmDelete,
     VmDescribe,
@@ -270,6 +271,9 @@ class LibvirtHost:
                 return await self._backups.backup(operation, report)
             case VmRestore():
                 return await self._backups.restore(operation, report)
+            case VmBackupsRemove():
+                await self._backups.remove(operation.vm_id)
+                return Done()
             case VmDescribe():
                 return MachineResult(machine=await self._machines.describe(operation.vm_id))
             case VmMetrics():

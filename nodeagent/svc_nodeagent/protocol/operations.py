@@ -34,6 +34,7 @@ __all__ = [
     "NodeUpgrade",
     "RemakingOperation",
     "VmBackup",
+    "VmBackupsRemove",
     "VmCpuSet",
     "VmCreate",
     "VmDelete",
@@ -234,6 +235,15 @@ class VmRestore(Wire):
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
 
 
+class VmBackupsRemove(Wire):
+    """Remove the store of a machine that was deleted, with all copies in it; none there is success. Refused while this
+    node has the machine. Its seconds are a backup's, which it may have to wait for. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
+    op: Literal["vm.backups.remove"] = "vm.backups.remove"
+    vm_id: UUID
+
+
 class VmSetPassword(Wire):
     """Through the guest agent. `password_hash` is SHA-512 crypt."""
 
@@ -387,6 +397,7 @@ NodeOperation = Annotated[
     | RemakingOperation
     | VmBackup
     | VmRestore
+    | VmBackupsRemove
     | VmDescribe
     | VmMetrics
     | NodeNetProbe

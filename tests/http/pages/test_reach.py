@@ -28,6 +28,8 @@ _OTHERWISE: Final = "a page shows the same by another operation"
 _NO_PAGE: Final = "there is no page yet: by command and API"
 
 ELSEWHERE: Final = {
+    "backup.deleted": _NO_PAGE,
+    "backup.discard": _NO_PAGE,
     "backup.schedule": _NO_PAGE,
     "plan.backups": _NO_PAGE,
     "vm.backup": _NO_PAGE,

@@ -15,7 +15,9 @@ from svc_nodeagent.protocol import (
     ConsoleKind,
     FailureCode,
     VmBackup,
+    VmBackupsRemove,
     VmCreate,
+    VmDelete,
     VmForceStop,
     VmRestore,
     VmStart,
@@ -149,3 +151,30 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(
     result = await host.perform(operation, silent)
     assert isinstance(result, BackupResult)
     assert result.disks[0].size_bytes == 1024 * MIB
+
+
+async def test_the_copies_of_a_deleted_machine_are_removed_and_of_no_other(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    target = data_folder / "backups" / "machines"
+    target.mkdir(parents=True)
+    (target / "of-another-node").mkdir()
+    spec = machine(network(ADDRESS))
+    vm_id, removal = spec.vm_id, VmBackupsRemove(vm_id=spec.vm_id)
+    await host.perform(VmCreate(machine=spec, image=image(demo_image), start=False), silent)
+    await copied(host, vm_id)
+
+    with pytest.raises(HostError, match="still has the machine") as refused:
+        await host.perform(removal, silent)
+    assert (refused.value.code, (target / str(vm_id) / "config").exists()) == (FailureCode.CONFLICT, True)
+
+    await host.perform(VmDelete(vm_id=vm_id, destroy_disks=True), silent)
+    away = target.rename(data_folder / "away")
+    with pytest.raises(HostError, match="no target for backups"):
+        await host.perform(removal, silent)
+    away.rename(target)
+    # What an interrupted removal has left, and nothing at all, is removed as well
+    (target / str(vm_id) / "config").unlink()
+    await host.perform(removal, silent)
+    await host.perform(removal, silent)
+    assert [path.name for path in target.iterdir()] == ["of-another-node"]

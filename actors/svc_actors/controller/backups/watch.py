@@ -72,8 +72,21 @@ def due_of(row: Record, now: datetime) -> datetime:
     return next_due(as_policy(row), row["id"], done=row["begun_at"], since=row["asked_since"], now=now)
 
 
+_REMOVED: Final = """
+SELECT vms.id FROM vms JOIN nodes ON nodes.id = vms.node_id
+WHERE vms.copies_until <= $1::timestamptz
+  AND (nodes.state = 'online' AND NOT nodes.maintenance OR nodes.lost_at IS NOT NULL OR nodes.deleted_at IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                      AND (status IN ('queued', 'running')
+                           OR op = 'vm.backups.remove' AND ended_at > $1 - interval '1 hour'))
+ORDER BY vms.copies_until, vms.id LIMIT 100"""
+"""Deleted machines whose copies have been kept for long enough, and whose node can remove them or never will."""
+
+
 async def begin_due(database: Database, actors: ActorSystem) -> None:
-    await look(database, actors, utc_now())
+    now = utc_now()
+    await look(database, actors, now)
+    await remove_due(database, actors, now)
 
 
 async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
@@ -94,6 +107,15 @@ async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
             await actors.ref(Machine, str(vm_id)).ask(Machine.back_up, None)
         except DomainError as error:
             log.warning("backups.not_begun", vm_id=str(vm_id), error=str(error))
+
+
+async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> None:
+    """Begin to remove the copies of machines that were deleted long enough ago, or whose copies shall go now."""
+    for row in await database.fetch(_REMOVED, now):
+        try:
+            await actors.ref(Machine, str(row["id"])).ask(Machine.remove_copies)
+        except DomainError as error:
+            log.warning("backups.not_removed", vm_id=str(row["id"]), error=str(error))
 
 
 async def _tell_late(database: Database, row: Record) -> None:

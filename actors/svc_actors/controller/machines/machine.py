@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import copied_disks
 from svc_actors.controller.machines import power, processors, remaking
 from svc_actors.controller.machines.admission import (
@@ -291,6 +292,29 @@ class Machine(Actor):
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
+        return task
+
+    async def remove_copies(self) -> Task | None:
+        """Have the node remove the deleted machine's copies at its target, where that is due. A node that is lost or
+        was removed is not asked: what its target has stays there, and the audit says so."""
+
+        async def work(tx: Transaction) -> Task | None:
+            vm = await lock_machine(tx, self.vm_id, gone=True)
+            if not await deleted.is_due(tx, vm.id):
+                return None
+            await require_idle(tx, vm.id)
+            caller = service_itself("vm.backups.remove")
+            if await tx.fetchval(
+                "SELECT lost_at IS NOT NULL OR deleted_at IS NOT NULL FROM nodes WHERE id = $1", vm.node_id
+            ):
+                await deleted.forget(tx, vm.id)
+                await audit.record(tx, caller, vm.target, {"left_at_the_target_of": vm.node_name})
+                return None
+            return await self._new_task(tx, caller, vm, "vm.backups.remove", {})
+
+        task = await self._database.transact(work)
+        if task is not None:
+            self._tasks.begin(task)
         return task
 
     async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alerts_about
+from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended
 from svc_actors.controller.machines import power, processors
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
@@ -61,6 +62,9 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
+        case "vm.backups.remove":
+            await removal_ended(tx, vm, ending)
+            return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)
         case "vm.set_password":
@@ -83,7 +87,9 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
 
 async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     """A task ended of which nobody knows what it has done: its machine is taken for what it was before, until its host
-    says what it is. Nothing is let go of, since the host may have all of it."""
+    says what it is. Nothing is let go of, since the host may have all of it. A deleted one stays deleted."""
+    if vm.status is MachineStatus.DELETED:
+        return
     if task.op in ("vm.create", "vm.reinstall", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
@@ -116,6 +122,7 @@ async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None
     await free_removed(tx, vm.id, result.removed_addresses)
     await close_alerts_about(tx, "vm", vm.id)
     await leave_groups(tx, vm.id)
+    await keep_for_a_while(tx, vm.id)
     await call_watch(tx)
     status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)
     await write_outcome(tx, vm, status, reason, heard=None, built=False, generation=None)

@@ -91,6 +91,7 @@ class MachineWork:
             "vm.delete": self.delete,
             "vm.backup": self.back_up,
             "vm.restore": self.restore_copy,
+            "vm.backups.remove": self.carry_out,
         }
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))

@@ -24,7 +24,7 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder, thaw
-from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program
+from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program, remove_store
 from svc_nodeagent.hypervisor.disks import inspect, make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
 from svc_nodeagent.hypervisor.guests import Guests, absent
@@ -144,6 +144,14 @@ class MachineBackups:
                 for path in written:
                     await in_thread(path.unlink, missing_ok=True)
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+    async def remove(self, vm_id: UUID) -> None:
+        """Remove the store of a machine that this host does not have, however much of it there is left."""
+        if await trio.Path(self._folders.machine(vm_id) / RECORD).exists():
+            raise HostError(
+                FailureCode.CONFLICT, "This node still has the machine, so its backups were left as they are."
+            )
+        await remove_store(self._folders.backups, vm_id)
 
     async def _write(
         self,

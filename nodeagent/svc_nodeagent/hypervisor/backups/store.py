@@ -9,7 +9,9 @@ controller's key, which passes to restic in its environment and never onto a dis
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -52,20 +54,20 @@ class MachineStore:
     async def prepare(self) -> None:
         """Make the repository, if there is none, and unlock it. Raises `HostError(conflict)` where the target is not
         there."""
-        await self._require_target()
+        await _require_target(self._folder)
         if not await trio.Path(self._repository / "config").exists():
             await self._run("init", timeout=_LOOK_SECONDS)
         await self.unlock()
 
     async def unlock(self) -> None:
         """Take away the locks of programs that have died, as those of an agent that was killed have."""
-        await self._require_target()
+        await _require_target(self._folder)
         if await trio.Path(self._repository / "config").exists():
             await self._run("unlock", timeout=_LOOK_SECONDS)
 
     async def snapshots(self) -> list[Snapshot]:
         """Raises `HostError(conflict)` where the target is not there, `HostError(not_found)` where it has no copies."""
-        await self._require_target()
+        await _require_target(self._folder)
         if not await trio.Path(self._repository / "config").exists():
             raise HostError(FailureCode.NOT_FOUND, "The target has no backup of this machine.")
         listed = json.loads(await self._run("snapshots", "--json", timeout=_LOOK_SECONDS)) or []
@@ -101,14 +103,6 @@ class MachineStore:
         if ids:
             await self._run("forget", "--quiet", "--prune", *ids, timeout=_FORGET_SECONDS)
 
-    async def _require_target(self) -> None:
-        if not await trio.Path(self._folder).is_dir():
-            raise HostError(
-                FailureCode.CONFLICT,
-                f"This node has no target for backups: there is no {self._folder}.",
-                "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
-            )
-
     async def _run(self, *arguments: str, timeout: float) -> bytes:
         output = bytearray()
         with trio.move_on_after(timeout) as deadline:
@@ -122,6 +116,23 @@ class MachineStore:
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         return ["restic", "--no-cache", "--repo", str(self._repository), *arguments]
+
+
+async def remove_store(folder: Path, vm_id: UUID) -> None:
+    """Remove a machine's repository below `folder`, or what an interrupted removal has left of it. Raises
+    `HostError(conflict)` where the target is not there: then nothing says that the repository is gone."""
+    await _require_target(folder)
+    with contextlib.suppress(FileNotFoundError):
+        await in_thread(shutil.rmtree, folder / str(vm_id))
+
+
+async def _require_target(folder: Path) -> None:
+    if not await trio.Path(folder).is_dir():
+        raise HostError(
+            FailureCode.CONFLICT,
+            f"This node has no target for backups: there is no {folder}.",
+            "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
+        )
 
 
 def _size(folder: Path) -> int:

@@ -1,0 +1,74 @@
+"""Copies of machines that were deleted: they are kept for a while, and then removed at their target.
+
+`vms.copies_until` is set with the deletion, brought forward by an administrator, and taken away when the node has said
+that its target has nothing of the machine any more. So whatever dies between, what is due is found again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.controller.machines.records import MachineRow
+from svc_actors.controller.tasks.records import Ending, TaskStatus
+from svc_actors.errors import not_found, wrong_field
+from svc_actors.store import Caller, Target, Transaction, audit
+
+KEPT_AFTER_DELETION: Final = timedelta(days=30)
+
+
+async def keep_for_a_while(tx: Transaction, vm_id: UUID) -> None:
+    """The machine is deleted; what there was of backups at its target, copies that are whole or not, has an end now."""
+    await tx.execute(
+        """UPDATE vms SET copies_until = now() + $2::interval
+           WHERE id = $1 AND EXISTS (SELECT FROM machine_backups WHERE vm_id = $1)""",
+        vm_id,
+        KEPT_AFTER_DELETION,
+    )
+
+
+async def end_now(tx: Transaction, caller: Caller, vm_id: UUID, confirm: str) -> None:
+    """An administrator wants the copies of a deleted machine removed; `confirm` is its name. Raises not_found,
+    invalid."""
+    vm = await tx.fetchrow(
+        "SELECT name, project_id FROM vms WHERE id = $1 AND copies_until IS NOT NULL FOR NO KEY UPDATE", vm_id
+    )
+    if vm is None:
+        raise not_found("There is no deleted machine of this id that has backups.")
+    if confirm != vm["name"]:
+        raise wrong_field(
+            "confirm", "this is not the machine's name; nothing was removed", hint="Repeat the name exactly."
+        )
+    await tx.execute("UPDATE vms SET copies_until = least(copies_until, now()) WHERE id = $1", vm_id)
+    await audit.record(tx, caller, Target("vm", vm_id, vm["name"], vm["project_id"]), {})
+
+
+async def is_due(tx: Transaction, vm_id: UUID) -> bool:
+    return bool(await tx.fetchval("SELECT copies_until <= now() FROM vms WHERE id = $1", vm_id))
+
+
+async def forget(tx: Transaction, vm_id: UUID) -> None:
+    """Nothing is known of the machine's copies any more."""
+    await tx.execute("UPDATE machine_backups SET removed_at = now() WHERE vm_id = $1 AND removed_at IS NULL", vm_id)
+    await tx.execute("UPDATE vms SET copies_until = NULL WHERE id = $1", vm_id)
+    await close_alert(tx, _alert(vm_id))
+
+
+async def removal_ended(tx: Transaction, vm: MachineRow, ending: Ending) -> None:
+    if ending.succeeded:
+        await forget(tx, vm.id)
+    elif ending.status is TaskStatus.FAILED:
+        await raise_alert(
+            tx,
+            _alert(vm.id),
+            f"The backups of the deleted machine {vm.name} could not be removed, which is tried again every hour:"
+            f" {ending.message}",
+            resource_kind="vm",
+            resource_id=vm.id,
+        )
+
+
+def _alert(vm_id: UUID) -> str:
+    return f"machine-backups-removal:{vm_id}"

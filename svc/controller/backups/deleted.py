@@ -1,0 +1,97 @@
+"""Backups of machines that were deleted: what is still kept, until when, and its removal before that."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from svc.controller.machines.fields import Confirmation
+from svc.controller.services import Controller
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.paging import Condition, Page, PageRequest, paginate
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.controller.backups.deleted import end_now
+
+operations = Operations[Controller]()
+
+_SELECT: Final = """
+SELECT vms.id AS vm_id, vms.name AS vm_name, vms.project_id, vms.deleted_at, vms.copies_until AS removed_after,
+       nodes.name AS node_name, kept.*
+FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
+LEFT JOIN LATERAL (
+    SELECT count(*) AS copies, coalesce(sum(stored_bytes), 0)::bigint AS stored_bytes,
+           max(completed_at) AS last_completed_at
+    FROM machine_backups WHERE vm_id = vms.id AND removed_at IS NULL
+) kept ON true"""
+
+
+class DeletedMachineBackups(Model):
+    """What is kept of a machine that was deleted. After `removed_after` its node removes it at the target, as soon as
+    it can. `stored_bytes` is what the target took for these copies when they were made."""
+
+    vm_id: UUID
+    vm_name: str
+    project_id: UUID
+    node_name: str | None
+    deleted_at: datetime
+    copies: int
+    stored_bytes: int
+    last_completed_at: datetime | None
+    removed_after: datetime
+
+
+class DeletedList(PageRequest):
+    """`q` is a part of the machine's name."""
+
+
+class DiscardRequest(Request):
+    """`id` and `confirm` are the deleted machine's id and name."""
+
+    id: UUID
+    confirm: Confirmation
+
+
+@operations.declare(
+    "backup.deleted",
+    "List the deleted machines of which backups are kept, and until when",
+    Route.get("/backups/deleted"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=(
+        "id=vm_id",
+        "vm=vm_name",
+        "deleted=deleted_at",
+        "copies",
+        "stored=stored_bytes",
+        "last=last_completed_at",
+        "until=removed_after",
+    ),
+)
+async def list_deleted(context: Context[Controller], request: DeletedList) -> Page[DeletedMachineBackups]:
+    named = [Condition("strpos(lower(vms.name), lower($1)) > 0", (request.q,))] if request.q else []
+    rows, total = await paginate(
+        context.services.database,
+        select=_SELECT,
+        source="vms",
+        where=[Condition("vms.copies_until IS NOT NULL"), *named],
+        sortable={"removed_after": "vms.copies_until"},
+        default_sort="removed_after",
+        request=request,
+        tie="vms.id",
+    )
+    return Page[DeletedMachineBackups].of([DeletedMachineBackups(**row) for row in rows], total, request)
+
+
+@operations.declare(
+    "backup.discard",
+    "Have the backups of a deleted machine removed now, or as soon as its node is there",
+    Route.delete("/backups/deleted/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def discard(context: Context[Controller], request: DiscardRequest) -> None:
+    async with context.services.database.transaction() as tx:
+        await end_now(tx, context.caller, request.id, request.confirm)
