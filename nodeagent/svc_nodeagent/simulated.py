@@ -47,6 +47,7 @@ from svc_nodeagent.protocol import (
     MetricPoint,
     MetricsResult,
     NetworkResult,
+    NetworkSpec,
     NodeFacts,
     NodeInventory,
     NodeNetProbe,
@@ -59,6 +60,7 @@ from svc_nodeagent.protocol import (
     PreflightResult,
     ReleaseResult,
     SeedSpec,
+    SentDisks,
     StateCause,
     VmBackup,
     VmBackupsRemove,
@@ -68,6 +70,7 @@ from svc_nodeagent.protocol import (
     VmDescribe,
     VmForceStop,
     VmMetrics,
+    VmMigrate,
     VmNetApply,
     VmNetRelease,
     VmReboot,
@@ -75,6 +78,7 @@ from svc_nodeagent.protocol import (
     VmReset,
     VmResize,
     VmRestore,
+    VmSend,
     VmSetPassword,
     VmShutdown,
     VmStart,
@@ -326,6 +330,12 @@ class SimulatedHost:
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
             case VmBackupsRemove():
                 return Done()
+            case VmMigrate():
+                return self._take_in(operation)
+            case VmSend(vm_id=vm_id):
+                if self._machine(vm_id).state is not DomainState.STOPPED:
+                    raise HostError(FailureCode.CONFLICT, "The machine is not off.")
+                return _sent(vm_id)
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
@@ -397,6 +407,27 @@ class SimulatedHost:
         self._change(operation.vm_id, change)
         state = DomainState.RUNNING if operation.restart else machine.state
         return self._moved(operation.vm_id, state, "resized")
+
+    def _take_in(self, operation: VmMigrate) -> SentDisks:
+        """Its disks are empty, as all are here: nothing is dialled."""
+        spec = operation.machine
+        if spec.vm_id in self.machines:
+            raise HostError(FailureCode.CONFLICT, "This host has something of the machine already.")
+        self._pull(operation.image)
+        self.machines[spec.vm_id] = SimulatedMachine(
+            vm_id=spec.vm_id,
+            name=spec.name,
+            vcpus=spec.vcpus,
+            memory_mib=spec.memory_mib,
+            state=DomainState.STOPPED,
+            spec=spec,
+            image_digest=operation.image.digest,
+            cpu_mode=operation.cpu_mode,
+        )
+        self.networks.apply(spec.vm_id, NetworkSpec(nics=()))
+        self._save()
+        self._tell(spec.vm_id, DomainState.STOPPED, "defined", None)
+        return _sent(spec.vm_id)
 
     def _reinstall(self, operation: VmReinstall) -> DomainResult:
         machine = self._machine(operation.vm_id)
@@ -531,6 +562,11 @@ class SimulatedHost:
         new.write_text(state.model_dump_json())
         fault_point("simulated.saving")
         new.rename(self.state_file)
+
+
+def _sent(vm_id: UUID) -> SentDisks:
+    disk = CopiedDisk(index=0, size_bytes=0, digest=sha256().hexdigest())
+    return SentDisks(vm_id=vm_id, disks=(disk,))
 
 
 def _without_password(seed: SeedSpec) -> SeedSpec:

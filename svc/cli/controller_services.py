@@ -32,6 +32,7 @@ from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
 from svc_actors.controller.reconcile.power_watch import PowerWatch
+from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.mail import Outbox
@@ -105,6 +106,7 @@ async def open_services(
         await nursery.start(tasks.run)
         await nursery.start(MachineWatch(database, alert=loop_alerts.notice).run)
         await nursery.start(networks.run)
+        await nursery.start(RemainsWatch(database, gateway, alert=loop_alerts.notice).run)
         await nursery.start(PowerWatch(database, actors, alert=loop_alerts.notice).run)
         settle_due = partial(services_watch.settle_due, database, actors)
         nursery.start_soon(

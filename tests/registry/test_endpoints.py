@@ -16,7 +16,6 @@ TABLES = Path(__file__).with_name("specified_endpoints.md").read_text()
 
 TO_BE_BUILT = frozenset(
     {
-        ("POST", "/vms/{}/migrate"),
         ("GET", "/vms/{}/windows"),
         ("POST", "/vms/{}/windows/credential"),
     }

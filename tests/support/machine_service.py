@@ -24,6 +24,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Record
 from svc_nodeagent.protocol import (
     CachedImage,
+    CopiedDisk,
     DeleteResult,
     DomainResult,
     DomainState,
@@ -32,18 +33,24 @@ from svc_nodeagent.protocol import (
     ImageFormat,
     ImagePull,
     ImageResult,
+    KeptMachine,
+    MachineResult,
     NodeOperation,
     OperationId,
     OperationResult,
     Progress,
+    SentDisks,
     VmCpuSet,
     VmCreate,
     VmDelete,
+    VmDescribe,
     VmForceStop,
+    VmMigrate,
     VmReboot,
     VmReinstall,
     VmReset,
     VmResize,
+    VmSend,
     VmShutdown,
     VmStart,
 )
@@ -64,8 +71,10 @@ class FakeGateway:
     answers: dict[str, Answer] = field(default_factory=dict)
     domains: dict[UUID, DomainState] = field(default_factory=dict)
     addresses: dict[UUID, tuple[str, ...]] = field(default_factory=dict)
+    kept: dict[UUID, KeptMachine] = field(default_factory=dict)
     asked: list[NodeOperation] = field(default_factory=list)
     asked_ids: list[OperationId] = field(default_factory=list)
+    asked_of: list[UUID] = field(default_factory=list)
     journal: dict[OperationId, OperationResult | OperationFailed] = field(default_factory=dict)
     done: list[OperationId] = field(default_factory=list)
     acknowledged: list[OperationId] = field(default_factory=list)
@@ -110,6 +119,7 @@ class FakeGateway:
     ) -> OperationResult:
         self.asked.append(operation)
         self.asked_ids.append(operation_id)
+        self.asked_of.append(node_id)
         if operation_id not in self.journal:
             with trio.move_on_after(timeout) as under_way:
                 self.under_way.append(under_way)
@@ -129,6 +139,11 @@ class FakeGateway:
     async def cancel(self, node_id: UUID, operation_id: OperationId) -> None:
         self.cancelled.append(operation_id)
         self.cancellation.setdefault(operation_id, trio.Event()).set()
+
+    @asynccontextmanager
+    async def joined_streams(self, one: UUID, other: UUID) -> AsyncIterator[tuple[str, str]]:
+        await trio.lowlevel.checkpoint()
+        yield f"to {other}", f"from {one}"
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
         answer = self.answers.get(operation.op)
@@ -159,9 +174,10 @@ class FakeGateway:
     def obey(self, operation: NodeOperation) -> OperationResult:
         """What an honest host does at once."""
         match operation:
-            case VmCreate(machine=machine, start=start):
+            case VmCreate(machine=machine, image=image, start=start):
                 state = DomainState.RUNNING if start else DomainState.STOPPED
                 self.domains[machine.vm_id] = state
+                self.kept[machine.vm_id] = KeptMachine(image_digest=image.digest, **dict(machine))
                 self.addresses[machine.vm_id] = tuple(
                     str(address.interface.ip) for nic in machine.network.nics for address in nic.addresses
                 )
@@ -174,6 +190,11 @@ class FakeGateway:
             case VmShutdown(vm_id=vm_id) | VmForceStop(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.STOPPED
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
+            case VmDescribe(vm_id=vm_id):
+                return MachineResult(machine=self.kept[vm_id])
+            case VmSend(vm_id=vm_id) | VmMigrate(vm_id=vm_id):
+                disk = CopiedDisk(index=0, size_bytes=4096, digest=DIGEST)
+                return SentDisks(vm_id=vm_id, disks=(disk,))
             case VmDelete(vm_id=vm_id):
                 self.domains.pop(vm_id, None)
                 return DeleteResult(vm_id=vm_id, removed_addresses=self.addresses.pop(vm_id, ()), retained_disks=())

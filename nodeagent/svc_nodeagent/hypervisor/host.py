@@ -46,6 +46,7 @@ from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
+from svc_nodeagent.hypervisor.moving import Moves
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.paused import keep_resuming
@@ -85,9 +86,11 @@ from svc_nodeagent.protocol import (
     VmDelete,
     VmDescribe,
     VmMetrics,
+    VmMigrate,
     VmReinstall,
     VmResize,
     VmRestore,
+    VmSend,
 )
 
 ATTEMPTS = 3
@@ -151,6 +154,16 @@ class LibvirtHost:
             turns=turns,
         )
         self._backups = MachineBackups(self._guests, folders, self._images, turns.steps)
+        self._moves = Moves(
+            guests=self._guests,
+            folders=folders,
+            naming=naming,
+            images=self._images,
+            acceleration=self._acceleration,
+            open_stream=open_stream,
+            steps=turns.steps,
+            remove=self._machines.remove_within,
+        )
         self._changes: dict[UUID, DomainChanged] = {}
         self._changed = trio.Event()
         self._states: dict[UUID, DomainState] = {}
@@ -274,6 +287,10 @@ class LibvirtHost:
             case VmBackupsRemove():
                 await self._backups.remove(operation.vm_id)
                 return Done()
+            case VmMigrate():
+                return await self._moves.take_in(operation, report)
+            case VmSend():
+                return await self._moves.send(operation, report)
             case VmDescribe():
                 return MachineResult(machine=await self._machines.describe(operation.vm_id))
             case VmMetrics():

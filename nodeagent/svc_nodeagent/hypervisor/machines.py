@@ -197,6 +197,10 @@ class Machines:
         async with self._turns.steps(vm_id):
             return await self._remove(vm_id, destroy_disks=destroy_disks)
 
+    async def remove_within(self, vm_id: UUID) -> None:
+        """Remove the machine and its disks, within a block of its `steps`."""
+        await self._remove(vm_id, destroy_disks=True)
+
     async def remove_abandoned(self) -> None:
         """What is left of creations that failed while libvirt did not answer."""
         for vm_id in await in_thread(self._folders.abandoned):

@@ -24,6 +24,16 @@ _MOST_L1_BYTES: Final = 32 * 1024 * 1024
 _MOST_VIRTUAL_BYTES: Final = 16 * 1024**4
 
 
+def has_data_file(path: Path) -> bool:
+    """Whether it is no qcow2, or one whose content is in another file: of a machine's disk, which may stand on one."""
+    with path.open("rb") as file:
+        data = file.read(_HEADER.size)
+    if len(data) < _VERSION_2_BYTES or data[:4] != b"QFI\xfb":
+        return True
+    _, version, *_, features, _, _ = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
+    return version != 2 and bool(features & _DATA_FILE)
+
+
 def unfit_header(path: Path) -> str | None:
     """Why a file is no plain qcow2 image, or None when it is one."""
     with path.open("rb") as file:

@@ -95,6 +95,7 @@ from svc_nodeagent.protocol.results import (
     PreflightResult,
     ProbeResult,
     ReleaseResult,
+    SentDisks,
     TrafficResult,
 )
 from svc_nodeagent.protocol.values import (
@@ -210,6 +211,7 @@ __all__ = [
     "Request",
     "Result",
     "SeedSpec",
+    "SentDisks",
     "Since",
     "Size",
     "Spoof",

@@ -41,6 +41,7 @@ __all__ = [
     "VmDescribe",
     "VmForceStop",
     "VmMetrics",
+    "VmMigrate",
     "VmNetApply",
     "VmNetRelease",
     "VmReboot",
@@ -48,6 +49,7 @@ __all__ = [
     "VmReset",
     "VmResize",
     "VmRestore",
+    "VmSend",
     "VmSetPassword",
     "VmShutdown",
     "VmStart",
@@ -254,6 +256,35 @@ class VmSetPassword(Wire):
     password_hash: Secret = Field(repr=False)
 
 
+class VmMigrate(Wire):
+    """Take a machine in that moves here: dial the gateway with this token, receive its disks from the host that has it
+    (`VmSend`), and define it, off and without its network, which its start brings. Until all of it is there it is no
+    machine, and a failure leaves nothing. `conflict` where there is a machine of this id. Result: `SentDisks`.
+
+    Its seconds are the task's. A stream is opened once, so it is not done again."""
+
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=6 * 3600.0, repeatable=False, since=4)
+    op: Literal["vm.migrate"] = "vm.migrate"
+    machine: MachineSpec
+    image: ImageSpec
+    cpu_mode: CpuMode
+    stream_token: Secret = Field(repr=False)
+
+    @property
+    def vm_id(self) -> UUID:
+        return self.machine.vm_id
+
+
+class VmSend(Wire):
+    """Send the disks of a machine that is off to the host that takes it in (`VmMigrate`), by the stream of this token.
+    The machine stays as it is. Result: `SentDisks`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=6 * 3600.0, repeatable=False, since=4)
+    op: Literal["vm.send"] = "vm.send"
+    vm_id: UUID
+    stream_token: Secret = Field(repr=False)
+
+
 class VmDescribe(Wire):
     """What the agent has recorded of a machine, for a controller that has lost its own record. Result:
     `MachineResult`."""
@@ -398,6 +429,8 @@ NodeOperation = Annotated[
     | VmBackup
     | VmRestore
     | VmBackupsRemove
+    | VmMigrate
+    | VmSend
     | VmDescribe
     | VmMetrics
     | NodeNetProbe

@@ -66,6 +66,15 @@ class BackupResult(Wire):
     forgotten: Annotated[tuple[UUID, ...], Field(max_length=FEW)]
 
 
+class SentDisks(Wire):
+    """The disks of a machine that moves, as one host has sent them or the other has them now. `size_bytes` is the
+    file's; `digest` is of the stream, and both hosts have to say the same."""
+
+    kind: Literal["sent"] = "sent"
+    vm_id: UUID
+    disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
+
+
 class KeptMachine(Wire):
     """A machine as its agent has recorded it, without secrets. `image_digest`: of the image it was made from."""
 
@@ -222,6 +231,7 @@ OperationResult = Annotated[
     | ReleaseResult
     | DeleteResult
     | BackupResult
+    | SentDisks
     | MachineResult
     | MetricsResult
     | NetworkResult

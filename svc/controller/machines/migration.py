@@ -1,16 +1,23 @@
-"""Moving a machine to another node: which nodes could take it, and how."""
+"""Moving a machine to another node: which nodes could take it, and how; and the move itself, of one that is off."""
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from svc.controller.machines.machines import VMRequest
+from svc.controller.machines.models import visible_machine
+from svc.controller.machines.remaking import Key
 from svc.controller.services import Controller
+from svc.controller.tasks import TaskModel
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Model, Route
+from svc.registry.idempotency import key_owner, run_idempotent
+from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.migration_targets import MigrationMode, migration_targets
+from svc_actors.controller.machines.moving import Move
 
 operations = Operations[Controller]()
 
@@ -27,6 +34,15 @@ class MigrationTarget(Model):
     reasons: list[str]
 
 
+class VMMigrateRequest(Request):
+    """The machine has to be off, and the node one that `migration-targets` says could take it. It keeps its addresses,
+    groups, labels and processor; its backups stay at the target of the node that it leaves."""
+
+    id: UUID
+    node_id: UUID
+    idempotency_key: Key | None = None
+
+
 @operations.declare(
     "vm.migration_targets",
     "Judge every other node for a machine",
@@ -40,3 +56,26 @@ async def targets(context: Context[Controller], request: VMRequest) -> list[Migr
         MigrationTarget(node_id=each.node_id, node_name=each.node_name, mode=each.mode, reasons=list(each.reasons))
         for each in await migration_targets(context.services.database, request.id)
     ]
+
+
+@operations.declare(
+    "vm.migrate",
+    "Move a machine that is off to another node, with its disks",
+    Route.post("/vms/{id}/migrate"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.WRITE,
+)
+async def migrate(context: Context[Controller], request: VMMigrateRequest) -> TaskModel:
+    answer, _ = await run_idempotent(
+        context, key=request.idempotency_key, request=request, run=partial(_migrate, context, request)
+    )
+    return answer
+
+
+async def _migrate(context: Context[Controller], request: VMMigrateRequest) -> TaskModel:
+    principal, key = context.principal, request.idempotency_key
+    await visible_machine(context.services.database, principal, request.id)
+    order = f"{key_owner(principal)} {key}" if key is not None else None
+    machine = context.services.actors.ref(Machine, str(request.id))
+    task = await machine.ask(Machine.migrate, context.caller, Move(request.node_id, order))
+    return TaskModel.of(task, principal)

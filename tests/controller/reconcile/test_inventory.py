@@ -34,7 +34,7 @@ def recorded(
     busy: bool = False,
     desired: DesiredPower = DesiredPower.RUNNING,
 ) -> RecordedMachine:
-    return RecordedMachine(VM, node_id, status, desired, observed, built, busy)
+    return RecordedMachine(VM, node_id, None, status, desired, observed, built, busy)
 
 
 @pytest.mark.parametrize(

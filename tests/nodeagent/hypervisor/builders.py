@@ -150,6 +150,21 @@ class FileStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
+class RecordedMove(FileStream):
+    """The other host of a move. What the host under test sends is kept in a file, and taken in; and what is in the file
+    is sent to it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.read_bytes() if path.exists() else b"\n")
+        self._kept = None if path.exists() else path
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._kept is not None:
+            with self._kept.open("ab") as file:
+                file.write(data)
+
+
 async def silent(percent: int, message: str) -> None:
     """Progress nobody asked for."""
     await trio.lowlevel.checkpoint()

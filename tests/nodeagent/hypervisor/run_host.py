@@ -2,7 +2,8 @@
 
     python -m tests.nodeagent.hypervisor.run_host FOLDER IMAGE DOMAIN_PREFIX DEVICE_PREFIX TABLE < operations
 
-One operation a line, as JSON; one result a line, as JSON.
+One operation a line, as JSON; one result a line, as JSON. A token `move:PATH` opens the stream of a move that is
+recorded in that file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import TypeAdapter
 
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.protocol import NodeOperation
-from tests.nodeagent.hypervisor.builders import FileStream, silent
+from tests.nodeagent.hypervisor.builders import FileStream, RecordedMove, silent
 
 OPERATION: TypeAdapter[NodeOperation] = TypeAdapter(NodeOperation)
 
@@ -24,6 +25,8 @@ async def main(*arguments: str) -> None:
     folder, image, *names = arguments
 
     async def open_stream(token: str) -> trio.abc.Stream:
+        if token.startswith("move:"):
+            return RecordedMove(Path(token.removeprefix("move:")))
         return FileStream(await trio.Path(image).read_bytes())
 
     async with LibvirtHost.open(Path(folder), open_stream=open_stream, naming=Naming(*names)) as host:

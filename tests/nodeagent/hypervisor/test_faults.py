@@ -36,12 +36,14 @@ from svc_nodeagent.protocol import (
     VmCreate,
     VmDelete,
     VmForceStop,
+    VmMigrate,
     VmNetApply,
     VmNetRelease,
     VmReboot,
     VmReinstall,
     VmResize,
     VmRestore,
+    VmSend,
     VmStart,
 )
 from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic, seed
@@ -103,6 +105,14 @@ REINSTALLING = (
 )
 BACKING_UP = ("backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
 RESTORING_A_COPY = ("restore.disk0.placed",)
+TAKING_IN = (
+    "move.begun",
+    "move.disk0.received",
+    "move.recorded",
+    "move.defined",
+    "move.complete",
+)
+SENDING = ("move.sent",)
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
 SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
@@ -343,6 +353,65 @@ async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     await made_once(spec.model_copy(update={"network": changed}), naming, data_folder, False)
 
 
+@pytest.mark.parametrize("point", TAKING_IN)
+async def test_killed_anywhere_in_taking_a_machine_in_it_is_taken_in_again(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec, kept = machine(network(ADDRESS)), image(demo_image)
+    disk, sent = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2", data_folder / "sent"
+    send = VmSend(vm_id=spec.vm_id, stream_token=f"move:{sent}")
+    take_in = VmMigrate(machine=spec, image=kept, cpu_mode=CpuMode.MAXIMUM, stream_token=f"move:{sent}")
+    delete = VmDelete(vm_id=spec.vm_id, destroy_disks=True)
+    # A machine that has run, so that its disk has content of its own
+    running = VmCreate(machine=spec, image=kept)
+    assert await perform(running) == 0
+    await until_agent_answers(naming.domain(spec.vm_id))
+    assert await perform(VmForceStop(vm_id=spec.vm_id), send) == 0
+    before = await content(disk)
+    assert await perform(delete) == 0
+
+    assert await perform(take_in, kill_at=point) == KILLED
+    assert await perform(delete, take_in) == 0
+
+    assert await content(disk) == before
+    record = read_record(disk.with_name("machine.json"))
+    assert (record.name, record.cpu_mode, record.network.nics) == (spec.name, CpuMode.MAXIMUM, ())
+    assert not disk.with_name("abandoned").exists()
+    assert state(naming.domain(spec.vm_id)) == "shut off"
+    assert (await HostNetwork(naming, {}).probe()).taps == ()  # nothing is carried for it yet
+    assert await perform(VmStart(vm_id=spec.vm_id, network=spec.network)) == 0
+    await until_agent_answers(naming.domain(spec.vm_id))
+    assert await perform(VmForceStop(vm_id=spec.vm_id), delete) == 0
+    await nothing_left(spec, naming, data_folder, retained=False)
+
+
+@pytest.mark.parametrize("point", SENDING)
+async def test_killed_in_sending_a_machine_it_is_whole_and_is_sent_again(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    first, second = data_folder / "first", data_folder / "second"
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+
+    assert await perform(VmSend(vm_id=spec.vm_id, stream_token=f"move:{first}"), kill_at=point) == KILLED
+    assert await perform(VmSend(vm_id=spec.vm_id, stream_token=f"move:{second}")) == 0
+
+    assert first.read_bytes() == second.read_bytes()
+    await made_once(spec, naming, data_folder, False)
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
+async def content(disk: Path) -> str:
+    """The digest of all that a guest could read of it."""
+    raw = disk.with_suffix(".raw")
+    await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
+    try:
+        with raw.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    finally:
+        raw.unlink()
+
+
 def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
     sources = (ROOT / "nodeagent" / "svc_nodeagent" / "hypervisor").rglob("*.py")
     named = {name for source in sources for name in re.findall(r'fault_point\(f?"([^"]+)"\)', source.read_text())}
@@ -357,6 +426,8 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
         *REINSTALLING,
         *BACKING_UP,
         *RESTORING_A_COPY,
+        *TAKING_IN,
+        *SENDING,
     )
     killed_at = {point.partition(":")[0] for point in passed}
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -229,6 +230,10 @@ class Gateway:
                     raise _refusal(failure) from failure
                 return await arrival().take()
         raise unavailable(f"The node did not open the stream within {timeout:.0f} seconds.", hint="Try again.")
+
+    def joined_streams(self, one: UUID, other: UUID) -> AbstractAsyncContextManager[tuple[str, str]]:
+        """A token for each of two nodes, whose streams are joined for the length of the block."""
+        return self._streams.joined(one, other)
 
     def offer_file(self, node_id: UUID, file: str) -> str:
         """A token for `ControllerSource`: this node may read the file that `find_file` knows by this key, for a day."""

@@ -72,6 +72,27 @@ class Streams:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(expected.stream)
 
+    @asynccontextmanager
+    async def joined(self, one: UUID, other: UUID) -> AsyncIterator[tuple[str, str]]:
+        """A token for each of two nodes: what one sends on its stream the other receives, at the pace of the slower.
+        When either ends its stream, or the block is left, both are closed."""
+        async with (
+            self.expect(one) as (token, arrival),
+            self.expect(other) as (other_token, other_arrival),
+            trio.open_nursery() as nursery,
+        ):
+
+            async def join() -> None:
+                try:
+                    async with await arrival().take() as stream, await other_arrival().take() as other_stream:
+                        await _relay(stream, other_stream)
+                except trio.BrokenResourceError:
+                    log.info("stream.ended_early", node_id=str(one), other_node_id=str(other))
+
+            nursery.start_soon(join)
+            yield token, other_token
+            nursery.cancel_scope.cancel()
+
     def offer_file(self, node_id: UUID, file: str, *, lifetime: float = FILE_TOKEN_SECONDS) -> str:
         """A token with which this node may read the file kept under the key `file`, for `lifetime` seconds."""
         claim = _FileClaim(node_id=node_id, file=file, expires=time.time() + lifetime).model_dump_json().encode()
@@ -159,6 +180,22 @@ class _Arrival:
         if stream is None:
             raise RuntimeError("a stream is taken once")
         return stream
+
+
+async def _relay(one: trio.abc.Stream, other: trio.abc.Stream) -> None:
+    """Until either side ends."""
+    async with trio.open_nursery() as nursery:
+
+        async def pass_on(source: trio.abc.Stream, sink: trio.abc.Stream) -> None:
+            try:
+                while data := await source.receive_some(_CHUNK):
+                    await sink.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.info("stream.ended_early")
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(pass_on, one, other)
+        nursery.start_soon(pass_on, other, one)
 
 
 async def _read_token(stream: trio.abc.Stream) -> str:

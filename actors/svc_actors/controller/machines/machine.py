@@ -21,7 +21,7 @@ from uuid import UUID
 
 from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import copied_disks
-from svc_actors.controller.machines import power, processors, remaking
+from svc_actors.controller.machines import moving, power, processors, remaking
 from svc_actors.controller.machines.admission import (
     busy,
     moved,
@@ -113,6 +113,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> tuple[Task, Task | None]:
             vm = await lock_machine(tx, self.vm_id)
             require_known(vm)
+            await moving.require_let_go(tx, vm)
             if order.wants is DesiredPower.RUNNING:
                 await require_not_suspended(tx, vm)
             superseded = await self._supersede(tx, caller, order)
@@ -141,6 +142,7 @@ class Machine(Actor):
             vm = await lock_machine(tx, self.vm_id)
             require_unprotected(vm, Order.DELETE)
             await require_idle(tx, self.vm_id)
+            await moving.require_let_go(tx, vm)
             status = moved(vm, Order.DELETE)
             released = await begin_release(tx, self.vm_id)
             await network_changed(tx, [self.vm_id])
@@ -206,7 +208,7 @@ class Machine(Actor):
         answer was lost, is answered with the task that it began."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, Order.CPU_SET, new.order)
+            before = await remaking.begun_by(tx, self.vm_id, Order.CPU_SET.op, new.order)
             if before is not None:
                 return before, False
             vm = await self._idle(tx)
@@ -227,7 +229,7 @@ class Machine(Actor):
         """
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
-            before = await remaking.begun_by(tx, self.vm_id, Order.REINSTALL, new.order)
+            before = await remaking.begun_by(tx, self.vm_id, Order.REINSTALL.op, new.order)
             if before is not None:
                 return before, False
             if decide is not None:
@@ -242,6 +244,23 @@ class Machine(Actor):
         if begun:
             self._tasks.begin(task)
         return task, begun
+
+    async def migrate(self, caller: Caller, move: moving.Move) -> Task:
+        """Have it moved to another node, while it is off. An order that comes again, after its answer was lost, is
+        answered with the task that it began."""
+
+        async def work(tx: Transaction) -> tuple[Task, bool]:
+            before = await remaking.begun_by(tx, self.vm_id, moving.OP, move.order)
+            if before is not None:
+                return before, False
+            vm = await self._idle(tx)
+            parameters = await moving.begin_move(tx, vm, move)
+            return await self._new_task(tx, caller, vm, moving.OP, parameters), True
+
+        task, begun = await self._database.transact(work)
+        if begun:
+            self._tasks.begin(task)
+        return task
 
     async def set_password(self, caller: Caller, password_hash: str) -> Task:
         """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""
@@ -454,6 +473,7 @@ class Machine(Actor):
         vm = await lock_machine(tx, self.vm_id)
         require_known(vm)
         await require_idle(tx, self.vm_id)
+        await moving.require_let_go(tx, vm)
         return vm
 
     async def _new_task(

@@ -12,7 +12,7 @@ from uuid import UUID
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended
-from svc_actors.controller.machines import power, processors
+from svc_actors.controller.machines import moving, power, processors
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -67,6 +67,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)
+        case moving.OP if ending.succeeded:
+            await moving.moved(tx, vm, task)
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if ending.succeeded and processors.starts_anew(task):

@@ -44,6 +44,7 @@ COOL_DOWN: Final = 3600.0
 """Seconds between attempts while the breaker is open."""
 
 AWAITING: Final = f"""vms.deleted_at IS NULL AND vms.built_at IS NOT NULL AND NOT vms.unconfirmed
+    AND vms.moved_from IS NULL
     AND (vms.desired_power = 'running' AND vms.status = 'stopped' OR vms.status = 'failed')
     AND (vms.restart_after IS NULL OR vms.restart_after <= now()) AND NOT vms.traffic_isolated AND NOT {KEPT_OFF}
     AND nodes.state = 'online' AND nodes.mode = 'managed' AND NOT nodes.maintenance AND nodes.deleted_at IS NULL

@@ -128,14 +128,14 @@ async def reinstall(
     return parameters, status
 
 
-async def begun_by(tx: Transaction, vm_id: UUID, what: Order, order: str | None) -> Task | None:
+async def begun_by(tx: Transaction, vm_id: UUID, op: str, order: str | None) -> Task | None:
     """The task that this order has begun before, while its key counts."""
     task_id: UUID | None = await tx.fetchval(
         """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
                                   AND parameters->>'order' = $3 AND created_at > now() - $4::interval
            ORDER BY created_at DESC LIMIT 1""",
         vm_id,
-        what.op,
+        op,
         order,
         KEY_LIFETIME,
     )

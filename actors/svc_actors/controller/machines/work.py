@@ -17,6 +17,7 @@ from svc_actors.controller.backups.records import copied_disks, store_password, 
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.move_work import MoveWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.tasks.runner import (
@@ -77,6 +78,7 @@ class MachineWork:
         self._tasks = tasks
         self._actors = actors
         self._images = images
+        self._moves = MoveWork(database, sealer, tasks, images)
 
     def install(self) -> None:
         works: Mapping[str, Work] = {order.op: self.carry_out for order in Order} | {
@@ -92,6 +94,7 @@ class MachineWork:
             "vm.backup": self.back_up,
             "vm.restore": self.restore_copy,
             "vm.backups.remove": self.carry_out,
+            "vm.migrate": self._moves.migrate,
         }
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))

@@ -318,7 +318,8 @@ class Node(Actor):
             # A placement that has chosen this node is over, or will find it gone; and none holds a pool needed here.
             await lock_capacity(tx, self.node_id)
             placed = await tx.fetchval(
-                "SELECT count(*) FROM vms WHERE node_id = $1 AND deleted_at IS NULL", self.node_id
+                "SELECT count(*) FROM vms WHERE $1 IN (node_id, moving_to, moved_from) AND deleted_at IS NULL",
+                self.node_id,
             )
             if placed:
                 raise conflict(

@@ -23,6 +23,8 @@ class RecordedMachine:
 
     vm_id: UUID
     node_id: UUID | None
+    moves_with: UUID | None
+    """The other node that has a part of it, or may have one."""
     status: MachineStatus
     desired: DesiredPower
     observed_state: DomainState | None
@@ -50,7 +52,8 @@ class Compared:
 
 # Two indexes, one after the other: the node's machines, and what the inventory names wherever it is placed.
 _CONCERNED: Final = """
-SELECT vms.id, vms.node_id, vms.status, vms.desired_power, vms.observed_state, vms.built_at IS NOT NULL AS built,
+SELECT vms.id, vms.node_id, coalesce(vms.moved_from, vms.moving_to) AS moves_with,
+       vms.status, vms.desired_power, vms.observed_state, vms.built_at IS NOT NULL AS built,
        EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                    AND tasks.status IN ('queued', 'running')) AS busy
 FROM vms WHERE (vms.node_id = $1 OR vms.id = ANY($2::uuid[])) AND vms.deleted_at IS NULL"""
@@ -65,6 +68,7 @@ async def concerned_machines(
         RecordedMachine(
             vm_id=row["id"],
             node_id=row["node_id"],
+            moves_with=row["moves_with"],
             status=MachineStatus(row["status"]),
             desired=DesiredPower(row["desired_power"]),
             observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
@@ -91,7 +95,8 @@ def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mappin
     for machine in recorded:
         found = reported.get(machine.vm_id)
         if machine.node_id != node_id:
-            foreign.append(machine.vm_id)
+            if machine.moves_with != node_id:
+                foreign.append(machine.vm_id)
         elif found is not None:
             if _differs(machine, found.state):
                 differences.append(Difference(machine.vm_id, found.state, "inventory", found.cause))

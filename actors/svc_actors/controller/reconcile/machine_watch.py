@@ -42,7 +42,8 @@ class MachineWatch:
                    FROM observed_domains seen
                    JOIN nodes ON nodes.id = seen.node_id AND nodes.mode = 'managed' AND nodes.deleted_at IS NULL
                    WHERE seen.vm_id IS NOT NULL AND seen.state <> 'absent' AND NOT EXISTS (
-                       SELECT FROM vms WHERE vms.id = seen.vm_id AND vms.node_id = seen.node_id
+                       SELECT FROM vms WHERE vms.id = seen.vm_id
+                                         AND seen.node_id IN (vms.node_id, vms.moving_to, vms.moved_from)
                                          AND (vms.deleted_at IS NULL OR vms.deleted_at > seen.seen_at))"""
             )
             keys = []

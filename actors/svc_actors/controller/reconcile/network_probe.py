@@ -128,10 +128,10 @@ class NetworkProbe:
             f"""SELECT vms.id, vms.name, vms.net_wanted, vms.net_applied, {ISOLATED} AS isolated,
                       array(SELECT ip FROM allocations WHERE vm_id = vms.id AND state = 'allocated') AS held,
                       vms.net_applied = vms.net_wanted AND vms.built_at IS NOT NULL
-                      AND vms.status IN ('stopped', 'running') AND NOT EXISTS (
+                      AND vms.moved_from IS NULL AND vms.status IN ('stopped', 'running') AND NOT EXISTS (
                           SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                               AND tasks.status IN ('queued', 'running')) AS settled
-               FROM vms WHERE node_id = $1 AND deleted_at IS NULL""",
+               FROM vms WHERE $1 IN (node_id, moved_from) AND deleted_at IS NULL""",
             node_id,
         )
         return {

@@ -53,13 +53,13 @@ from svc_nodeagent.protocol import (
 log = structlog.get_logger(__name__)
 
 _BEHIND: Final = """vms.net_applied < vms.net_wanted AND vms.deleted_at IS NULL AND vms.built_at IS NOT NULL
-    AND NOT vms.unconfirmed
+    AND NOT vms.unconfirmed AND vms.moved_from IS NULL
     AND vms.status NOT IN ('deleting', 'failed')
     AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                     AND tasks.status IN ('queued', 'running') AND op IN ('vm.create', 'vm.start', 'vm.delete'))"""
 _RELEASABLE: Final = """(vms.deleted_at IS NOT NULL OR vms.built_at IS NULL AND vms.status = 'failed'
     OR vms.built_at IS NOT NULL AND vms.net_applied >= vms.net_wanted AND vms.status <> 'deleting'
-    AND NOT vms.unconfirmed)"""
+    AND NOT vms.unconfirmed AND vms.moved_from IS NULL)"""
 _RELEASING: Final = "SELECT DISTINCT vm_id FROM allocations WHERE state = 'releasing'"
 
 _NODES: Final = f"""

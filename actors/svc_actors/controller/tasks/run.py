@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -50,6 +51,8 @@ class NodeGateway(Protocol):
 
     async def cancel(self, node_id: UUID, operation_id: OperationId) -> None: ...
 
+    def joined_streams(self, one: UUID, other: UUID) -> AbstractAsyncContextManager[tuple[str, str]]: ...
+
 
 class TaskFailed(ServiceError):  # noqa: N818 - named for what it says
     """The task has failed for good, whatever the code: unlike our own `unavailable`, it is not tried again."""
@@ -84,7 +87,7 @@ class TaskRun:
         self._cancel_interval = cancel_interval
         self._cancelled = trio.Event()
         self._performed: dict[OperationId, UUID] = {}
-        self._in_operation: OperationId | None = None
+        self._in_operation: set[OperationId] = set()
         self._last_line: tuple[int | None, str] | None = None
         self._started = task.status is TaskStatus.RUNNING
         if task.cancel_requested:
@@ -122,8 +125,8 @@ class TaskRun:
         node_id: UUID | None = None,
         span: tuple[int, int] = (0, 100),
     ) -> OperationResult:
-        """Have the task's node do one step and give its result; `timeout` in seconds, the operation's own without it,
-        bounded by the task's deadline.
+        """Have the task's node, or another, do one step and give its result; `timeout` in seconds, the operation's
+        own without it, bounded by the task's deadline. Steps may be performed side by side.
         `span` is the part of the task's progress, in percent, that this step's own progress covers.
 
         Raises `HostRefused` when the host failed it or the node did not answer in time, `LostWithNode`. A step that the
@@ -173,13 +176,14 @@ class TaskRun:
     def request_cancel(self) -> None:
         """Give up: the step under way is cancelled on its node, whose word on it is awaited; work of our own ends."""
         self._cancelled.set()
-        if self._in_operation is None:
+        if not self._in_operation:
             self.scope.cancel()
 
     async def withdraw(self) -> None:
-        """The outcome is not awaited any longer: tell the node, where it listens, to give the step up."""
-        if self._in_operation is not None:
-            await self._gateway.cancel(self._performed[self._in_operation], self._in_operation)
+        """No outcome is awaited any longer: tell the nodes, where they listen, to give the steps up."""
+        while self._in_operation:
+            given_up = self._in_operation.pop()
+            await self._gateway.cancel(self._performed[given_up], given_up)
 
     async def acknowledge(self) -> None:
         """The task's end is stored: the agent may forget what it did for it."""
@@ -198,7 +202,7 @@ class TaskRun:
             await self._progressed(progress, *span)
 
         self._performed[performed] = node
-        self._in_operation = performed
+        self._in_operation.add(performed)
         outcome: OperationResult | HostRefused | LostWithNode
         if self.cancel_requested:
             # Before it is asked for: what the node never had, it is not to begin.
@@ -220,10 +224,10 @@ class TaskRun:
             except NodeLost as lost:
                 outcome = LostWithNode(lost)
             except NodeUnavailable as failure:
-                await self.withdraw()
+                await self._gateway.cancel(node, performed)
                 outcome = HostRefused(failure.code, failure.message, hint=failure.hint, failure=None)
             nursery.cancel_scope.cancel()
-        self._in_operation = None
+        self._in_operation.discard(performed)
         if isinstance(outcome, HostRefused | LostWithNode):
             raise outcome
         return outcome

@@ -81,7 +81,7 @@ async def store_readings(
     named = sorted({reading.vm_id for reading in readings})
     rows = await tx.fetch(
         """SELECT id, created_at FROM vms
-           WHERE id = ANY($2::uuid[]) AND (node_id = $1 OR EXISTS (
+           WHERE id = ANY($2::uuid[]) AND ($1 IN (node_id, moved_from) OR EXISTS (
                SELECT FROM traffic_readings known WHERE known.vm_id = vms.id AND known.node_id = $1))""",
         node_id,
         named,

@@ -1,0 +1,166 @@
+"""What the task of a move does on its two nodes: the disks go from one to the other, by streams that are joined here.
+
+Repeatable from its beginning, as all work: the nodes answer what they did. A transfer that was cut short (an agent or
+this controller died, or a connection did) is tried again, after the node that takes the machine in has removed what it
+has of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.controller.images.files import ImageSources
+from svc_actors.controller.machines.moving import TARGET
+from svc_actors.controller.machines.spec import machine_spec
+from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, TaskRun, TaskRunner
+from svc_actors.errors import conflict
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database
+from svc_nodeagent.protocol import (
+    CopiedDisk,
+    CpuMode,
+    DomainState,
+    FailureCode,
+    KeptMachine,
+    MachineResult,
+    NetworkSpec,
+    NodeOperation,
+    SentDisks,
+    VmDelete,
+    VmDescribe,
+    VmMigrate,
+    VmSend,
+)
+
+MOST_ATTEMPTS: Final = 4
+AT_ONCE: Final = 2
+"""Fewer than a node's lane for transfers holds: two moves that wait for each other's nodes never fill it."""
+_DESCRIBE_SECONDS: Final = 60.0
+_OFF: Final = (DomainState.STOPPED, DomainState.CRASHED)
+_CLEAR_SECONDS: Final = 120.0
+_OTHER_ENDS_SECONDS: Final = 15.0
+"""How long the one node may take to say why, once the other's part of a transfer has failed."""
+
+
+class MoveWork:
+    def __init__(self, database: Database, sealer: Sealer, tasks: TaskRunner, images: ImageSources) -> None:
+        self._database = database
+        self._sealer = sealer
+        self._tasks = tasks
+        self._images = images
+        self._under_way = trio.CapacityLimiter(AT_ONCE)
+
+    async def migrate(self, run: TaskRun) -> None:
+        if self._under_way.available_tokens == 0:
+            await run.log("Waiting for other moves to end.")
+        async with self._under_way:
+            for attempt in range(1, MOST_ATTEMPTS + 1):
+                try:
+                    await self._attempt(run, attempt)
+                    break
+                except HostRefused as refusal:
+                    if run.cancel_requested or not _follows(refusal) or attempt == MOST_ATTEMPTS:
+                        raise
+                    await run.log("The transfer was cut short; trying again.", level=Level.WARNING)
+                    if not await _cleared(run, attempt):
+                        raise
+
+    async def _attempt(self, run: TaskRun, attempt: int) -> None:
+        vm_id = run.task.resource_id
+        kept = await self._described(run, vm_id, attempt)
+        spec = await machine_spec(self._database, self._sealer, vm_id)
+        vm = await self._database.fetchone(
+            """SELECT vms.image_id, vms.disk_gib, images.digest, coalesce(vms.cpu_next_mode, vms.cpu_mode) AS cpu_mode
+               FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
+            vm_id,
+        )
+        if kept.image_digest != vm["digest"]:
+            raise conflict(
+                "The machine's disk stands on an earlier version of its image, which no other node can fetch; it was"
+                " left where it is.",
+                hint="Reinstall it, or restore a backup of it to a machine on the other node.",
+            )
+        if [(disk.index, disk.size_gib) for disk in kept.disks] != [(0, vm["disk_gib"])]:
+            raise conflict(
+                "The machine's disks are not as they are recorded; it was left where it is.",
+                hint="Look at the machine on its node.",
+            )
+        await self._images.pull(run, vm["image_id"], _target(run), span=(0, 10))
+        machine = spec.model_copy(update={"network": NetworkSpec(nics=()), "disks": kept.disks, "seed": kept.seed})
+        image = await self._images.spec(vm["image_id"], _target(run))
+        gateway = self._tasks.gateway
+        assert run.task.node_id is not None
+        async with gateway.joined_streams(run.task.node_id, _target(run)) as (source_token, target_token):
+            outcome = await _both(
+                run,
+                attempt,
+                VmSend(vm_id=vm_id, stream_token=source_token),
+                VmMigrate(machine=machine, image=image, cpu_mode=CpuMode(vm["cpu_mode"]), stream_token=target_token),
+            )
+        # Out of the block: what leaves it is wrapped into a group.
+        if isinstance(outcome, HostRefused | LostWithNode):
+            raise outcome
+        if len(set(outcome)) > 1:
+            raise conflict(
+                "The disks that arrived are not those that were sent; the machine is where it was.",
+                hint="Look at the agents' logs on both nodes, then try again.",
+            )
+        seen: str | None = await self._database.fetchval("SELECT observed_state FROM vms WHERE id = $1", vm_id)
+        if seen not in _OFF:
+            raise conflict("The machine was started on its host meanwhile; it is where it was, and runs on.")
+
+    async def _described(self, run: TaskRun, vm_id: UUID, attempt: int) -> KeptMachine:
+        """The machine as its own node has recorded it: what first boot it is of, the controller has not kept."""
+        result = await run.perform(VmDescribe(vm_id=vm_id), step=f"describe-{attempt}", timeout=_DESCRIBE_SECONDS)
+        if not isinstance(result, MachineResult):
+            raise TypeError(f"vm.describe was answered with {result.kind}")
+        return result.machine
+
+
+def _target(run: TaskRun) -> UUID:
+    return UUID(run.task.parameters[TARGET])
+
+
+async def _cleared(run: TaskRun, attempt: int) -> bool:
+    """Have the node that takes the machine in remove what it has of it. False where it does not say so in time."""
+    remove = VmDelete(vm_id=run.task.resource_id, destroy_disks=True)
+    try:
+        await run.perform(remove, step=f"clear-{attempt}", timeout=_CLEAR_SECONDS, node_id=_target(run))
+    except HostRefused:
+        return False
+    return True
+
+
+async def _both(
+    run: TaskRun, attempt: int, send: VmSend, take_in: VmMigrate
+) -> list[tuple[CopiedDisk, ...]] | HostRefused | LostWithNode:
+    """The disks as each node has them. When one fails the other is heard as well, for a while: of the two reasons the
+    one is told that is not only the end of the other."""
+    disks: list[tuple[CopiedDisk, ...]] = []
+    refusals: list[HostRefused | LostWithNode] = []
+
+    async def have(step: str, operation: NodeOperation, node_id: UUID | None, span: tuple[int, int]) -> None:
+        try:
+            result = await run.perform(operation, step=f"{step}-{attempt}", node_id=node_id, span=span)
+            if not isinstance(result, SentDisks):
+                raise TypeError(f"{operation.op} was answered with {result.kind}")
+            disks.append(result.disks)
+        except (HostRefused, LostWithNode) as refusal:
+            refusals.append(refusal)
+            nursery.cancel_scope.deadline = trio.current_time() + _OTHER_ENDS_SECONDS
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(have, "send", send, None, (10, 100))
+        nursery.start_soon(have, "receive", take_in, _target(run), (10, 100))
+    if refusals:
+        await run.withdraw()
+        return min(refusals, key=_follows)
+    return disks
+
+
+def _follows(refusal: HostRefused | LostWithNode) -> bool:
+    """Whether it only says that the other end has gone."""
+    return isinstance(refusal, HostRefused) and refusal.failure in (FailureCode.INTERRUPTED, None)

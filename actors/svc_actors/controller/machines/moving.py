@@ -1,0 +1,157 @@
+"""A machine moves to another node: what is decided, and the one transaction that says where it is.
+
+The record is the machine's word on where it is. Until its task has succeeded it is on `node_id`, and what the other
+node (`moving_to`) has of it is nobody's; the transaction that ends the task names the other node, and what the first
+one (`moved_from`) still has is nobody's. Either is removed however late (`reconcile.remains_watch`), and until then its
+room is held, so nothing that crashes leaves a machine on two nodes or on none.
+
+Invariants:
+- a machine moves while it is off, and one that a move has left something of anywhere does not move;
+- the node that takes it in is judged under the lock of its capacity, after that of its own node by their ids;
+- the new node carries the machine's addresses only once the old one has let go of them: it is neither started there
+  nor is its network applied, nor are addresses freed, before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.machines.migration_targets import MigrationMode, migration_targets
+from svc_actors.controller.machines.records import MachineRow, announce_machine
+from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.networking.changes import call_watch, network_changed
+from svc_actors.controller.placement.scheduler import lock_capacity
+from svc_actors.controller.tasks.runner import Task
+from svc_actors.errors import conflict, not_found, not_ready
+from svc_actors.store import Queryable, Record, Transaction, audit, service_itself
+
+OP: Final = "vm.migrate"
+TARGET: Final = "target_node_id"
+"""The parameter of a task that names the node which takes the machine in."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """`order` tells one order from another, where it is repeated."""
+
+    node_id: UUID
+    order: str | None = None
+
+
+async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> dict[str, object]:
+    """Hold room at the other node; gives the task's parameters. Raises conflict, not_found, not_ready."""
+    if move.node_id == vm.node_id:
+        raise conflict(f"The machine is on node {vm.node_name} already; nothing was changed.")
+    await require_nothing_left(tx, vm)
+    if vm.status is not MachineStatus.STOPPED:
+        runs = vm.status is MachineStatus.RUNNING
+        raise conflict(
+            f"The machine is {vm.status.value}, and moves only while it is off; nothing was changed.",
+            hint="Shut it down first, and start it once it has moved." if runs else None,
+            details={"status": vm.status.value},
+        )
+    for node_id in sorted(each for each in (vm.node_id, move.node_id) if each is not None):
+        await lock_capacity(tx, node_id)
+    found = [each for each in await migration_targets(tx, vm.id) if each.node_id == move.node_id]
+    if not found:
+        raise not_found("There is no such node.")
+    if found[0].mode is not MigrationMode.OFFLINE:
+        raise conflict(
+            f"Node {found[0].node_name} cannot take the machine: {'; '.join(found[0].reasons)}.",
+            hint="See `svc vm migration-targets`.",
+            details={"reasons": list(found[0].reasons)},
+        )
+    await tx.execute("UPDATE vms SET moving_to = $2 WHERE id = $1", vm.id, move.node_id)
+    return {TARGET: str(move.node_id), "order": move.order}
+
+
+async def moved(tx: Transaction, vm: MachineRow, task: Task) -> None:
+    """The other node has all of it: from here on that is where the machine is."""
+    target = UUID(task.parameters[TARGET])
+    for node_id in sorted(each for each in (vm.node_id, target) if each is not None):
+        await lock_capacity(tx, node_id)
+    await tx.execute(
+        """UPDATE vms SET node_id = moving_to, moved_from = node_id, moving_to = NULL, observed_state = 'stopped',
+                          observed_cause = NULL, observed_at = now()
+           WHERE id = $1 AND moving_to = $2""",
+        vm.id,
+        target,
+    )
+    await network_changed(tx, [vm.id])
+    # The nodes' names are the audit's: a node may be gone when it is read.
+    names = await tx.fetch("SELECT id, name FROM nodes WHERE id = ANY($1::uuid[])", [vm.node_id, target])
+    called = {row["id"]: row["name"] for row in names}
+    details = {"task_id": str(task.id), "from": called.get(vm.node_id), "to": called.get(target)}
+    await audit.record(tx, service_itself(task.op), vm.target, details)
+    await announce_machine(tx, vm.id)
+
+
+async def require_nothing_left(tx: Transaction, vm: MachineRow) -> None:
+    """Raises not_ready while a node has to remove what a move has left there."""
+    node = await tx.fetchval(
+        """SELECT nodes.name FROM vms JOIN nodes ON nodes.id = coalesce(vms.moved_from, vms.moving_to)
+           WHERE vms.id = $1""",
+        vm.id,
+    )
+    if node is not None:
+        raise _left_at(node)
+
+
+async def require_let_go(tx: Transaction, vm: MachineRow) -> None:
+    """Raises not_ready while the node that the machine was on may still carry its addresses."""
+    node = await tx.fetchval(
+        "SELECT nodes.name FROM vms JOIN nodes ON nodes.id = vms.moved_from WHERE vms.id = $1", vm.id
+    )
+    if node is not None:
+        raise _left_at(node)
+
+
+def _left_at(node: str) -> Exception:
+    return not_ready(
+        f"Node {node} has not removed yet what a move has left there of the machine; nothing was changed.",
+        hint="Try again in a moment; a node that is away does it when it is back, or is declared lost.",
+    )
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a node has to remove of a machine that is on another. `lost`: nobody waits for this node any more."""
+
+    vm_id: UUID
+    node_id: UUID
+    lost: bool
+
+
+async def remains(queryable: Queryable) -> list[Remains]:
+    """All that is due: of moves that are over."""
+    return [_as_remains(row) for row in await queryable.fetch(_REMAINS)]
+
+
+async def removed(tx: Transaction, left: Remains) -> bool:
+    """The node has nothing of the machine any more. False where that is not due any longer."""
+    row = await tx.fetchrow(
+        "SELECT node_id, moving_to, moved_from FROM vms WHERE id = $1 FOR NO KEY UPDATE", left.vm_id
+    )
+    if row is None or left not in await remains(tx):
+        return False
+    for node_id in sorted(each for each in row.values() if each is not None):
+        await lock_capacity(tx, node_id)
+    await tx.execute("UPDATE vms SET moving_to = NULL, moved_from = NULL WHERE id = $1", left.vm_id)
+    await call_watch(tx)
+    await announce_machine(tx, left.vm_id)
+    return True
+
+
+_REMAINS: Final = """
+SELECT vms.id AS vm_id, nodes.id AS node_id, nodes.lost_at IS NOT NULL OR nodes.deleted_at IS NOT NULL AS lost
+FROM vms JOIN nodes ON nodes.id = coalesce(vms.moved_from, vms.moving_to)
+WHERE (vms.moving_to IS NOT NULL OR vms.moved_from IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id AND op = 'vm.migrate'
+                                      AND tasks.status IN ('queued', 'running'))
+ORDER BY vms.id"""
+
+
+def _as_remains(row: Record) -> Remains:
+    return Remains(row["vm_id"], row["node_id"], row["lost"])

@@ -1,0 +1,107 @@
+"""What moves have left on nodes that a machine is not on: removed there, however late.
+
+Invariant: a node is asked to remove a machine only while the record names another node for it, and no move of it is
+under way; the record is cleared when the node has said that nothing is left, or is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+from uuid import UUID, uuid4
+
+import structlog
+import trio
+
+from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
+from svc_actors.controller.machines.moving import Remains, remains, removed
+from svc_actors.runtime import DomainError
+from svc_actors.store import Database, LoopAlert, keep_repeating
+from svc_nodeagent.protocol import DeleteResult, NodeOperation, OperationId, OperationResult, VmDelete
+
+LOOK_SECONDS: Final = 2.0
+_REMOVE_SECONDS: Final = 600.0
+_FIRST_PAUSE: Final = 2.0
+_LONGEST_PAUSE: Final = 120.0
+log = structlog.get_logger(__name__)
+
+
+class RemainsGateway(Protocol):
+    """What the watch needs of the gateway."""
+
+    def is_online(self, node_id: UUID) -> bool: ...
+
+    async def perform(
+        self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, *, timeout: float
+    ) -> OperationResult: ...
+
+    async def acknowledge(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+    async def cancel(self, node_id: UUID, operation_id: OperationId) -> None: ...
+
+
+class RemainsWatch:
+    """One a process; `run` under the composer's nursery."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: RemainsGateway,
+        *,
+        interval: float = LOOK_SECONDS,
+        alert: LoopAlert | None = None,
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._interval = interval
+        self._alert = alert
+        self._under_way: set[Remains] = set()
+        self._resting: dict[Remains, tuple[float, float]] = {}
+        """Until when what has failed is left alone, and for how long after that."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def look() -> None:
+                due = await remains(self._database)
+                self._resting = {left: rest for left, rest in self._resting.items() if left in due}
+                for left in due:
+                    rested = self._resting.get(left, (0.0, 0.0))[0] <= trio.current_time()
+                    if left not in self._under_way and rested and (left.lost or self._gateway.is_online(left.node_id)):
+                        self._under_way.add(left)
+                        nursery.start_soon(self._remove, left)
+
+            task_status.started()
+            await keep_repeating("remains of moves", self._interval, look, self._alert)
+
+    async def _remove(self, left: Remains) -> None:
+        done = False
+        try:
+            if left.lost or await self._removed_by_its_node(left):
+                await self._database.transact(lambda tx: removed(tx, left))
+                log.info("move.remains_removed", node_id=str(left.node_id), vm_id=str(left.vm_id), lost=left.lost)
+            done = True
+        except (DomainError, OperationFailed) as error:
+            log.warning("move.remains_left", node_id=str(left.node_id), vm_id=str(left.vm_id), error=str(error))
+        except Exception:
+            # A defect over one machine: the others, and the controller, go on.
+            log.exception("move.remains_failed", node_id=str(left.node_id), vm_id=str(left.vm_id))
+        finally:
+            self._under_way.discard(left)
+            if not done:
+                pause = min(_LONGEST_PAUSE, 2 * self._resting.get(left, (0.0, _FIRST_PAUSE / 2))[1])
+                self._resting[left] = (trio.current_time() + pause, pause)
+
+    async def _removed_by_its_node(self, left: Remains) -> bool:
+        operation_id = OperationId(f"remains:{left.vm_id}:{uuid4()}")
+        operation = VmDelete(vm_id=left.vm_id, destroy_disks=True)
+        try:
+            result = await self._gateway.perform(left.node_id, operation_id, operation, timeout=_REMOVE_SECONDS)
+        except NodeUnavailable:
+            # It is asked for anew while it is due: this one is not to be done later, when the machine may be back.
+            await self._gateway.cancel(left.node_id, operation_id)
+            raise
+        except OperationFailed:
+            await self._gateway.acknowledge(left.node_id, operation_id)
+            raise
+        await self._gateway.acknowledge(left.node_id, operation_id)
+        return isinstance(result, DeleteResult)

@@ -1,0 +1,437 @@
+"""A machine that moves from this host, or to it: its disks on a stream, and what is made of them.
+
+    a line of JSON     `_Header`: the secret of a first boot that has not been, and the disks with their sizes
+    of each disk       pieces, each an offset, a length and so many bytes; then the file's size with the length 0
+
+Holes of the files are left out. The host that has taken all of it in answers with one byte, and the stream ends.
+
+Invariants: the host that sends changes nothing; on the host that takes in, the mark of a creation that was given up is
+there before anything else and goes last, so whatever an end or a crash leaves is removed; what came names no file of
+this host but the image that the machine stands on. Both hold the machine's steps, so neither side's copy is started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated, Final
+from uuid import UUID
+
+import structlog
+import trio
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, OpenStream, Report
+from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
+from svc_nodeagent.hypervisor.domains import BaseImage, domain_xml
+from svc_nodeagent.hypervisor.files import (
+    GIB,
+    RECORD,
+    SECRET,
+    FirstBoot,
+    Folders,
+    MachineRecord,
+    in_thread,
+    put_in_place,
+    read_record,
+)
+from svc_nodeagent.hypervisor.guests import Guests, absent
+from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.programs import run_program
+from svc_nodeagent.hypervisor.qcow2 import has_data_file
+from svc_nodeagent.hypervisor.seeds import write_seed
+from svc_nodeagent.protocol import (
+    CopiedDisk,
+    DiskSpec,
+    DomainState,
+    FailureCode,
+    NetworkSpec,
+    SentDisks,
+    VmMigrate,
+    VmSend,
+)
+
+SILENCE_SECONDS = 60.0
+"""How long the other host may take for a piece."""
+TAKEN_IN_SECONDS = 300.0
+"""How long it may take, once it has everything, to make a machine of it."""
+_PIECE: Final = struct.Struct(">QI")
+_PIECE_BYTES: Final = 1024 * 1024
+_MOST_HEADER: Final = 16 * 1024
+_TAKEN_IN: Final = b"\n"
+_UNDO_SECONDS: Final = 30.0
+_CLOSING_SECONDS: Final = 5.0
+log = structlog.get_logger(__name__)
+
+Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
+Remove = Callable[[UUID], Awaitable[object]]
+
+
+class _Disk(BaseModel):
+    """`size_bytes` is the file's, `data_bytes` what of it is sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: int = Field(ge=0, le=15)
+    size_bytes: int = Field(ge=0)
+    data_bytes: int = Field(ge=0)
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    password_hash: str | None = Field(max_length=1024, repr=False)
+    disks: Annotated[tuple[_Disk, ...], Field(min_length=1, max_length=16)]
+
+
+class Moves:
+    """`steps` keeps other steps of a machine away for the length of a block; within it `remove` removes all that this
+    host has of the machine."""
+
+    def __init__(
+        self,
+        *,
+        guests: Guests,
+        folders: Folders,
+        naming: Naming,
+        images: ImageCache,
+        acceleration: Acceleration,
+        open_stream: OpenStream,
+        steps: Steps,
+        remove: Remove,
+    ) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._naming = naming
+        self._images = images
+        self._acceleration = acceleration
+        self._open_stream = open_stream
+        self._steps = steps
+        self._remove = remove
+
+    async def send(self, operation: VmSend, report: Report) -> SentDisks:
+        vm_id = operation.vm_id
+        async with self._steps(vm_id):
+            record = await self._record(vm_id)
+            if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
+                raise HostError(FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it.")
+            header = await in_thread(_header_of, record, self._folders)
+            stream = _Stream(await self._dial(operation.stream_token))
+            try:
+                await stream.send(header.model_dump_json().encode() + b"\n")
+                told = _progress(report, "sending the disks", sum(disk.data_bytes for disk in header.disks))
+                sent = [await self._send_disk(vm_id, disk, stream, told) for disk in header.disks]
+                fault_point("move.sent")
+                await report(95, "waiting for the other host")
+                if await stream.receive(1, TAKEN_IN_SECONDS) != _TAKEN_IN:
+                    raise _unreadable()
+            finally:
+                await stream.close()
+        return SentDisks(vm_id=vm_id, disks=tuple(sent))
+
+    async def take_in(self, operation: VmMigrate, report: Report) -> SentDisks:
+        vm_id = operation.machine.vm_id
+        await self._images.ensure(operation.image, _within(report, 10))
+        async with self._steps(vm_id):
+            folder = self._folders.machine(vm_id)
+            if await in_thread(folder.exists) or await self._guests.state(vm_id) is not DomainState.ABSENT:
+                raise HostError(
+                    FailureCode.CONFLICT,
+                    "This host has something of the machine already; nothing was changed.",
+                    "It is removed there before the machine is moved again.",
+                )
+            stream = _Stream(await self._dial(operation.stream_token))
+            try:
+                await in_thread(_begin, folder, self._folders.abandonment(vm_id))
+                fault_point("move.begun")
+                taken = await self._take_in(operation, stream, report)
+                await in_thread(_complete, self._folders.abandonment(vm_id))
+                fault_point("move.complete")
+                await stream.send(_TAKEN_IN)
+            except BaseException:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _UNDO_SECONDS):
+                    await self._undo(vm_id)
+                raise
+            finally:
+                await stream.close()
+        return SentDisks(vm_id=vm_id, disks=taken)
+
+    async def _take_in(self, operation: VmMigrate, stream: _Stream, report: Report) -> tuple[CopiedDisk, ...]:
+        spec = operation.machine
+        record = MachineRecord(
+            vm_id=spec.vm_id,
+            name=spec.name,
+            vcpus=spec.vcpus,
+            memory_mib=spec.memory_mib,
+            disks=tuple(sorted(spec.disks, key=lambda disk: disk.index)),
+            base=file_name(operation.image),
+            # Its start brings the network: until then this host carries nothing for the machine.
+            network=NetworkSpec(nics=()),
+            seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
+            cpu_mode=operation.cpu_mode,
+        )
+        header = await stream.header()
+        if [disk.index for disk in header.disks] != [disk.index for disk in record.disks]:
+            raise _unreadable()
+        base = self._images.base_of(record.base)
+        told = _progress(report, "receiving the disks", sum(disk.data_bytes for disk in header.disks))
+        taken = []
+        for announced, disk in zip(header.disks, record.disks, strict=True):
+            path = self._folders.disk(spec.vm_id, disk.index)
+            partial = path.with_name(path.name + PARTIAL_SUFFIX)
+            taken.append(await _receive_disk(announced, partial, stream, told))
+            await _stand_on(partial, disk, base if disk.index == 0 else None)
+            await in_thread(put_in_place, partial, path, mode=0o600, owner=_owner())
+            fault_point(f"move.disk{disk.index}.received")
+        await report(95, "defining the machine")
+        folder = self._folders.machine(spec.vm_id)
+        if header.password_hash is not None:
+            first_boot = FirstBoot(password_hash=header.password_hash).model_dump_json().encode()
+            await in_thread(write_whole, folder / SECRET, first_boot, mode=0o600)
+        await in_thread(write_whole, folder / RECORD, record.stored(), mode=0o600)
+        await write_seed(record, header.password_hash, self._folders.seed(spec.vm_id), _owner())
+        fault_point("move.recorded")
+        verdict = await self._acceleration.verdict()
+        await self._guests.define(domain_xml(record, base, self._folders, self._naming, verdict.accelerator))
+        fault_point("move.defined")
+        return tuple(taken)
+
+    async def _send_disk(
+        self, vm_id: UUID, disk: _Disk, stream: _Stream, told: Callable[[int], Awaitable[None]]
+    ) -> CopiedDisk:
+        digest = hashlib.sha256()
+        descriptor = await in_thread(os.open, self._folders.disk(vm_id, disk.index), os.O_RDONLY)
+        try:
+            for offset, length in await in_thread(lambda: list(_pieces_of(descriptor, disk.size_bytes))):
+                data = await in_thread(os.pread, descriptor, length, offset)
+                if len(data) != length:
+                    raise HostError(FailureCode.HOST, f"Disk {disk.index} changed while it was sent.")
+                head = _PIECE.pack(offset, length)
+                digest.update(head)
+                digest.update(data)
+                await stream.send(head)
+                await stream.send(data)
+                await told(length)
+        finally:
+            os.close(descriptor)
+        end = _PIECE.pack(disk.size_bytes, 0)
+        digest.update(end)
+        await stream.send(end)
+        return CopiedDisk(index=disk.index, size_bytes=disk.size_bytes, digest=digest.hexdigest())
+
+    async def _undo(self, vm_id: UUID) -> None:
+        """The mark says that all of it goes; what cannot be removed now is when libvirt is there again."""
+        try:
+            if await in_thread(self._folders.machine(vm_id).exists):
+                await in_thread(self._folders.abandonment(vm_id).touch)
+            await self._remove(vm_id)
+        except (HostError, OSError) as error:
+            log.error("move.not_undone", vm_id=str(vm_id), error=str(error))
+
+    async def _dial(self, token: str) -> trio.abc.Stream:
+        try:
+            return await self._open_stream(token)
+        except OSError as error:
+            raise _cut_short(f"the controller could not be reached ({error})") from error
+
+    async def _record(self, vm_id: UUID) -> MachineRecord:
+        try:
+            return await in_thread(read_record, self._folders.machine(vm_id) / RECORD)
+        except FileNotFoundError as error:
+            raise absent(vm_id) from error
+
+
+class _Stream:
+    """The other host, at the far end of what the controller joins."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._received = bytearray()
+
+    async def send(self, data: bytes) -> None:
+        try:
+            with trio.fail_after(SILENCE_SECONDS):
+                await self._stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            raise _cut_short("the other host has gone") from error
+        except trio.TooSlowError as error:
+            raise _cut_short("the other host takes nothing any more") from error
+
+    async def receive(self, count: int, seconds: float = SILENCE_SECONDS) -> bytes:
+        """Exactly so many bytes."""
+        try:
+            with trio.fail_after(seconds):
+                while len(self._received) < count:
+                    await self._more()
+        except trio.BrokenResourceError as error:
+            raise _cut_short("the other host has gone") from error
+        except trio.TooSlowError as error:
+            raise _cut_short("the other host sends nothing any more") from error
+        data = bytes(self._received[:count])
+        del self._received[:count]
+        return data
+
+    async def header(self) -> _Header:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            if len(line) > _MOST_HEADER:
+                raise _unreadable()
+            line += await self.receive(1)
+        try:
+            return _Header.model_validate_json(bytes(line))
+        except ValidationError as error:
+            raise _unreadable() from error
+
+    async def close(self) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING_SECONDS):
+            try:
+                await self._stream.aclose()
+            except trio.BrokenResourceError:
+                return  # The other end was faster.
+
+    async def _more(self) -> None:
+        data = await self._stream.receive_some(_PIECE_BYTES)
+        if not data:
+            raise trio.BrokenResourceError("ended")
+        self._received += data
+
+
+async def _receive_disk(
+    announced: _Disk, path: Path, stream: _Stream, told: Callable[[int], Awaitable[None]]
+) -> CopiedDisk:
+    digest, came = hashlib.sha256(), 0
+    descriptor = await in_thread(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        while True:
+            head = await stream.receive(_PIECE.size)
+            digest.update(head)
+            offset, length = _PIECE.unpack(head)
+            if length == 0 and offset == announced.size_bytes == max(offset, came):
+                break
+            came = offset + length
+            if not 0 < length <= _PIECE_BYTES or came > announced.size_bytes:
+                raise _unreadable()
+            data = await stream.receive(length)
+            digest.update(data)
+            await in_thread(_write, descriptor, data, offset)
+            await told(length)
+        await in_thread(os.ftruncate, descriptor, announced.size_bytes)
+    finally:
+        os.close(descriptor)
+    return CopiedDisk(index=announced.index, size_bytes=announced.size_bytes, digest=digest.hexdigest())
+
+
+async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
+    """Have the disk stand on this host's file of its image. Raises `HostError` where what came is no such disk: it was
+    made by another host, and might name files of this one."""
+    info = None if await in_thread(has_data_file, path) else await disks.inspect(path, "qcow2")
+    named = {Path(name).name for name in info.refers_to} if info is not None else set()
+    if (
+        info is None
+        or info.encrypted
+        or info.virtual_bytes != disk.size_gib * GIB
+        or named != ({base.path.name} if base is not None else set())
+    ):
+        raise HostError(
+            FailureCode.INVALID,
+            f"Disk {disk.index} is not as it is recorded (its size, or the image that it stands on); nothing was kept.",
+            "The machine is where it was. Look at its disk there.",
+        )
+    if base is not None:
+        await run_program("qemu-img", "rebase", "-q", "-u", "-f", "qcow2", "-F", base.format, "-b", base.path, path)
+
+
+def _header_of(record: MachineRecord, folders: Folders) -> _Header:
+    found = []
+    for disk in record.disks:
+        descriptor = os.open(folders.disk(record.vm_id, disk.index), os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            data = sum(length for _, length in _pieces_of(descriptor, size))
+        finally:
+            os.close(descriptor)
+        found.append(_Disk(index=disk.index, size_bytes=size, data_bytes=data))
+    secret = folders.machine(record.vm_id) / SECRET
+    password_hash = None
+    if secret.exists():
+        password_hash = FirstBoot.model_validate_json(secret.read_bytes()).password_hash
+    return _Header(password_hash=password_hash, disks=tuple(found))
+
+
+def _pieces_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where the file has data: offset and length, in order, none longer than a piece."""
+    at = 0
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:
+            return  # ENXIO: there is none behind this.
+        at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
+        for offset in range(begin, at, _PIECE_BYTES):
+            yield offset, min(_PIECE_BYTES, at - offset)
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _begin(folder: Path, mark: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o711)
+    mark.touch()
+    sync_folder(folder)
+    sync_folder(folder.parent)
+
+
+def _complete(mark: Path) -> None:
+    mark.unlink()
+    sync_folder(mark.parent)
+
+
+def _owner() -> tuple[int, int]:
+    user = qemu_user()
+    return user.uid, user.gid
+
+
+def _within(report: Report, end: int) -> Report:
+    async def told(percent: int, message: str) -> None:
+        await report(percent * end // 100, message)
+
+    return told
+
+
+def _progress(report: Report, words: str, size: int) -> Callable[[int], Awaitable[None]]:
+    """Tells of every percent once; given what has come since the last."""
+    done, last = 0, -1
+
+    async def told(length: int) -> None:
+        nonlocal done, last
+        done += length
+        percent = 10 + 80 * done // max(1, size)
+        if percent != last:
+            last = percent
+            await report(percent, words)
+
+    return told
+
+
+def _cut_short(why: str) -> HostError:
+    return HostError(FailureCode.INTERRUPTED, f"The move was cut short: {why}; the machine is where it was.")
+
+
+def _unreadable() -> HostError:
+    return HostError(
+        FailureCode.INVALID,
+        "What the other host sent is not a machine's disks; nothing was kept.",
+        "See that both nodes run the same release of the agent.",
+    )
