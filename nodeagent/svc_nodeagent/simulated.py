@@ -63,6 +63,7 @@ from svc_nodeagent.protocol import (
     SentDisks,
     StateCause,
     VmBackup,
+    VmBackupsForget,
     VmBackupsRemove,
     VmCpuSet,
     VmCreate,
@@ -328,7 +329,7 @@ class SimulatedHost:
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
-            case VmBackupsRemove():
+            case VmBackupsForget() | VmBackupsRemove():
                 return Done()
             case VmMigrate():
                 return self._take_in(operation)

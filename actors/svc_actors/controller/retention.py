@@ -65,7 +65,7 @@ async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
                 SELECT id FROM vms WHERE deleted_at < now() - $1::interval
                   AND NOT EXISTS (SELECT FROM allocations WHERE vm_id = vms.id)
                   AND NOT EXISTS (SELECT FROM traffic_readings WHERE vm_id = vms.id)
-                  AND NOT EXISTS (SELECT FROM machine_backups WHERE vm_id = vms.id AND removed_at IS NULL)
+                  AND copies_until IS NULL
                 ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
                 """,
                 keep,

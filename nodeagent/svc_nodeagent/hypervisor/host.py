@@ -81,6 +81,7 @@ from svc_nodeagent.protocol import (
     PreflightResult,
     StateCause,
     VmBackup,
+    VmBackupsForget,
     VmBackupsRemove,
     VmCpuSet,
     VmDelete,
@@ -284,6 +285,9 @@ class LibvirtHost:
                 return await self._backups.backup(operation, report)
             case VmRestore():
                 return await self._backups.restore(operation, report)
+            case VmBackupsForget():
+                await self._backups.forget(operation)
+                return Done()
             case VmBackupsRemove():
                 await self._backups.remove(operation.vm_id)
                 return Done()

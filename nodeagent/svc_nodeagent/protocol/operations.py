@@ -34,6 +34,7 @@ __all__ = [
     "NodeUpgrade",
     "RemakingOperation",
     "VmBackup",
+    "VmBackupsForget",
     "VmBackupsRemove",
     "VmCpuSet",
     "VmCreate",
@@ -237,6 +238,17 @@ class VmRestore(Wire):
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
 
 
+class VmBackupsForget(Wire):
+    """Remove these copies at the node's target, of a machine that this node may not have any more; those that are not
+    there are no failure. `password` is of the store. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
+    op: Literal["vm.backups.forget"] = "vm.backups.forget"
+    vm_id: UUID
+    password: Secret = Field(repr=False)
+    copies: Annotated[tuple[UUID, ...], Field(max_length=FEW)]
+
+
 class VmBackupsRemove(Wire):
     """Remove the store of a machine that was deleted, with all copies in it; none there is success. Refused while this
     node has the machine. Its seconds are a backup's, which it may have to wait for. Result: `Done`."""
@@ -428,6 +440,7 @@ NodeOperation = Annotated[
     | RemakingOperation
     | VmBackup
     | VmRestore
+    | VmBackupsForget
     | VmBackupsRemove
     | VmMigrate
     | VmSend

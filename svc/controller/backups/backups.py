@@ -57,7 +57,9 @@ class ScheduledBackup(Model):
 
 class Backup(Model):
     """A complete copy of a machine's disks at the target. `frozen`: the guest's file systems were held still for the
-    moment that it is of. `stored_bytes` is what the target took for it beside what it had."""
+    moment that it is of. `stored_bytes` is what the target took for it beside what it had. `elsewhere`: it lies at the
+    target of a node that the machine has left, and is restored only if the machine's node has the same one mounted.
+    `node_name` is that of the copy's node, for staff."""
 
     id: UUID
     vm_id: UUID
@@ -66,6 +68,8 @@ class Backup(Model):
     size_bytes: int
     stored_bytes: int
     frozen: bool
+    elsewhere: bool
+    node_name: str | None
 
 
 class BackupList(PageRequest):
@@ -123,12 +127,16 @@ async def list_schedule(context: Context[Controller], request: BackupList) -> Pa
     Route.get("/vms/{id}/backups"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    columns=("id", "completed=completed_at", "size=size_bytes", "stored=stored_bytes", "frozen"),
+    columns=("id", "completed=completed_at", "size=size_bytes", "stored=stored_bytes", "frozen", "elsewhere"),
 )
 async def list_backups(context: Context[Controller], request: VMRequest) -> list[Backup]:
     await visible_machine(context.services.database, context.principal, request.id)
     rows = await context.services.database.fetch(
-        f"SELECT * FROM {COPIES} AND vm_id = $1 ORDER BY completed_at DESC, id", request.id
+        f"""SELECT copies.*, nodes.name AS node_name, copies.node_id IS DISTINCT FROM vms.node_id AS elsewhere
+            FROM (SELECT * FROM {COPIES}) copies
+            JOIN vms ON vms.id = copies.vm_id JOIN nodes ON nodes.id = copies.node_id
+            WHERE copies.vm_id = $1 ORDER BY completed_at DESC, copies.id""",
+        request.id,
     )
     return [
         Backup(
@@ -139,6 +147,8 @@ async def list_backups(context: Context[Controller], request: VMRequest) -> list
             size_bytes=sum(disk["size_bytes"] for disk in row["disks"]),
             stored_bytes=row["stored_bytes"],
             frozen=row["frozen"],
+            elsewhere=row["elsewhere"],
+            node_name=row["node_name"] if context.principal.sees_everything else None,
         )
         for row in rows
     ]

@@ -19,8 +19,9 @@ operations = Operations[Controller]()
 
 _SELECT: Final = """
 SELECT vms.id AS vm_id, vms.name AS vm_name, vms.project_id, vms.deleted_at, vms.copies_until AS removed_after,
-       nodes.name AS node_name, kept.*
-FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id
+       ARRAY(SELECT name FROM nodes WHERE id IN (SELECT node_id FROM machine_backups WHERE vm_id = vms.id)
+             ORDER BY name) AS node_names, kept.*
+FROM vms
 LEFT JOIN LATERAL (
     SELECT count(*) AS copies, coalesce(sum(stored_bytes), 0)::bigint AS stored_bytes,
            max(completed_at) AS last_completed_at
@@ -29,13 +30,14 @@ LEFT JOIN LATERAL (
 
 
 class DeletedMachineBackups(Model):
-    """What is kept of a machine that was deleted. After `removed_after` its node removes it at the target, as soon as
-    it can. `stored_bytes` is what the target took for these copies when they were made."""
+    """What is kept of a machine that was deleted. After `removed_after` each node that has made copies (`node_names`)
+    removes them at its target, as soon as it can. `stored_bytes` is what the targets took for these copies when they
+    were made."""
 
     vm_id: UUID
     vm_name: str
     project_id: UUID
-    node_name: str | None
+    node_names: list[str]
     deleted_at: datetime
     copies: int
     stored_bytes: int

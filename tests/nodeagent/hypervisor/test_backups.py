@@ -10,11 +10,13 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor import LibvirtHost
+from svc_nodeagent.hypervisor.backups.store import MachineStore
 from svc_nodeagent.protocol import (
     BackupResult,
     ConsoleKind,
     FailureCode,
     VmBackup,
+    VmBackupsForget,
     VmBackupsRemove,
     VmCreate,
     VmDelete,
@@ -151,6 +153,30 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(
     result = await host.perform(operation, silent)
     assert isinstance(result, BackupResult)
     assert result.disks[0].size_bytes == 1024 * MIB
+
+
+async def test_a_node_that_the_machine_has_left_removes_the_copies_that_are_named(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    target = data_folder / "backups" / "machines"
+    target.mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    vm_id = spec.vm_id
+    await host.perform(VmCreate(machine=spec, image=image(demo_image), start=False), silent)
+    first, second = await copied(host, vm_id), await copied(host, vm_id)
+    await host.perform(VmDelete(vm_id=vm_id, destroy_disks=True), silent)
+
+    forgotten = VmBackupsForget(vm_id=vm_id, password=KEY, copies=(first.copy_id, uuid4()))
+    away = target.rename(data_folder / "away")
+    with pytest.raises(HostError, match="no target for backups"):
+        await host.perform(forgotten, silent)
+    away.rename(target)
+    for _ in range(2):
+        await host.perform(forgotten, silent)
+    kept = await MachineStore(target, vm_id, KEY).snapshots()
+    assert {each.copy_id for each in kept} == {second.copy_id}
+    # Of a machine that has never had a copy here
+    await host.perform(VmBackupsForget(vm_id=uuid4(), password=KEY, copies=(first.copy_id,)), silent)
 
 
 async def test_the_copies_of_a_deleted_machine_are_removed_and_of_no_other(

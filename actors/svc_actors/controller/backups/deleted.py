@@ -1,7 +1,8 @@
 """Copies of machines that were deleted: they are kept for a while, and then removed at their target.
 
-`vms.copies_until` is set with the deletion, brought forward by an administrator, and taken away when the node has said
-that its target has nothing of the machine any more. So whatever dies between, what is due is found again.
+`vms.copies_until` is set with the deletion, brought forward by an administrator, and taken away when each node that has
+made copies of the machine has said that its target has nothing of it any more: until then there are rows of the node.
+So whatever dies between, what is due is found again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.controller.backups.records import removal_alert
 from svc_actors.controller.machines.records import MachineRow
-from svc_actors.controller.tasks.records import Ending, TaskStatus
+from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
 from svc_actors.errors import not_found, wrong_field
 from svc_actors.store import Caller, Target, Transaction, audit
 
@@ -49,26 +51,23 @@ async def is_due(tx: Transaction, vm_id: UUID) -> bool:
     return bool(await tx.fetchval("SELECT copies_until <= now() FROM vms WHERE id = $1", vm_id))
 
 
-async def forget(tx: Transaction, vm_id: UUID) -> None:
-    """Nothing is known of the machine's copies any more."""
-    await tx.execute("UPDATE machine_backups SET removed_at = now() WHERE vm_id = $1 AND removed_at IS NULL", vm_id)
-    await tx.execute("UPDATE vms SET copies_until = NULL WHERE id = $1", vm_id)
-    await close_alert(tx, _alert(vm_id))
+async def forget(tx: Transaction, vm_id: UUID, node_id: UUID) -> None:
+    """Nothing is known any more of what the machine has at this node's target."""
+    await tx.execute("DELETE FROM machine_backups WHERE vm_id = $1 AND node_id = $2", vm_id, node_id)
+    if not await tx.fetchval("SELECT EXISTS (SELECT FROM machine_backups WHERE vm_id = $1)", vm_id):
+        await tx.execute("UPDATE vms SET copies_until = NULL WHERE id = $1", vm_id)
+        await close_alert(tx, removal_alert(vm_id))
 
 
-async def removal_ended(tx: Transaction, vm: MachineRow, ending: Ending) -> None:
-    if ending.succeeded:
-        await forget(tx, vm.id)
+async def removal_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    if ending.succeeded and task.node_id is not None:
+        await forget(tx, vm.id, task.node_id)
     elif ending.status is TaskStatus.FAILED:
         await raise_alert(
             tx,
-            _alert(vm.id),
+            removal_alert(vm.id),
             f"The backups of the deleted machine {vm.name} could not be removed, which is tried again every hour:"
             f" {ending.message}",
             resource_kind="vm",
             resource_id=vm.id,
         )
-
-
-def _alert(vm_id: UUID) -> str:
-    return f"machine-backups-removal:{vm_id}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -18,6 +19,7 @@ from svc_nodeagent.protocol import BackupResult, CopiedDisk
 
 COPIES: Final = "machine_backups WHERE removed_at IS NULL"
 OFF: Final = BackupPolicy()
+_FORGOTTEN_AT_ONCE: Final = 50
 
 
 def store_password(sealer: Sealer, vm_id: UUID) -> str:
@@ -85,12 +87,18 @@ async def set_policy(
     return PolicySet(before, len(rows), deletes)
 
 
-async def to_forget(queryable: Queryable, vm_id: UUID) -> tuple[UUID, ...]:
-    """The copies that are not kept any more once another one is complete, the oldest first."""
+async def to_forget(queryable: Queryable, vm_id: UUID, node_id: UUID | None) -> tuple[UUID, ...]:
+    """The copies at this node's target that are not kept any more once another one is complete, the oldest first."""
+    superseded = await _superseded(queryable, vm_id, more=1)
+    return tuple(copy_id for copy_id, at in superseded if at == node_id)
+
+
+async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[tuple[UUID, UUID]]:
+    """The copies, each with its node, that are not kept any more once there are so many more, the oldest first."""
     plan_id = await queryable.fetchval("SELECT plan_id FROM vms WHERE id = $1", vm_id)
     policy = await policy_of_plan(queryable, plan_id)
-    rows = await queryable.fetch(f"SELECT id FROM {COPIES} AND vm_id = $1 ORDER BY completed_at, id", vm_id)
-    return tuple(row["id"] for row in rows[: policy.superseded(len(rows) + 1)])
+    rows = await queryable.fetch(f"SELECT id, node_id FROM {COPIES} AND vm_id = $1 ORDER BY completed_at, id", vm_id)
+    return [(row["id"], row["node_id"]) for row in rows[: policy.superseded(len(rows) + more)]]
 
 
 async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tuple[CopiedDisk, ...]:
@@ -99,6 +107,12 @@ async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tupl
     if disks is None:
         raise not_found("The machine has no such backup.")
     return tuple(CopiedDisk.model_validate(disk) for disk in disks)
+
+
+async def node_of_copy(queryable: Queryable, copy_id: UUID) -> UUID:
+    """The node that has made it, at whose target it lies."""
+    node_id: UUID = await queryable.fetchval("SELECT node_id FROM machine_backups WHERE id = $1", copy_id)
+    return node_id
 
 
 async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
@@ -122,13 +136,50 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
                 task.created_at - own_seconds(vm.id),
             )
             await tx.execute(
-                "UPDATE machine_backups SET removed_at = now() WHERE id = ANY($1) AND vm_id = $2",
+                "UPDATE machine_backups SET removed_at = now() WHERE id = ANY($1) AND vm_id = $2 AND node_id = $3",
                 list(result.forgotten),
                 vm.id,
+                task.node_id,
+            )
+            elsewhere = [copy_id for copy_id, at in await _superseded(tx, vm.id, more=0) if at != task.node_id]
+            await tx.execute(
+                "UPDATE machine_backups SET superseded_at = coalesce(superseded_at, now()) WHERE id = ANY($1)",
+                elsewhere,
             )
             await close_alert(tx, backup_alert(vm.id))
         case _ if ending.status is TaskStatus.FAILED:
             await tell_missing(tx, vm.id, vm.name, vm.project_id, f"The last attempt failed: {ending.message}")
+
+
+async def superseded_at(queryable: Queryable, vm_id: UUID, node_id: UUID) -> tuple[UUID, ...]:
+    """The copies at the target of a node that the machine has left, which that node is to remove."""
+    rows = await queryable.fetch(
+        f"SELECT id FROM {COPIES} AND vm_id = $1 AND node_id = $2 AND superseded_at IS NOT NULL ORDER BY id LIMIT $3",
+        vm_id,
+        node_id,
+        _FORGOTTEN_AT_ONCE,
+    )
+    return tuple(row["id"] for row in rows)
+
+
+async def forget_copies(tx: Transaction, vm_id: UUID, copies: Sequence[UUID]) -> None:
+    await tx.execute("UPDATE machine_backups SET removed_at = now() WHERE id = ANY($1) AND vm_id = $2", copies, vm_id)
+    await close_alert(tx, removal_alert(vm_id))
+
+
+async def forgetting_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    if ending.succeeded:
+        await forget_copies(tx, vm.id, [UUID(copy_id) for copy_id in task.parameters["copies"]])
+    elif ending.status is TaskStatus.FAILED:
+        await raise_alert(
+            tx,
+            removal_alert(vm.id),
+            f"Old backups of machine {vm.name} could not be removed at the node that it was on before, which is tried"
+            f" again every hour: {ending.message}",
+            severity=Severity.WARNING,
+            resource_kind="vm",
+            resource_id=vm.id,
+        )
 
 
 async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID, why: str) -> None:
@@ -145,6 +196,10 @@ async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID
 
 def backup_alert(vm_id: UUID) -> str:
     return f"machine-backup:{vm_id}"
+
+
+def removal_alert(vm_id: UUID) -> str:
+    return f"machine-backups-removal:{vm_id}"
 
 
 def _plain(policy: BackupPolicy) -> dict[str, object]:

@@ -72,15 +72,28 @@ def due_of(row: Record, now: datetime) -> datetime:
     return next_due(as_policy(row), row["id"], done=row["begun_at"], since=row["asked_since"], now=now)
 
 
-_REMOVED: Final = """
-SELECT vms.id FROM vms JOIN nodes ON nodes.id = vms.node_id
-WHERE vms.copies_until <= $1::timestamptz
-  AND (nodes.state = 'online' AND NOT nodes.maintenance OR nodes.lost_at IS NOT NULL OR nodes.deleted_at IS NOT NULL)
-  AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
-                      AND (status IN ('queued', 'running')
-                           OR op = 'vm.backups.remove' AND ended_at > $1 - interval '1 hour'))
+_CAN_REMOVE: Final = """
+(nodes.state = 'online' AND NOT nodes.maintenance OR nodes.lost_at IS NOT NULL OR nodes.deleted_at IS NOT NULL)
+AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                    AND (status IN ('queued', 'running')
+                         OR op IN ('vm.backups.remove', 'vm.backups.forget') AND tasks.node_id = nodes.id
+                            AND ended_at > $1::timestamptz - interval '1 hour'))"""
+"""The node can remove copies of the machine now, or never will."""
+
+_REMOVED: Final = f"""
+SELECT vms.id, nodes.id AS node_id FROM vms
+CROSS JOIN LATERAL (SELECT DISTINCT node_id FROM machine_backups WHERE vm_id = vms.id) holder
+JOIN nodes ON nodes.id = holder.node_id
+WHERE vms.copies_until <= $1::timestamptz AND {_CAN_REMOVE}
 ORDER BY vms.copies_until, vms.id LIMIT 100"""
-"""Deleted machines whose copies have been kept for long enough, and whose node can remove them or never will."""
+"""Deleted machines whose copies have been kept for long enough, with each node at whose target they have lain."""
+
+_SUPERSEDED: Final = f"""
+SELECT DISTINCT vms.id, nodes.id AS node_id
+FROM machine_backups copies JOIN vms ON vms.id = copies.vm_id JOIN nodes ON nodes.id = copies.node_id
+WHERE copies.superseded_at IS NOT NULL AND copies.removed_at IS NULL AND vms.deleted_at IS NULL AND {_CAN_REMOVE}
+ORDER BY vms.id LIMIT 100"""
+"""Machines with copies that are not kept any more at the target of a node that they have left."""
 
 
 async def begin_due(database: Database, actors: ActorSystem) -> None:
@@ -110,12 +123,18 @@ async def look(database: Database, actors: ActorSystem, now: datetime) -> None:
 
 
 async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> None:
-    """Begin to remove the copies of machines that were deleted long enough ago, or whose copies shall go now."""
-    for row in await database.fetch(_REMOVED, now):
-        try:
-            await actors.ref(Machine, str(row["id"])).ask(Machine.remove_copies)
-        except DomainError as error:
-            log.warning("backups.not_removed", vm_id=str(row["id"]), error=str(error))
+    """Begin to remove the copies of machines that were deleted long enough ago, or whose copies shall go now, and those
+    that a later copy has superseded on another node. Each node that has some is asked, one at a time a machine."""
+    begun: set[UUID] = set()
+    for sql, remove in ((_REMOVED, Machine.remove_copies), (_SUPERSEDED, Machine.forget_copies)):
+        for row in await database.fetch(sql, now):
+            if row["id"] in begun:
+                continue
+            begun.add(row["id"])
+            try:
+                await actors.ref(Machine, str(row["id"])).ask(remove, row["node_id"])
+            except DomainError as error:
+                log.warning("backups.not_removed", vm_id=str(row["id"]), error=str(error))
 
 
 async def _tell_late(database: Database, row: Record) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups import deleted
-from svc_actors.controller.backups.records import copied_disks
+from svc_actors.controller.backups.records import copied_disks, forget_copies, superseded_at
 from svc_actors.controller.machines import moving, power, processors, remaking
 from svc_actors.controller.machines.admission import (
     busy,
@@ -313,8 +313,8 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
-    async def remove_copies(self) -> Task | None:
-        """Have the node remove the deleted machine's copies at its target, where that is due. A node that is lost or
+    async def remove_copies(self, node_id: UUID) -> Task | None:
+        """Have a node remove the deleted machine's copies at its target, where that is due. A node that is lost or
         was removed is not asked: what its target has stays there, and the audit says so."""
 
         async def work(tx: Transaction) -> Task | None:
@@ -323,18 +323,45 @@ class Machine(Actor):
                 return None
             await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.remove")
-            if await tx.fetchval(
-                "SELECT lost_at IS NOT NULL OR deleted_at IS NOT NULL FROM nodes WHERE id = $1", vm.node_id
-            ):
-                await deleted.forget(tx, vm.id)
-                await audit.record(tx, caller, vm.target, {"left_at_the_target_of": vm.node_name})
+            if (gone := await self._gone(tx, node_id)) is not None:
+                await deleted.forget(tx, vm.id, node_id)
+                await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone})
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.remove", {})
+            return await self._new_task(tx, caller, vm, "vm.backups.remove", {}, node_id)
 
-        task = await self._database.transact(work)
+        return self._begun(await self._database.transact(work))
+
+    async def forget_copies(self, node_id: UUID) -> Task | None:
+        """Have a node that the machine has left remove what later copies have superseded there; one that is lost or
+        was removed as in `remove_copies`."""
+
+        async def work(tx: Transaction) -> Task | None:
+            vm = await lock_machine(tx, self.vm_id)
+            copies = await superseded_at(tx, vm.id, node_id)
+            if not copies:
+                return None
+            await require_idle(tx, vm.id)
+            caller = service_itself("vm.backups.forget")
+            told = {"copies": [str(copy_id) for copy_id in copies]}
+            if (gone := await self._gone(tx, node_id)) is not None:
+                await forget_copies(tx, vm.id, copies)
+                await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone, **told})
+                return None
+            return await self._new_task(tx, caller, vm, "vm.backups.forget", dict(told), node_id)
+
+        return self._begun(await self._database.transact(work))
+
+    def _begun(self, task: Task | None) -> Task | None:
         if task is not None:
             self._tasks.begin(task)
         return task
+
+    async def _gone(self, tx: Transaction, node_id: UUID) -> str | None:
+        """The name of the node, where it was declared lost or removed."""
+        name: str | None = await tx.fetchval(
+            "SELECT name FROM nodes WHERE id = $1 AND (lost_at IS NOT NULL OR deleted_at IS NOT NULL)", node_id
+        )
+        return name
 
     async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
         """Give the machine a further address, as text; its host is told by the network watch."""
@@ -477,8 +504,15 @@ class Machine(Actor):
         return vm
 
     async def _new_task(
-        self, tx: Transaction, caller: Caller, vm: MachineRow, op: str, parameters: dict[str, object]
+        self,
+        tx: Transaction,
+        caller: Caller,
+        vm: MachineRow,
+        op: str,
+        parameters: dict[str, object],
+        node_id: UUID | None = None,
     ) -> Task:
+        """`node_id`: of a task of another node than the machine's."""
         task = await create_task(
             tx,
             caller,
@@ -486,7 +520,7 @@ class Machine(Actor):
             resource_kind=ResourceKind.VM,
             resource_id=self.vm_id,
             resource_name=vm.name,
-            node_id=vm.node_id,
+            node_id=node_id or vm.node_id,
             project_id=vm.project_id,
             parameters=parameters,
             timeout=None if op in _WITHOUT_DEADLINE else task_seconds(op),

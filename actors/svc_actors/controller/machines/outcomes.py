@@ -11,7 +11,7 @@ from uuid import UUID
 
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
-from svc_actors.controller.backups.records import backup_ended
+from svc_actors.controller.backups.records import backup_ended, forgetting_ended
 from svc_actors.controller.machines import moving, power, processors
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
@@ -62,8 +62,10 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
+        case "vm.backups.forget":
+            await forgetting_ended(tx, vm, task, ending)
         case "vm.backups.remove":
-            await removal_ended(tx, vm, ending)
+            await removal_ended(tx, vm, task, ending)
             return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)

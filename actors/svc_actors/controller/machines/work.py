@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from svc_actors.controller.backups.records import copied_disks, store_password, to_forget
+from svc_actors.controller.backups.records import copied_disks, node_of_copy, store_password, to_forget
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.machine import Machine
@@ -31,7 +31,7 @@ from svc_actors.controller.tasks.runner import (
     Work,
     operation_id,
 )
-from svc_actors.errors import conflict
+from svc_actors.errors import conflict, not_found
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -43,6 +43,7 @@ from svc_nodeagent.protocol import (
     NodeOperation,
     OperationResult,
     VmBackup,
+    VmBackupsForget,
     VmCpuSet,
     VmCreate,
     VmDelete,
@@ -93,6 +94,7 @@ class MachineWork:
             "vm.delete": self.delete,
             "vm.backup": self.back_up,
             "vm.restore": self.restore_copy,
+            "vm.backups.forget": self.forget_copies,
             "vm.backups.remove": self.carry_out,
             "vm.migrate": self._moves.migrate,
         }
@@ -216,7 +218,7 @@ class MachineWork:
             vm_id=vm_id,
             copy_id=run.task.id,
             password=store_password(self._sealer, vm_id),
-            forget=await to_forget(self._database, vm_id),
+            forget=await to_forget(self._database, vm_id, run.task.node_id),
         )
         return await run.perform(operation, step=HOST_STEP)
 
@@ -227,6 +229,24 @@ class MachineWork:
             copy_id=copy_id,
             password=store_password(self._sealer, vm_id),
             disks=await copied_disks(self._database, vm_id, copy_id),
+        )
+        try:
+            return await run.perform(operation, step=HOST_STEP)
+        except HostRefused as refusal:
+            if refusal.failure is not FailureCode.NOT_FOUND:
+                raise
+            if await node_of_copy(self._database, copy_id) == run.task.node_id:
+                raise
+            raise not_found(
+                "The backup lies at the target of the node that the machine was on when it was made, and the target of"
+                " its node of now does not have it; the machine was left as it was.",
+                hint="Choose one that was made since the machine moved, or have your provider mount the same target.",
+            ) from refusal
+
+    async def forget_copies(self, run: TaskRun) -> OperationResult:
+        vm_id = run.task.resource_id
+        operation = VmBackupsForget(
+            vm_id=vm_id, password=store_password(self._sealer, vm_id), copies=run.task.parameters["copies"]
         )
         return await run.perform(operation, step=HOST_STEP)
 

@@ -36,6 +36,7 @@ from svc_nodeagent.protocol import (
     DomainState,
     FailureCode,
     VmBackup,
+    VmBackupsForget,
     VmRestore,
 )
 
@@ -144,6 +145,18 @@ class MachineBackups:
                 for path in written:
                     await in_thread(path.unlink, missing_ok=True)
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+    async def forget(self, operation: VmBackupsForget) -> None:
+        """Remove copies of a machine that has moved away, or is here again."""
+        store = MachineStore(self._folders.backups, operation.vm_id, operation.password)
+        await store.unlock()
+        try:
+            kept = await store.snapshots()
+        except HostError as error:
+            if error.code is not FailureCode.NOT_FOUND:
+                raise
+            kept = []
+        await store.forget([each for each in kept if each.copy_id in operation.copies])
 
     async def remove(self, vm_id: UUID) -> None:
         """Remove the store of a machine that this host does not have, however much of it there is left."""
