@@ -1,7 +1,7 @@
 """Is this host ready to run guests: a check for each question, answered by trying, and telling what to do.
 
-Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage. (Clock
-and certificate are the agent's own to judge.)
+Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage,
+backups. (Clock and certificate are the agent's own to judge.)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess, qemu_user
+from svc_nodeagent.hypervisor.backups.store import PACKAGES, missing_programs
 from svc_nodeagent.hypervisor.connection import Connection, version_text
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.network import taps
@@ -151,6 +152,7 @@ async def preflight(
         "forwarding": lambda: _forwarding(restore_failure),
         "disk": lambda: _disk(folders),
         "storage": lambda: _storage(folders),
+        "backups": lambda: _backups(folders),
     }
     results = []
     for name, check in checks.items():
@@ -276,6 +278,21 @@ async def _storage(folders: Folders) -> PreflightCheck:
             "storage", f"QEMU's user cannot reach {folders.machines}. Make the folders above it passable (chmod o+x)."
         )
     return _passed("storage", "QEMU's user reaches the folder of disks.")
+
+
+async def _backups(folders: Folders) -> PreflightCheck:
+    """A node may do without: then it says so here, and the controller refuses the order."""
+    if missing := missing_programs():
+        packages = ", ".join(PACKAGES[name] for name in missing)
+        return _warning(
+            "backups", f"Not installed: {', '.join(missing)}. No machine can be backed up here: install {packages}."
+        )
+    if not await in_thread(folders.backups.is_dir):
+        return _passed(
+            "backups",
+            f"Machines are backed up once a target is mounted, as docs/machine-backups.md says: {folders.backups}.",
+        )
+    return _passed("backups", f"Machines are backed up to {folders.backups}.")
 
 
 def _passed(name: str, message: str) -> PreflightCheck:

@@ -372,6 +372,7 @@ async def test_this_host_passes_preflight(host: LibvirtHost) -> None:
         "forwarding",
         "disk",
         "storage",
+        "backups",
     } <= set(checks)
     assert [check for check in result.checks if check.status is CheckStatus.FAILED] == []
     assert (await host.facts()).accelerator in ("kvm", "tcg")

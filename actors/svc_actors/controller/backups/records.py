@@ -12,14 +12,16 @@ from svc_actors.alerts import Severity, Told, close_alert, raise_alert
 from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule, own_seconds
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
-from svc_actors.errors import not_found
+from svc_actors.errors import conflict, not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Queryable, Record, Target, Transaction, audit
-from svc_nodeagent.protocol import BackupResult, CopiedDisk
+from svc_nodeagent.protocol import BackupResult, CheckStatus, CopiedDisk
 
 COPIES: Final = "machine_backups WHERE removed_at IS NULL"
 OFF: Final = BackupPolicy()
 _FORGOTTEN_AT_ONCE: Final = 50
+_CUT_SHORT_AT_ONCE: Final = 10
+_MOST_FORGOTTEN: Final = 1_000
 
 
 def store_password(sealer: Sealer, vm_id: UUID) -> str:
@@ -88,9 +90,20 @@ async def set_policy(
 
 
 async def to_forget(queryable: Queryable, vm_id: UUID, node_id: UUID | None) -> tuple[UUID, ...]:
-    """The copies at this node's target that are not kept any more once another one is complete, the oldest first."""
+    """What is at this node's target and not kept any more once another copy is complete: the copies that it
+    supersedes, the oldest first, and what attempts have left that were cut short since the last one."""
     superseded = await _superseded(queryable, vm_id, more=1)
-    return tuple(copy_id for copy_id, at in superseded if at == node_id)
+    cut_short = await queryable.fetch(
+        """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = 'vm.backup' AND node_id = $2
+             AND status IN ('failed', 'cancelled') AND created_at > coalesce(
+                 (SELECT max(begun_at) FROM machine_backups WHERE vm_id = $1 AND node_id = $2), '-infinity')
+           ORDER BY created_at DESC LIMIT $3""",
+        vm_id,
+        node_id,
+        _CUT_SHORT_AT_ONCE,
+    )
+    forgotten = [copy_id for copy_id, at in superseded if at == node_id] + [row["id"] for row in cut_short]
+    return tuple(forgotten[:_MOST_FORGOTTEN])
 
 
 async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[tuple[UUID, UUID]]:
@@ -113,6 +126,17 @@ async def node_of_copy(queryable: Queryable, copy_id: UUID) -> UUID:
     """The node that has made it, at whose target it lies."""
     node_id: UUID = await queryable.fetchval("SELECT node_id FROM machine_backups WHERE id = $1", copy_id)
     return node_id
+
+
+async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
+    """Raises conflict where the node has said in its preflight that it cannot copy machines."""
+    checks = await queryable.fetchval("SELECT preflight FROM nodes WHERE id = $1", node_id)
+    for check in checks or ():
+        if check["name"] == "backups" and check["status"] != CheckStatus.PASSED:
+            raise conflict(
+                f"The machine's node cannot back it up. {check['message']}",
+                hint="Mend that and run the node's preflight again (`svc node preflight`).",
+            )
 
 
 async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups import deleted
-from svc_actors.controller.backups.records import copied_disks, forget_copies, superseded_at
+from svc_actors.controller.backups.records import copied_disks, forget_copies, require_backups, superseded_at
 from svc_actors.controller.machines import moving, power, processors, remaking
 from svc_actors.controller.machines.admission import (
     busy,
@@ -289,6 +289,9 @@ class Machine(Actor):
             vm = await self._idle(tx)
             if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
                 raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
+            if caller is not None:
+                # The schedule asks the node itself: what is recorded may have been mended since.
+                await require_backups(tx, vm.node_id)
             return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", {})
 
         task = await self._database.transact(work)

@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 120.0
 _FORGET_SECONDS = 3600.0
 _MOST_ERROR_BYTES = 4_096
+PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
+"""The programs that copies are made with and a node may be without, each with the package that has it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class MachineStore:
     async def prepare(self) -> None:
         """Make the repository, if there is none, and unlock it. Raises `HostError(conflict)` where the target is not
         there."""
+        _require_programs()
         await _require_target(self._folder)
         if not await trio.Path(self._repository / "config").exists():
             await self._run("init", timeout=_LOOK_SECONDS)
@@ -61,6 +64,7 @@ class MachineStore:
 
     async def unlock(self) -> None:
         """Take away the locks of programs that have died, as those of an agent that was killed have."""
+        _require_programs()
         await _require_target(self._folder)
         if await trio.Path(self._repository / "config").exists():
             await self._run("unlock", timeout=_LOOK_SECONDS)
@@ -124,6 +128,19 @@ async def remove_store(folder: Path, vm_id: UUID) -> None:
     await _require_target(folder)
     with contextlib.suppress(FileNotFoundError):
         await in_thread(shutil.rmtree, folder / str(vm_id))
+
+
+def missing_programs() -> list[str]:
+    return [name for name in PACKAGES if shutil.which(name, path=ENVIRONMENT["PATH"]) is None]
+
+
+def _require_programs() -> None:
+    if missing := missing_programs():
+        raise HostError(
+            FailureCode.CONFLICT,
+            f"This node can neither back machines up nor restore them: not installed: {', '.join(missing)}.",
+            f"Install on the node: {', '.join(PACKAGES[name] for name in missing)}.",
+        )
 
 
 async def _require_target(folder: Path) -> None:
