@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 6
+_FORMAT = 7
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
 """Fields of a change for which null says something else than leaving them out."""
 _LISTED = {"scopes"}
@@ -72,6 +72,7 @@ class Parameter:
 @dataclass(frozen=True)
 class OperationDescription:
     """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
+    `inner_list` that of a thing whose list is inside of another thing, `/sites/{id}/domains` for `/domains/{id}`;
     `starts_work` when its answer is a task or a job, or names one; `in_parts` when that is a part of a file. `columns`,
     `confirm` and `hidden`: see `svc.registry.operation.Command`."""
 
@@ -94,6 +95,7 @@ class OperationDescription:
     starts_work: bool
     in_parts: bool
     list_path: str | None
+    inner_list: str | None
 
     def parameter(self, name: str) -> Parameter | None:
         return next((parameter for parameter in self.parameters if parameter.name == name), None)
@@ -167,7 +169,15 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
         and starts_work(set(getattr(operation.response, "model_fields", ()))),
         in_parts={"data_base64", "version", "name"} <= set(getattr(operation.response, "model_fields", ())),
         list_path=list_path,
+        inner_list=_inner_list(path, things) if list_path is None else None,
     )
+
+
+def _inner_list(path: str, things: dict[str, str]) -> str | None:
+    """Where a thing that has a path of its own is listed with the others of what it belongs to."""
+    own, beneath, _ = path.partition("/{id}")
+    found = [listed for listed in things.values() if listed.endswith(f"/{{id}}{own}")] if beneath else []
+    return found[0] if len(found) == 1 else None
 
 
 def _list_of(stem: str, things: dict[str, str]) -> str | None:

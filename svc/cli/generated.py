@@ -24,7 +24,7 @@ from svc.cli.download import download
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import NAME_FIELDS, is_id, pages, resolve
 from svc.cli.output import say, show
-from svc.cli.parameters import NONE, asks_first, flag_of, metavar, parameters
+from svc.cli.parameters import NONE, asks_first, flag_of, outer_list, parameters
 from svc.cli.session import Session, narrow
 from svc.cli.shapes import shaped, shortened
 from svc.cli.work import started_by
@@ -59,10 +59,10 @@ async def _carry_out(session: Session, operation: OperationDescription, given: d
     wait_timeout = given.pop("wait_timeout", None)
     waits = given.pop("wait", False) or wait_timeout is not None
     yes, everything = given.pop("yes", False), given.pop("all_pages", False)
-    file, to = given.pop("upload_file", None), given.pop("download_to", None)
+    file, to, found_in = (given.pop(name, None) for name in ("upload_file", "download_to", "found_in"))
     values = {name: _plain(value) for name, value in given.items() if value is not None and value != ()}
     async with session.client() as client:
-        await _resolve_names(session, client, operation, values)
+        await _resolve_names(session, client, operation, values, found_in)
         await _read_secrets(operation, values)
         for parameter in operation.parameters:
             if parameter.listed and parameter.name in values:
@@ -141,7 +141,11 @@ async def _brought_up_to_date(client: Client, answer: Any, ended: dict[str, Any]
 
 
 async def _resolve_names(
-    session: Session, client: Client, operation: OperationDescription, values: dict[str, Any]
+    session: Session,
+    client: Client,
+    operation: OperationDescription,
+    values: dict[str, Any],
+    found_in: str | None,
 ) -> None:
     for parameter in operation.parameters:
         given = values.get(parameter.name)
@@ -149,7 +153,7 @@ async def _resolve_names(
             continue
         if parameter.names is None:
             if parameter.kind is Kind.ID and parameter.name == "id" and not is_id(given):
-                raise _no_id(session, operation, given)
+                values["id"] = await _found_inside(session, client, operation, given, found_in)
             continue
         listing = session.listing(parameter.names)
         # Of a list inside of something, `/sites/{id}/sftp`, what it is inside of stands before and is an id by now.
@@ -160,15 +164,19 @@ async def _resolve_names(
             values[parameter.name] = await resolve(client, listing, given)
 
 
-def _no_id(session: Session, operation: OperationDescription, given: str) -> Failure:
-    """For a thing whose list is not known before the id is, as a task's is its site's: names cannot be looked up."""
-    thing = operation.name.partition(".")[0]
-    listing = next((each for each in session.service.operations if each.name == f"{thing}.list"), None)
-    hint = None
-    if listing is not None:
-        places = [metavar(parameter) for parameter in listing.parameters if parameter.name in listing.positional]
-        hint = f"`svc {' '.join((*listing.words, *places))}` shows the ids"
-    return Failure(Exit.INVALID, f"{given!r} is no id, and names are not looked up here", hint)
+async def _found_inside(
+    session: Session, client: Client, operation: OperationDescription, given: str, found_in: str | None
+) -> str:
+    """The id of a thing whose list is inside of another, as a schedule's is of its site, which has to be said."""
+    if operation.inner_list is None:
+        raise Failure(Exit.INVALID, f"{given!r} is no id, and names are not looked up here")
+    listing, outer = session.listing(operation.inner_list), outer_list(operation.inner_list)
+    if found_in is None:
+        thing = outer.strip("/").removesuffix("s")
+        hint = f"say which with --{thing}; `svc {' '.join(listing.words)} {thing.upper()}` shows them"
+        raise Failure(Exit.INVALID, f"{given!r} is no id, and every {thing} has names of its own", hint)
+    owner = await resolve(client, session.listing(outer), found_in)
+    return await resolve(client, replace(listing, path=listing.path.format(id=owner)), given)
 
 
 async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:

@@ -66,6 +66,11 @@ def option(parameter: Parameter) -> click.Option:
     )
 
 
+def outer_list(inner: str) -> str:
+    """The list of the things that have such an inner list: `/sites` for `/sites/{id}/domains`."""
+    return inner.partition("/{")[0]
+
+
 def asks_first(operation: OperationDescription) -> bool:
     """What cannot be taken back is confirmed, or done with `--yes`."""
     return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.confirm
@@ -86,9 +91,9 @@ def _flags(parameter: Parameter) -> list[str]:
 
 def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bool:
     """By the field of its id, by the path, which wins over the body, or by what fetches a file part by part."""
-    by_path = parameter.name == "site_id" and operation.path.startswith("/sites/{id}")
+    by_path = parameter.name == "site_id" and (operation.path.startswith("/sites/{id}") or operation.inner_list)
     by_part = operation.in_parts and parameter.name in ("offset", "limit", "version")
-    return by_path or by_part or operation.parameter(f"{parameter.name}_id") is not None
+    return bool(by_path) or by_part or operation.parameter(f"{parameter.name}_id") is not None
 
 
 def metavar(parameter: Parameter) -> str:
@@ -120,6 +125,11 @@ def _help(parameter: Parameter) -> str | None:
 def _further(operation: OperationDescription) -> list[click.Option]:
     """The flags that are the command line's own."""
     options: list[click.Option] = []
+    if operation.inner_list is not None:
+        outer = outer_list(operation.inner_list)
+        thing = outer.strip("/").removesuffix("s")
+        said = f"The {thing} that it is of, by name or id: then its own name will do as well."
+        options.append(click.Option([f"--{thing}", "found_in"], type=Name(outer), metavar=thing.upper(), help=said))
     if operation.paged:
         options.append(click.Option(["--all", "all_pages"], is_flag=True, help="Every page."))
     if operation.in_parts:

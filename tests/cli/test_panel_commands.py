@@ -209,14 +209,29 @@ async def test_an_access_account_is_found_by_its_name_and_by_its_login(
     assert left.json == []
 
 
-async def test_what_takes_no_name_says_where_the_ids_are(panel_database: Database, terminal: Terminal) -> None:
+async def test_what_belongs_to_a_site_is_named_once_the_site_is_said(
+    panel_database: Database, terminal: Terminal
+) -> None:
     async with listening_core(panel_database) as panel:
+        person = await panel.person("ada@example.com")
+        for site in ("example.test", "other.test"):
+            await site_row(panel.database, person, site)
         at = {"SVC_SOCKET": str(panel.services.config.socket)}
-        run = await terminal.svc("schedule", "run", "nightly", **at)
+        for site in ("example.test", "other.test"):
+            await terminal.ok("redirect", "create", site, "/old", "/new", **at)
 
-    assert run.code == Exit.INVALID
-    assert "'nightly' is no id" in run.err
-    assert "`svc schedule list SITE` shows the ids" in run.err
+        unsaid = await terminal.svc("redirect", "delete", "/old", "--yes", **at)
+        unknown = await terminal.svc("redirect", "delete", "/older", "--site", "other.test", "--yes", **at)
+        await terminal.ok("redirect", "delete", "/old", "--site", "other.test", "--yes", **at)
+        kept = await terminal.ok("redirect", "list", "example.test", "-o", "json", **at)
+        gone = await terminal.ok("redirect", "list", "other.test", "-o", "json", **at)
+
+    assert unsaid.code == Exit.INVALID
+    assert "--site" in unsaid.err
+    assert "`svc redirect list SITE`" in unsaid.err
+    assert unknown.code == Exit.NOT_FOUND
+    assert [redirect["path"] for redirect in kept.json] == ["/old"]
+    assert gone.json == []
 
 
 async def test_a_refused_operation_shows_what_it_was_about(panel_database: Database, terminal: Terminal) -> None:
