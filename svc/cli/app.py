@@ -64,7 +64,7 @@ _HELP = {
     "ssh-key": "Public keys for machines.",
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",
-    "upload": "Uploads of files in pieces.",
+    "upload": "Uploads that are not finished: look, go on by parts, discard.",
     "user": "Accounts.",
     "vm": "Virtual machines.",
     "webhook": "Who is told what happens, signed.",
@@ -141,6 +141,7 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
     if kind is ServiceKind.CONTROLLER:
         _add_controllers_own(root)
     else:
+        _group(root, ["file"]).add_command(everyday.upload)
         _group(root, ["job"]).add_command(everyday.watching(WorkKind.JOB))
     return root
 

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import asyncclick as click
@@ -251,6 +252,26 @@ async def groups(session: Session, /, name: str, groups: tuple[str, ...], none: 
         else:
             answer = await client.call("GET", f"{path}/networking")
     show(answer["groups"], session.style, columns=columns(("name", "id")))
+
+
+@shared
+@click.command("upload")
+@click.argument("site", type=Name("/sites"))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path")
+@click.option("--replace", is_flag=True, help="Also where a file is there already.")
+@click.pass_obj
+async def upload(session: Session, /, site: str, file: Path, path: str, replace: bool, **given: Any) -> None:
+    """Send a file of this computer to a site: to PATH there, or into that folder where it ends in a slash."""
+    from svc.cli.naming import resolve
+    from svc.cli.uploading import upload as run
+
+    session = narrow(session, given)
+    async with session.client() as client:
+        site_id = await resolve(client, session.listing("/sites"), site)
+        answer = await run(client, site_id, file, path, replace=replace)
+    if not session.style.for_reading:
+        show(answer, session.style)
 
 
 class LateGroup(click.Group):

@@ -65,7 +65,7 @@ class UploadDiscarded(Model):
     Route.post("/sites/{id}/files/upload"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
-    command=("file", "upload", "begin"),
+    command=("upload", "begin"),
     target="site",
 )
 async def create_upload(context: Context[Panel], request: UploadCreateRequest) -> FileUpload:
@@ -81,7 +81,7 @@ async def create_upload(context: Context[Panel], request: UploadCreateRequest) -
     Route.get("/sites/{id}/files/upload"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    command=("file", "upload", "list"),
+    command=("upload", "list"),
     columns=("path", "size", "status", "id"),
 )
 async def list_uploads(context: Context[Panel], request: UploadListRequest) -> list[FileUpload]:
@@ -95,7 +95,7 @@ async def list_uploads(context: Context[Panel], request: UploadListRequest) -> l
     Route.get("/sites/{id}/files/upload/{upload}"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    command=("file", "upload", "show"),
+    command=("upload", "show"),
 )
 async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUpload:
     site = await site_of(context.services.database, context.principal, request.id)
@@ -108,7 +108,7 @@ async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUp
     Route.put("/sites/{id}/files/upload/{upload}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
-    command=("file", "upload", "chunk"),
+    command=("upload", "chunk"),
     hidden=True,
     target="site",
 )
@@ -124,7 +124,7 @@ async def put_chunk(context: Context[Panel], request: UploadChunkRequest) -> Fil
     Route.post("/sites/{id}/files/upload/{upload}/finish"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
-    command=("file", "upload", "finish"),
+    command=("upload", "finish"),
     target="site",
 )
 async def finish_upload(context: Context[Panel], request: UploadFinishRequest) -> FileUpload:
@@ -139,7 +139,7 @@ async def finish_upload(context: Context[Panel], request: UploadFinishRequest) -
     Route.delete("/sites/{id}/files/upload/{upload}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
-    command=("file", "upload", "discard"),
+    command=("upload", "discard"),
     target="site",
 )
 async def discard_upload(context: Context[Panel], request: UploadDiscardRequest) -> UploadDiscarded:

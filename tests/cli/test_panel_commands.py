@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 import structlog
 
 from svc.cli import following
+from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import Profile, ProfileFile, save
 from svc.cli.services import ServiceKind, service_of
 from svc.cli.shapes import shaped
 from svc.cli.work import Work, WorkKind
+from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
 from tests.cli.conftest import Terminal
+from tests.support.panel import PanelHarness
 from tests.support.panel_core import listening_core
 from tests.support.panel_sites import site_row
+from tests.support.site_files import give, site_folder
 
 
 @pytest.fixture(autouse=True)
@@ -232,6 +240,75 @@ async def test_what_belongs_to_a_site_is_named_once_the_site_is_said(
     assert unknown.code == Exit.NOT_FOUND
     assert [redirect["path"] for redirect in kept.json] == ["/old"]
     assert gone.json == []
+
+
+async def _site_with_files(panel: PanelHarness, monkeypatch: pytest.MonkeyPatch) -> UUID:
+    """One that has its folder on this server, and `public` in it."""
+    if os.geteuid() != 0:  # Who cannot make accounts has the site's files as themselves.
+        monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
+    site = await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+    async with panel.database.transaction() as tx:
+        number = await tx.fetchval("SELECT number FROM sites WHERE id = $1", site)
+    give(site_folder(panel.services.config.data_dir / "sites", number), "public/index.html")
+    return site
+
+
+async def test_a_file_is_uploaded_and_goes_on_where_it_was_interrupted(
+    panel_database: Database, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(1_700_000)
+    (tmp_path / "video.mp4").write_bytes(content)
+    put: list[int] = []
+    call = Client.call
+
+    async def counting(client: Client, method: str, path: str, **given: Any) -> Any:
+        if method == "PUT":
+            if len(put) == 2:
+                raise Failure(Exit.UNAVAILABLE, "nobody answers")
+            put.append(given["body"]["offset"])
+        return await call(client, method, path, **given)
+
+    async with listening_core(panel_database) as panel:
+        await _site_with_files(panel, monkeypatch)
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        sent = ("file", "upload", "example.test", str(tmp_path / "video.mp4"), "public/")
+        monkeypatch.setattr(Client, "call", counting)
+        interrupted = await terminal.svc(*sent, **at)
+        monkeypatch.setattr(Client, "call", call)
+        [left] = (await terminal.ok("upload", "list", "example.test", "-o", "json", **at)).json
+        await terminal.ok(*sent, **at)
+        again = await terminal.svc(*sent, **at)
+        (tmp_path / "video.mp4").write_bytes(content[::-1])
+        await terminal.ok(*sent, "--replace", **at)
+        back = ("file", "download", "example.test", "public/video.mp4", "-o", str(tmp_path / "back"))
+        await terminal.ok(*back, **at)
+
+    assert interrupted.code == Exit.UNAVAILABLE, interrupted.err
+    assert "goes on where this ended" in interrupted.err
+    assert sum(there["end"] - there["start"] for there in left["received"]) < len(content)
+    assert again.code == Exit.CONFLICT, "a file that is there is replaced only when that is said"
+    assert (tmp_path / "back").read_bytes() == content[::-1]
+
+
+async def test_what_came_of_another_file_is_not_made_one_with_this(
+    panel_database: Database, terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page").write_bytes(b"this")
+    async with listening_core(panel_database) as panel:
+        site = await _site_with_files(panel, monkeypatch)
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        async with Client.open(Profile("http://core", socket=at["SVC_SOCKET"])) as client:
+            begun = await client.call("POST", f"/sites/{site}/files/upload", body={"path": "page", "size": 4})
+            part = {"offset": 0, "data_base64": base64.b64encode(b"that").decode()}
+            await client.call("PUT", f"/sites/{site}/files/upload/{begun['id']}", body=part)
+
+        mixed = await terminal.svc("file", "upload", "example.test", str(tmp_path / "page"), "page", **at)
+        await terminal.ok("file", "upload", "example.test", str(tmp_path / "page"), "page", **at)
+        shown = await terminal.ok("file", "read", "example.test", "page", "-o", "json", **at)
+
+    assert mixed.code == Exit.CONFLICT
+    assert "is not this file" in mixed.err
+    assert shown.json["content"] == "this"
 
 
 async def test_a_refused_operation_shows_what_it_was_about(panel_database: Database, terminal: Terminal) -> None:

@@ -1,0 +1,102 @@
+"""A file of this computer sent to a site, in parts that may come in any order (docs/files.md).
+
+An upload that was interrupted goes on where it ended: the service keeps for a day what has come of a file, and one of
+the same place and size is taken to be the same. The sum of the whole, which is compared before the file takes its
+place, says whether it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import stat
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import trio
+
+from svc.cli.failures import Exit, Failure, first_cause
+from svc.cli.output import say
+from svc.cli.transfer import Bar
+
+if TYPE_CHECKING:
+    from svc.cli.client import Client
+
+AT_ONCE: Final = 3
+
+
+async def upload(client: Client, site: str, file: Path, path: str, *, replace: bool) -> Any:
+    """Send `file` to `path` of the site with this id, or under its own name into that folder where it ends in a slash.
+    Returns what the service says of the finished upload."""
+    place = path + file.name if path.endswith("/") else path
+    try:
+        with file.open("rb") as opened:
+            size = _size(opened, file)
+            began = await _begun(client, site, place, size, replace)
+            digest = await _send(client, site, opened, began, Bar(f"uploading {file.name}", size))
+    except OSError as error:
+        raise Failure(Exit.INVALID, f"{file} cannot be read: {error.strerror}") from error
+    finished = await _finish(client, f"/sites/{site}/files/upload/{began['id']}", digest)
+    say(f"{place}: {size:,} bytes")
+    return finished
+
+
+def _size(opened: BinaryIO, file: Path) -> int:
+    status = os.fstat(opened.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise Failure(Exit.INVALID, f"{file} is not a file", "a folder is packed, uploaded, and extracted there")
+    return status.st_size
+
+
+async def _begun(client: Client, site: str, place: str, size: int, replace: bool) -> dict[str, Any]:
+    """The upload of this file that was interrupted, or a new one."""
+    wanted = {"path": place, "size": size, "replace": replace}
+    for known in await client.call("GET", f"/sites/{site}/files/upload"):
+        if known["status"] == "open" and {name: known[name] for name in wanted} == wanted:
+            return dict(known)
+    return dict(await client.call("POST", f"/sites/{site}/files/upload", body=wanted))
+
+
+async def _send(client: Client, site: str, opened: BinaryIO, began: dict[str, Any], bar: Bar) -> str:
+    """Send what is missing, several parts at once, and return the SHA-256 of the whole."""
+    put = partial(client.call, "PUT", f"/sites/{site}/files/upload/{began['id']}")
+    received = [(there["start"], there["end"]) for there in began["received"]]
+    digest, offset, free = hashlib.sha256(), 0, trio.Semaphore(AT_ONCE)
+
+    async def send(offset: int, data: bytes) -> None:
+        try:
+            await put(body={"offset": offset, "data_base64": base64.b64encode(data).decode()})
+        except Failure as failure:
+            if failure.exit_code == Exit.UNAVAILABLE:
+                failure.hint = "run the command again: it goes on where this ended"
+            raise
+        bar.advance(len(data))
+        free.release()
+
+    try:
+        with bar:
+            async with trio.open_nursery() as nursery:
+                while data := opened.read(began["chunk_bytes"]):
+                    digest.update(data)
+                    if any(start <= offset and offset + len(data) <= end for start, end in received):
+                        bar.advance(len(data))
+                    else:
+                        await free.acquire()
+                        nursery.start_soon(send, offset, data)
+                    offset += len(data)
+    except BaseExceptionGroup as errors:
+        raise first_cause(errors) from errors
+    return digest.hexdigest()
+
+
+async def _finish(client: Client, upload: str, digest: str) -> Any:
+    try:
+        return await client.call("POST", f"{upload}/finish", body={"sha256": digest})
+    except Failure as failure:
+        if failure.exit_code != Exit.INVALID:
+            raise
+        # What had come before was of another file, or this one was changed meanwhile: none of it can be used.
+        await client.call("DELETE", upload)
+        raise Failure(Exit.CONFLICT, "what had come of it is not this file; nothing was changed", "try again") from None
