@@ -21,8 +21,12 @@ class InstalledPanel:
         request = ("-X", method, *given, f"http://core/api/v1{path}")
         answer = self.server.run("curl", "-sS", "--unix-socket", "/run/svc-panel/core.sock", *request)
         found = json.loads(answer)
-        assert "error" not in found, f"{method} {path}: {found}"
+        assert "error" not in found, f"{method} {path}: {found}\n{self._log()}"
         return found
+
+    def _log(self) -> str:
+        """The end of the core's."""
+        return self.server.run("journalctl", "--unit=svc-panel-core", "--lines=40", "--output=cat", check=False)
 
     def done(self, method: str, path: str, /, **body: object) -> dict[str, Any]:
         """The job that the call begins, once it has succeeded."""
