@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
-from svc_actors.host.launcher import LauncherError, Service, ServiceName
+from svc_actors.host.launcher import GroupName, LauncherError, Limits, Service, ServiceName
 from svc_actors.host.launcher_systemd import SystemdLauncher
+from tests.support.gateway import until
 
 # Fails at the words that `failing` names.
 _PLAYED = """#!/bin/sh
@@ -19,12 +21,16 @@ case "$*" in *" show "*)
     echo SubState=running; echo MainPID=1; echo ExecMainStartTimestamp=@1; echo NRestarts=0
     echo ExecMainCode=0; echo ExecMainStatus=0;;
 esac
+case "$*" in *" revert "*)
+    touch {folder}/reverting; while [ -e {folder}/held ]; do sleep 0.05; done
+esac
 """
 
 
 class Systemd:
     def __init__(self, folder: Path) -> None:
         self._asked, self._failing = folder / "asked", folder / "failing"
+        self.held, self.reverting = folder / "held", folder / "reverting"
         played = folder / "played"
         played.write_text(_PLAYED.format(folder=folder))
         played.chmod(0o755)
@@ -42,6 +48,9 @@ class Systemd:
         """Gives what of consequence systemd was asked."""
         self._asked.write_text("")
         await self.launcher.ensure(Service(ServiceName("web"), ("/program", *words)))
+        return self.asked()
+
+    def asked(self) -> list[str]:
         asked = [line.split()[2:] for line in self._asked.read_text().splitlines() if line.startswith("systemctl")]
         return [words[0] for words in asked if words[0] != "show"]
 
@@ -72,3 +81,23 @@ async def test_a_stopped_service_leaves_nothing_to_be_taken_up(tmp_path: Path) -
     await systemd.launcher.stop(ServiceName("web"))
 
     assert [path for path in (tmp_path / "root/run").rglob("*") if path.is_file()] == []
+
+
+async def test_limits_of_a_group_outlast_its_last_service_when_another_begins_meanwhile(tmp_path: Path) -> None:
+    systemd, group, limits = Systemd(tmp_path), GroupName("site-1001"), Limits(memory_mib=64)
+    last, other = (
+        Service(ServiceName(name), ("/program",), limits=limits, limit_group=group) for name in ("task", "web")
+    )
+    await systemd.launcher.ensure(last)
+    systemd.held.touch()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(systemd.launcher.stop, last.name)
+        await until(systemd.reverting.exists)
+        nursery.start_soon(systemd.launcher.ensure, other)
+        await until((tmp_path / "root/run/systemd/system/svc-host-web.service").exists)
+        systemd.held.unlink()
+    status = await systemd.launcher.status(other.name)
+
+    assert [words for words in systemd.asked() if words in ("revert", "set-property")][-1] == "set-property"
+    assert status.weaker_limits == ("memory: no limit, this server has no control groups for it",)

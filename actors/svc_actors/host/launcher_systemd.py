@@ -60,8 +60,6 @@ class SystemdLauncher:
         unit, listening = _unit(service.name), _socket_unit(service.name)
         async with self._one_at_a_time[service.name]:
             await self._check(service)
-            if service.limit_group is not None:
-                await self.limit(service.limit_group, service.limits)
             # What was written and never taken up says nothing about what runs.
             pending = self._pending(service.name)
             left = pending.exists()
@@ -75,6 +73,10 @@ class SystemdLauncher:
                 self._environments.mkdir(mode=0o700, exist_ok=True)
                 pending.touch()
                 self._write(service)
+            if service.limit_group is not None:
+                # Once the unit is there: until then whoever stops the group's last service would forget its limits.
+                await self.limit(service.limit_group, service.limits)
+            if sockets_changed or changed:
                 await self._systemctl("daemon-reload")
             if service.sockets:
                 await self._systemctl("start", listening)
@@ -163,11 +165,12 @@ class SystemdLauncher:
 
     async def _forget_slice(self, slice_: str) -> None:
         """With the last service of the group."""
-        line = f"Slice={slice_}\n"
-        if any(line in unit.read_text() for unit in self._units.glob(f"{_PREFIX}*.service")):
-            return
-        await self._systemctl("revert", slice_)
-        self._limits_file(GroupName(slice_.removeprefix(_SLICE).removesuffix(".slice"))).unlink(missing_ok=True)
+        line, group = f"Slice={slice_}\n", GroupName(slice_.removeprefix(_SLICE).removesuffix(".slice"))
+        async with self._one_at_a_time[ServiceName(group)]:
+            if any(line in _text(unit) for unit in self._units.glob(f"{_PREFIX}*.service")):
+                return
+            await self._systemctl("revert", slice_)
+            self._limits_file(group).unlink(missing_ok=True)
 
     async def _check(self, service: Service) -> None:
         """What can be known before anything is changed; systemd would find it after it has stopped what ran."""
@@ -208,7 +211,7 @@ class SystemdLauncher:
             new.rename(path)
 
     def _differs(self, path: Path, text: str) -> bool:
-        return (path.read_text() if path.exists() else "") != text
+        return _text(path) != text
 
     def _environment_file(self, name: ServiceName) -> Path:
         return self._environments / f"{name}.env"
@@ -225,9 +228,9 @@ class SystemdLauncher:
 
     def _weaker(self, name: ServiceName) -> tuple[str, ...]:
         """Without a controller systemd takes a limit and holds nothing."""
-        unit = (self._units / _unit(name)).read_text()
+        unit = _text(self._units / _unit(name))
         if found := re.search(f"^Slice={_SLICE}(.*)[.]slice$", unit, re.MULTILINE):
-            unit = self._limits_file(GroupName(found[1])).read_text()
+            unit = _text(self._limits_file(GroupName(found[1])))
         hierarchy = self._root / "sys/fs/cgroup"
         unified = hierarchy / "cgroup.controllers"
         there = unified.read_text().split() if unified.exists() else [path.name for path in hierarchy.iterdir()]
@@ -252,6 +255,14 @@ class SystemdLauncher:
                 raise LauncherError(f"{failure}: {ended.stderr.decode(errors='replace').strip()}")
             return ended.stdout.decode()
         raise LauncherError(f"{failure}: no answer in time.")
+
+
+def _text(path: Path) -> str:
+    """Of a file that others may remove meanwhile: of one that is not there, nothing."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _unit(name: ServiceName) -> str:
