@@ -84,6 +84,9 @@ from svc_nodeagent.protocol import (
     VmShutdown,
     VmStart,
     VmUpdate,
+    VmWindowsPassword,
+    VmWindowsReport,
+    WindowsReport,
     Wire,
 )
 from svc_nodeagent.simulated_console import open_console
@@ -139,6 +142,8 @@ class SimulatedHost:
     machines: dict[UUID, SimulatedMachine] = field(default_factory=dict)
     images: dict[UUID, CachedImage] = field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
+    windows: dict[UUID, WindowsReport] = field(default_factory=dict)
+    """What the guests that are a Windows say of their first boot."""
     performed: list[NodeOperation] = field(default_factory=list)
     networks: SimulatedNetworks = field(default_factory=lambda: SimulatedNetworks(NetworkState()))
     network_features: tuple[str, ...] = FEATURES
@@ -340,6 +345,12 @@ class SimulatedHost:
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
+                return Done()
+            case VmWindowsReport(vm_id=vm_id):
+                return self.windows.get(vm_id, WindowsReport(vm_id=vm_id, booted=False))
+            case VmWindowsPassword(vm_id=vm_id):
+                if vm_id not in self.windows or self._machine(vm_id).state is not DomainState.RUNNING:
+                    raise HostError(FailureCode.CONFLICT, "No agent of a Windows answers.")
                 return Done()
             case VmDescribe():
                 return self._describe(operation.vm_id)

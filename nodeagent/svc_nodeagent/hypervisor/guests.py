@@ -166,14 +166,14 @@ class Guests:
         try:
             await self.on_domain(vm_id, "virDomainSetUserPassword", set_password, timeout=GUEST_AGENT_SECONDS + 15)
         except LibvirtError as error:
-            raise _password_failed(error, account) from error
+            raise password_failed(error, account) from error
 
     async def tell_network(self, vm_id: UUID, network: NetworkSpec, previous: NetworkSpec) -> GuestTold:
         """Have a running guest take its addresses and routes at once, through its agent; of `previous` it gives up what
         `network` has not. Never raises: a guest that is off, silent or different reads its seed when it starts next."""
         try:
             with trio.fail_after(TELL_SECONDS):
-                seen = await self._ask_agent(vm_id, Interfaces, "guest-network-get-interfaces")
+                seen = await self.ask_agent(vm_id, Interfaces, "guest-network-get-interfaces")
                 for command in changes(seen.nics(), network, previous):
                     await self._run_in_guest(vm_id, command)
         except (HostError, NicNotFound, ValueError, trio.TooSlowError) as error:
@@ -184,16 +184,16 @@ class Guests:
     async def _run_in_guest(self, vm_id: UUID, command: Command) -> None:
         """`ip` with these arguments, to its end. Raises `HostError` when it fails."""
         asked = {"path": "ip", "arg": list(command), "capture-output": True}
-        started = await self._ask_agent(vm_id, Started, "guest-exec", asked)
+        started = await self.ask_agent(vm_id, Started, "guest-exec", asked)
         while True:
-            answer = await self._ask_agent(vm_id, Status, "guest-exec-status", {"pid": started.process.pid})
+            answer = await self.ask_agent(vm_id, Status, "guest-exec-status", {"pid": started.process.pid})
             if answer.status.exited:
                 break
             await trio.sleep(_POLL_SECONDS)
         if answer.status.exitcode != 0:
             raise HostError(FailureCode.HOST, f"The guest refused `ip {' '.join(command)}`.")
 
-    async def _ask_agent(
+    async def ask_agent(
         self, vm_id: UUID, answer: type[Answer], command: str, arguments: dict[str, Any] | None = None
     ) -> Answer:
         """Raises `HostError` when the guest's agent is not there, falls silent or refuses, `ValueError` when it answers
@@ -228,7 +228,8 @@ def absent(vm_id: UUID) -> HostError:
     return HostError(FailureCode.NOT_FOUND, f"This node has no machine {vm_id}.", "See the node's inventory.")
 
 
-def _password_failed(error: LibvirtError, account: str) -> HostError:
+def password_failed(error: LibvirtError, account: str) -> HostError:
+    """What a failure to set a password through the guest's agent is to those who ordered it."""
     text = error.message.lower()
     if error.number == libvirt.VIR_ERR_OPERATION_INVALID:
         return HostError(

@@ -55,6 +55,7 @@ from svc_nodeagent.hypervisor.programs import host_is_stopping
 from svc_nodeagent.hypervisor.remaking import Remaking
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.hypervisor.turns import Turns
+from svc_nodeagent.hypervisor.windows import WindowsGuests
 from svc_nodeagent.protocol import (
     Capacity,
     CertificateRenew,
@@ -92,6 +93,8 @@ from svc_nodeagent.protocol import (
     VmResize,
     VmRestore,
     VmSend,
+    VmWindowsPassword,
+    VmWindowsReport,
 )
 
 ATTEMPTS = 3
@@ -129,6 +132,7 @@ class LibvirtHost:
         )
         self._measurements = Measurements(folders.metrics)
         self._guests = Guests(self._connection)
+        self._windows = WindowsGuests(self._guests)
         definitions = Definitions(
             guests=self._guests,
             folders=folders,
@@ -281,6 +285,11 @@ class LibvirtHost:
                 return result
             case VmResize() | VmCpuSet() | VmReinstall():
                 return await self._remaking.perform(operation, report)
+            case VmWindowsReport():
+                return await self._windows.report(operation.vm_id)
+            case VmWindowsPassword():
+                await self._windows.set_password(operation.vm_id, operation.account, operation.password)
+                return Done()
             case VmBackup():
                 return await self._backups.backup(operation, report)
             case VmRestore():

@@ -97,6 +97,7 @@ from svc_nodeagent.protocol.results import (
     ReleaseResult,
     SentDisks,
     TrafficResult,
+    WindowsReport,
 )
 from svc_nodeagent.protocol.values import (
     AGENT_PATH,
@@ -225,6 +226,7 @@ __all__ = [
     "UrlSource",
     "Versions",
     "Welcome",
+    "WindowsReport",
     "Wire",
     "encode",
     "name_of",

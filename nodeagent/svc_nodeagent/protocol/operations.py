@@ -55,6 +55,8 @@ __all__ = [
     "VmShutdown",
     "VmStart",
     "VmUpdate",
+    "VmWindowsPassword",
+    "VmWindowsReport",
 ]
 
 GUEST_SHUTDOWN_SECONDS: Final = 90.0
@@ -268,6 +270,25 @@ class VmSetPassword(Wire):
     password_hash: Secret = Field(repr=False)
 
 
+class VmWindowsReport(Wire):
+    """Has a Windows guest ended its first boot? It is asked through its agent. Result: `WindowsReport`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, recorded=False, since=4)
+    op: Literal["vm.windows.report"] = "vm.windows.report"
+    vm_id: UUID
+
+
+class VmWindowsPassword(Wire):
+    """Through the guest agent of a Windows, which takes no crypt. It is set again where it was interrupted, so the
+    journal has nothing of it. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, recorded=False, since=4)
+    op: Literal["vm.windows.password"] = "vm.windows.password"
+    vm_id: UUID
+    account: Name
+    password: Secret = Field(repr=False)
+
+
 class VmMigrate(Wire):
     """Take a machine in that moves here: dial the gateway with this token, receive its disks from the host that has it
     (`VmSend`), and define it, off and without its network, which its start brings. Until all of it is there it is no
@@ -438,6 +459,8 @@ class NodeUpgrade(Wire):
 NodeOperation = Annotated[
     MachineOperation
     | RemakingOperation
+    | VmWindowsReport
+    | VmWindowsPassword
     | VmBackup
     | VmRestore
     | VmBackupsForget

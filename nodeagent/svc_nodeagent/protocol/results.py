@@ -19,6 +19,7 @@ from svc_nodeagent.protocol.values import (
     DomainState,
     Name,
     Quantity,
+    Secret,
     Size,
     StateCause,
     Text,
@@ -51,6 +52,16 @@ class DeleteResult(Wire):
     vm_id: UUID
     removed_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     retained_disks: Annotated[tuple[Name, ...], Field(max_length=FEW)]
+
+
+class WindowsReport(Wire):
+    """`booted`: its first boot has ended. `password` is then the one that the machine has set for itself, where it has.
+    While it is off, or its agent not there, nothing is known, and it has not."""
+
+    kind: Literal["windows"] = "windows"
+    vm_id: UUID
+    booted: bool
+    password: Secret | None = Field(default=None, repr=False)
 
 
 class BackupResult(Wire):
@@ -232,6 +243,7 @@ OperationResult = Annotated[
     | DeleteResult
     | BackupResult
     | SentDisks
+    | WindowsReport
     | MachineResult
     | MetricsResult
     | NetworkResult

@@ -1,0 +1,132 @@
+"""A Windows guest: when its first boot has ended, and its administrator's password, all through its own agent.
+
+An agent that answers says nothing of the first boot: it may be there while Windows is still being set up, and a
+password that is set then is lost. So the image's last step of it writes a file, `FIRST_BOOT`, a JSON object of
+`password` (docs/windows.md): the one that the machine has set for itself, or null.
+
+Invariant: what a guest says of a refusal is not handed on. It has the password, and what is handed on is kept in
+journals and logs.
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import libvirt
+from pydantic import BaseModel, Field
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.connection import ConnectionLost, LibvirtError
+from svc_nodeagent.hypervisor.guests import GUEST_AGENT_SECONDS, Guests, password_failed
+from svc_nodeagent.protocol import FailureCode, WindowsReport
+
+FIRST_BOOT: Final = r"C:\ProgramData\svc\first-boot.json"
+_MOST_BYTES: Final = 4_096
+_MOST_PASSWORD: Final = 256
+_WINDOWS: Final = "mswindows"
+
+
+class _System(BaseModel):
+    id: str
+
+
+class _SystemSaid(BaseModel):
+    system: _System = Field(alias="return")
+
+
+class _Opened(BaseModel):
+    handle: int = Field(alias="return")
+
+
+class _Content(BaseModel):
+    text: str = Field(alias="buf-b64")
+
+
+class _Read(BaseModel):
+    content: _Content = Field(alias="return")
+
+
+class _Closed(BaseModel):
+    """Nothing to say."""
+
+
+class _FirstBoot(BaseModel):
+    password: Annotated[str, Field(min_length=1, max_length=_MOST_PASSWORD)] | None = None
+
+
+class WindowsGuests:
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    async def report(self, vm_id: UUID) -> WindowsReport:
+        """Raises `HostError` only where libvirt is lost, or there is no such machine."""
+        try:
+            text = await self._first_boot(vm_id) if await self._is_windows(vm_id) else None
+        except ConnectionLost:
+            raise
+        except (LibvirtError, ValueError):
+            text = None
+        if text is None:
+            return WindowsReport(vm_id=vm_id, booted=False)
+        try:
+            password = _FirstBoot.model_validate_json(text).password
+        except ValueError:
+            password = None  # It has ended all the same; how the image has written that down is its own fault.
+        return WindowsReport(vm_id=vm_id, booted=True, password=password)
+
+    async def set_password(self, vm_id: UUID, account: str, password: str) -> None:
+        """Raises `HostError`: `conflict` while it is off, its agent is not there or it is no Windows, `timed_out` when
+        the agent fell silent, `host` when Windows refuses the password."""
+        try:
+            windows = await self._is_windows(vm_id)
+        except LibvirtError as error:
+            raise password_failed(error, account) from error
+        except ValueError:
+            windows = False
+        if not windows:
+            raise HostError(
+                FailureCode.CONFLICT,
+                "The agent that answers in the guest is not that of a Windows, so no password was set.",
+                "See whether the image is a Windows image with the QEMU guest agent installed.",
+            )
+
+        def set_password(domain: Any) -> None:
+            domain.agentSetResponseTimeout(GUEST_AGENT_SECONDS)
+            domain.setUserPassword(account, password, 0)
+
+        limit = GUEST_AGENT_SECONDS + 15
+        try:
+            await self._guests.on_domain(vm_id, "virDomainSetUserPassword", set_password, timeout=limit)
+        except LibvirtError as error:
+            failed = password_failed(error, account)
+            if failed.code is not FailureCode.HOST:
+                raise failed from None
+            raise HostError(
+                FailureCode.HOST,
+                f"Windows refused the password of {account}.",
+                "Its own password policy may ask for more.",
+            ) from None
+
+    async def _is_windows(self, vm_id: UUID) -> bool:
+        said = await self._guests.ask_agent(vm_id, _SystemSaid, "guest-get-osinfo")
+        return said.system.id == _WINDOWS
+
+    async def _first_boot(self, vm_id: UUID) -> bytes | None:
+        """What the file says; None while it is not there."""
+        try:
+            opened = await self._guests.ask_agent(vm_id, _Opened, "guest-file-open", {"path": FIRST_BOOT, "mode": "rb"})
+        except LibvirtError as error:
+            if error.number != libvirt.VIR_ERR_INTERNAL_ERROR:
+                raise
+            return None
+        try:
+            read = await self._guests.ask_agent(
+                vm_id, _Read, "guest-file-read", {"handle": opened.handle, "count": _MOST_BYTES}
+            )
+            return base64.b64decode(read.content.text, validate=True)
+        finally:
+            with suppress(LibvirtError, ValueError):  # The agent closes what is left open when it ends.
+                await self._guests.ask_agent(vm_id, _Closed, "guest-file-close", {"handle": opened.handle})
