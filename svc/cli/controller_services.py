@@ -22,6 +22,7 @@ from svc_actors.controller.backups import watch as backup_watch
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
+from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
 from svc_actors.controller.nodes.records import lost_nodes
@@ -33,6 +34,7 @@ from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.reconcile.node_watch import NodeWatch, machine_deliverer
 from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
+from svc_actors.controller.reconcile.windows_watch import WindowsWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.mail import Outbox
@@ -93,7 +95,8 @@ async def open_services(
         networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)
         tasks = TaskRunner(database, gateway, alert=loop_alerts.notice, tracer=tracer)
-        install_machines(database, sealer, tasks, actors, ImageSources(database, gateway.offer_file), watch.recheck)
+        passwords, sources = WindowsPasswords(), ImageSources(database, gateway.offer_file)
+        install_machines(database, sealer, passwords, tasks, actors, sources, watch.recheck)
         node_services = NodeServices(database, gateway, authority)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
@@ -107,6 +110,7 @@ async def open_services(
         await nursery.start(MachineWatch(database, alert=loop_alerts.notice).run)
         await nursery.start(networks.run)
         await nursery.start(RemainsWatch(database, gateway, alert=loop_alerts.notice).run)
+        await nursery.start(WindowsWatch(database, gateway, actors, passwords, alert=loop_alerts.notice).run)
         await nursery.start(PowerWatch(database, actors, alert=loop_alerts.notice).run)
         settle_due = partial(services_watch.settle_due, database, actors)
         nursery.start_soon(
@@ -137,6 +141,7 @@ async def open_services(
                 tasks,
                 sealer,
                 Passwords(),
+                passwords,
                 outbox,
                 agent,
                 keeper,

@@ -6,7 +6,17 @@ from functools import cache
 
 from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
 from svc.controller.backups import backups, deleted, plan_backups
-from svc.controller.machines import consoles, creation, machines, migration, plans, processors, remaking, ssh_keys
+from svc.controller.machines import (
+    consoles,
+    creation,
+    machines,
+    migration,
+    plans,
+    processors,
+    remaking,
+    ssh_keys,
+    windows,
+)
 from svc.controller.machines import orders as machine_orders
 from svc.controller.networking import machine_networking, networks, pool_addresses, pools, security_groups
 from svc.controller.nodes import joining, locations, lost, network, nodes, orphans, upgrading
@@ -63,6 +73,7 @@ AREAS = (
     machine_orders,
     remaking,
     processors,
+    windows,
     migration,
     machine_networking,
     consoles,

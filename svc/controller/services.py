@@ -15,6 +15,7 @@ from svc_actors.acme import Http01
 from svc_actors.certificates import Keeper
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.nodes.upgrades import AgentRelease
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
 from svc_actors.controller.tasks.runner import TaskRunner
@@ -36,6 +37,7 @@ class Controller:
     tasks: TaskRunner
     sealer: Sealer
     passwords: Passwords
+    windows_passwords: WindowsPasswords
     outbox: Outbox
     agent: AgentRelease
     """What nodes are upgraded to."""

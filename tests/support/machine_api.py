@@ -34,6 +34,7 @@ class Api:
                 gateway=service.gateway,
                 tasks=service.tasks,
                 sealer=service.sealer,
+                windows_passwords=service.passwords,
                 realm=REGISTRY.realm,
             ),
         )

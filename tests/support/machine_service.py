@@ -15,6 +15,7 @@ from svc_actors.controller.gateway.gateway import NodeLost, NodeUnavailable, Ope
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.creation import Created, NewMachine, create_machine
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.networking.networks import NewPool, create_network, create_pool
 from svc_actors.controller.tasks.runner import Task, TaskRunner, get_task
@@ -222,6 +223,7 @@ class Service:
     sealer: Sealer
     rechecked: list[UUID]
     """Nodes that an inventory was asked of, because what they said could not be recorded."""
+    passwords: WindowsPasswords
 
     def machine(self, vm_id: UUID) -> Ref[Machine]:
         return self.actors.ref(Machine, str(vm_id))
@@ -271,10 +273,11 @@ async def open_service(
         tasks = TaskRunner(database, gateway, sweep_interval=0.2, cancel_interval=0.05)
         sources = ImageSources(database, lambda node_id, key: f"token-{key}")
         rechecked: list[UUID] = []
-        install_machines(database, SEALER, tasks, actors, sources, rechecked.append)
+        passwords = WindowsPasswords()
+        install_machines(database, SEALER, passwords, tasks, actors, sources, rechecked.append)
         prepare(tasks)
         await nursery.start(tasks.run)
-        yield Service(database, gateway, actors, tasks, SEALER, rechecked)
+        yield Service(database, gateway, actors, tasks, SEALER, rechecked, passwords)
         nursery.cancel_scope.cancel()
 
 

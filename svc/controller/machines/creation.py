@@ -14,10 +14,9 @@ from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
 from svc.controller.machines.arrivals import once_nodes_have_come
 from svc.controller.machines.fields import DiskGib, GivenPassword, Hostname, MachineName, MemoryMib, SshKeyText, Vcpus
-from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword
+from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword, WindowsPassword
 from svc.controller.machines.labels import Labels
 from svc.controller.machines.models import (
-    WINDOWS_ACCOUNT,
     AccessMode,
     VMCreateResult,
     show,
@@ -30,9 +29,10 @@ from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
-from svc_actors.controller.machines.creation import IdempotencyKey, NewMachine, create_machine, find_by_key
+from svc_actors.controller.machines.creation import Created, IdempotencyKey, NewMachine, create_machine, find_by_key
 from svc_actors.controller.machines.spec import Seed, account_name
 from svc_actors.controller.machines.states import RestartPolicy
+from svc_actors.controller.machines.windows import ACCOUNT, FirstBoot
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE
 from svc_actors.controller.tasks.runner import get_task
 from svc_actors.errors import ErrorCode, ServiceError, forbidden, not_found, wrong_field
@@ -132,7 +132,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
         if made is None:
             raise
         return await made_before(context, request, made)
-    services.tasks.begin(created.task)
+    begin(services, new, created)
     return VMCreateResult(
         vm=await show(database, principal, created.vm_id),
         task=TaskModel.of(created.task, principal),
@@ -145,12 +145,14 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
 
 @dataclass(frozen=True)
 class WayIn:
-    """How the owner gets into the machine. `password` None: by a key alone, or as Windows asks at its console."""
+    """How the owner gets into the machine. `password` None: by a key alone, or by the password that a Windows sets for
+    itself in its `first_boot`."""
 
     mode: AccessMode
     account: str
     keys: tuple[str, ...]
-    password: GuestPassword | None
+    password: GuestPassword | WindowsPassword | None
+    first_boot: FirstBoot | None = None
 
 
 async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record) -> WayIn:
@@ -159,10 +161,10 @@ async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateR
     wants_password = request.set_password is not None or request.password
     keys = await guest_access.ssh_keys(queryable, principal, request.ssh_keys, request.ssh_key_ids)
     if image["os_family"] == "windows":
-        account = WINDOWS_ACCOUNT
-        guest_access.require_windows(request.access_mode, password=wants_password)
-    else:
-        guest_access.require_way_in(mode, password=wants_password, keys=keys)
+        guest_access.require_windows(request.access_mode)
+        given = guest_access.windows_password(request.set_password, field="set_password") if wants_password else None
+        return WayIn(mode, ACCOUNT, keys, given, FirstBoot(given.itself if given else None))
+    guest_access.require_way_in(mode, password=wants_password, keys=keys)
     password = None
     if wants_password:
         password = await guest_access.password(request.set_password, account, field="set_password")
@@ -192,7 +194,7 @@ async def resolve(
         disk_gib=disk_gib,
         access_mode=way_in.mode.value,
         ssh_keys=way_in.keys,
-        password_hash=way_in.password.hash if way_in.password else None,
+        password_hash=way_in.password.hash if isinstance(way_in.password, GuestPassword) else None,
         generated=way_in.password.generated if way_in.password else None,
         start=request.start,
         node_id=request.node_id,
@@ -202,8 +204,16 @@ async def resolve(
         labels=request.labels,
         protected=request.protected,
         idempotency=key,
+        first_boot=way_in.first_boot,
     )
     return new, way_in
+
+
+def begin(services: Controller, new: NewMachine, created: Created) -> None:
+    """Have the machine made that was decided on."""
+    if new.first_boot is not None and new.first_boot.password is not None:
+        services.windows_passwords.keep(created.vm_id, new.first_boot.password)
+    services.tasks.begin(created.task)
 
 
 async def made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:

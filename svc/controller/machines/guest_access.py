@@ -1,7 +1,8 @@
 """How somebody gets into a new machine: the account, its password, its SSH keys.
 
-Invariant: a chosen password leaves this module only as its SHA-512 crypt; a generated one also as itself, for the one
-answer that shows it (specification, Password rule for set_password).
+Invariant: a chosen password leaves this module only as its SHA-512 crypt, and as itself only for a Windows, which takes
+no crypt; a generated one also as itself, for the one answer that shows it (specification, Password rule for
+set_password).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -19,7 +20,8 @@ from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 from svc.controller.machines.models import AccessMode
 from svc.identity.passwords import check_password
 from svc.registry.principal import Principal
-from svc_actors.errors import conflict, invalid, not_found, wrong_field
+from svc_actors.controller.machines.windows import ACCOUNT
+from svc_actors.errors import invalid, not_found, wrong_field
 from svc_actors.public_keys import parse_public_key
 from svc_actors.store import Queryable
 
@@ -35,22 +37,40 @@ class GuestPassword:
     """`generated` is the password itself where the service made it."""
 
     hash: str
-    generated: str | None
+    generated: str | None = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WindowsPassword:
+    """As `GuestPassword`, of a guest that takes no crypt."""
+
+    itself: str = field(repr=False)
+    generated: str | None = field(repr=False)
 
 
 async def password(chosen: str | None, account: str, *, field: str) -> GuestPassword:
     """The password that the caller chose, or a generated one. Raises invalid when the chosen one breaks the policy."""
     if chosen is None:
-        return await _generated(account)
+        made_up = _made_up(account)
+        return GuestPassword(await _crypt(made_up), made_up)
     check_password(chosen, (account,), field=field)
     return GuestPassword(await _crypt(chosen), None)
 
 
-async def _generated(account: str) -> GuestPassword:
+def windows_password(chosen: str | None, *, field: str) -> WindowsPassword:
+    """As `password`, for the account of a Windows."""
+    if chosen is None:
+        made_up = _made_up(ACCOUNT)
+        return WindowsPassword(made_up, made_up)
+    check_password(chosen, (ACCOUNT,), field=field)
+    return WindowsPassword(chosen, None)
+
+
+def _made_up(account: str) -> str:
     while True:
         password = "".join(secrets.choice("".join(_KINDS)) for _ in range(GENERATED_LENGTH))
         if all(any(character in kind for character in password) for kind in _KINDS) and account not in password:
-            return GuestPassword(await _crypt(password), password)
+            return password
 
 
 async def ssh_keys(
@@ -88,16 +108,10 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
         )
 
 
-def require_windows(mode: AccessMode | None, *, password: bool) -> None:
-    """Raise invalid for an access mode: a Windows machine has its administrator account alone. Raise conflict for a
-    password, which its own agent would have to set after the first boot, and nothing tells it yet."""
+def require_windows(mode: AccessMode | None) -> None:
+    """Raise invalid for an access mode: a Windows machine has its administrator account alone."""
     if mode is not None:
         raise wrong_field("access_mode", "must be left out: a Windows machine has its administrator account alone")
-    if password:
-        raise conflict(
-            "The password of a Windows machine cannot be set yet; nothing was made.",
-            hint="Leave the password out, and set it at the machine's console.",
-        )
 
 
 async def _crypt(password: str) -> str:

@@ -19,6 +19,7 @@ from svc_actors.controller.machines.metrics import MetricPoint
 from svc_actors.controller.machines.processors import CpuMode
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY, DesiredPower, RestartPolicy
+from svc_actors.controller.machines.windows import ACCOUNT
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
@@ -124,7 +125,7 @@ class VM(Model):
             memory_mib=row["memory_mib"],
             disk_gib=row["disk_gib"],
             access_mode=None if windows else AccessMode(row["access_mode"]),
-            user=WINDOWS_ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
+            user=ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
             primary_ip=next((address.ip for address in addresses if address.primary), None),
             addresses=addresses,
             facts=VMFacts(cpu=VMCpu(mode=row["cpu_mode"], next_mode=row["cpu_next_mode"])),
@@ -150,9 +151,6 @@ class MetricSeries(Model):
     resolution_seconds: int
     points: list[MetricPoint]
 
-
-WINDOWS_ACCOUNT: Final = "Administrator"
-"""Whose password a Windows machine has; there is no choice, so no access mode (specification, Password rule)."""
 
 _UNSEEN: Final = "(" + ", ".join(f"'{status.value}'" for status in sorted(UNKNOWN_WHILE_AWAY)) + ")"
 _AWAY: Final = "ARRAY(SELECT id FROM nodes WHERE state <> 'online')"

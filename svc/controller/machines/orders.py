@@ -24,6 +24,7 @@ from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import Order, RestartPolicy
+from svc_actors.controller.machines.windows import ACCOUNT
 from svc_actors.errors import conflict, forbidden, invalid, require_name
 from svc_actors.runtime.actor import Ref
 
@@ -202,16 +203,17 @@ async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUp
 )
 async def reset_password(context: Context[Controller], request: ResetPasswordRequest) -> ResetPasswordResult:
     row = await visible_machine(context.services.database, context.principal, request.id)
+    machine, chosen = _machine(context, request.id), request.password is not None
     if row["os_family"] == "windows":
-        raise conflict("The password of a Windows machine cannot be set yet; it stays as it is.")
+        own = guest_access.windows_password(request.password, field="password")
+        task = await machine.ask(Machine.set_windows_password, context.caller, own.itself)
+        return ResetPasswordResult(user=ACCOUNT, task_id=task.id, chosen=chosen, password=own.generated)
     if row["access_mode"] == AccessMode.ROOT_KEY.value:
         raise conflict("This machine's access mode is root_key: its account has no password.")
     user = account_name(row["access_mode"], row["login_user"])
     password = await guest_access.password(request.password, user, field="password")
-    task = await _machine(context, request.id).ask(Machine.set_password, context.caller, password.hash)
-    return ResetPasswordResult(
-        user=user, task_id=task.id, chosen=request.password is not None, password=password.generated
-    )
+    task = await machine.ask(Machine.set_password, context.caller, password.hash)
+    return ResetPasswordResult(user=user, task_id=task.id, chosen=chosen, password=password.generated)
 
 
 async def _order(context: Context[Controller], vm_id: UUID, order: Order, *, confirm: str | None = None) -> TaskModel:

@@ -17,7 +17,7 @@ from svc.controller.machines import guest_access
 from svc.controller.machines.creation import enabled_image, enabled_plan
 from svc.controller.machines.fields import Confirmation, DiskGib, GivenPassword, MemoryMib, SshKeyText, Vcpus
 from svc.controller.machines.guest_access import MAX_KEYS
-from svc.controller.machines.models import VM, WINDOWS_ACCOUNT, AccessMode, show, visible_machine
+from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller
 from svc.controller.tasks import TaskModel
 from svc.registry.declare import Operations
@@ -30,6 +30,7 @@ from svc_actors.controller.machines.machine import Decide, Machine
 from svc_actors.controller.machines.remaking import NewSize, NewSystem
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import Seed, account_name
+from svc_actors.controller.machines.windows import ACCOUNT, FirstBoot
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import conflict, require_name, wrong_field
 from svc_actors.store import Queryable, Record
@@ -202,22 +203,28 @@ async def reinstall_machine(
     if not keys and not wants_password:
         keys = tuple(row["ssh_keys"])
     mode = system.access_mode or AccessMode(row["access_mode"])
+    password_hash = generated = first_boot = None
     if wanted["os_family"] == "windows":
-        account = WINDOWS_ACCOUNT
-        guest_access.require_windows(system.access_mode, password=wants_password)
+        account = ACCOUNT
+        guest_access.require_windows(system.access_mode)
+        first_boot = FirstBoot()
+        if wants_password:
+            own = guest_access.windows_password(system.set_password, field="set_password")
+            first_boot, generated = FirstBoot(own.itself), own.generated
     else:
         account = account_name(mode.value, wanted["login_user"])
         guest_access.require_way_in(mode, password=wants_password, keys=keys)
-    password = None
-    if wants_password:
-        password = await guest_access.password(system.set_password, account, field="set_password")
+        if wants_password:
+            password = await guest_access.password(system.set_password, account, field="set_password")
+            password_hash, generated = password.hash, password.generated
     new = NewSystem(
         image_id=wanted["id"],
         access_mode=mode.value,
         ssh_keys=keys,
-        password_hash=password.hash if password else None,
-        generated=password.generated if password else None,
+        password_hash=password_hash,
+        generated=generated,
         order=f"{key_owner(principal)} {key}" if key is not None else None,
+        first_boot=first_boot,
     )
     machine = services.actors.ref(Machine, str(row["id"]))
     task, begun = await machine.ask(Machine.reinstall, context.caller, new, decide)
@@ -232,7 +239,7 @@ async def offers_password(queryable: Queryable, row: Record, system: System, ima
     """Is there an account with a password, by the access mode and the image that were chosen or are the machine's?"""
     wanted = await _image(queryable, row, system.image_id, image)
     mode = system.access_mode or AccessMode(row["access_mode"])
-    return wanted["os_family"] != "windows" and mode is not AccessMode.ROOT_KEY
+    return wanted["os_family"] == "windows" or mode is not AccessMode.ROOT_KEY
 
 
 async def _image(queryable: Queryable, row: Record, image_id: UUID | None, slug: str | None) -> Record:

@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines.arrivals import once_nodes_have_come
-from svc.controller.machines.creation import VMCreateRequest, WayIn, made_before, resolve
+from svc.controller.machines.creation import VMCreateRequest, WayIn, begin, made_before, resolve
 from svc.controller.machines.fields import GivenPassword, Hostname, MachineName, SshKeyText
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import AccessMode, show
@@ -173,7 +173,7 @@ async def _ordered(
         node_id=new.node_id,
         location_id=new.location_id,
     )
-    services.tasks.begin(created.task)
+    begin(services, new, created)
     return created, way_in
 
 

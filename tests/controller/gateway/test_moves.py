@@ -20,6 +20,7 @@ from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.creation import create_machine
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.moving import Move
+from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.controller.tasks.runner import Task, TaskRunner, get_task
@@ -99,7 +100,8 @@ async def controller(database: Database, gateway: Gateway) -> AsyncIterator[Cont
     """A controller's life; leaving the block is its sudden death."""
     async with ActorSystem.open() as actors, trio.open_nursery() as nursery:
         tasks = TaskRunner(database, gateway, sweep_interval=0.2, cancel_interval=0.05)
-        install_machines(database, SEALER, tasks, actors, ImageSources(database, gateway.offer_file), lambda _: None)
+        sources = ImageSources(database, gateway.offer_file)
+        install_machines(database, SEALER, WindowsPasswords(), tasks, actors, sources, lambda _: None)
         await nursery.start(tasks.run)
         await nursery.start(RemainsWatch(database, gateway, interval=0.05).run)
         yield Controller(actors, tasks)

@@ -14,6 +14,7 @@ import trio
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Changes, Machine
 from svc_actors.controller.machines.states import Order
+from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.runtime import ActorSystem
@@ -307,7 +308,7 @@ async def test_a_word_that_could_not_be_recorded_is_asked_for_again() -> None:
     node_id, vm_id = UUID(int=1), UUID(int=2)
     async with ActorSystem.open() as actors:
         database, tasks, sealer = cast(Database, Away()), cast(TaskRunner, None), cast(Sealer, None)
-        actors.register(Machine, lambda _: Machine(database, tasks, sealer, rechecked.append))
+        actors.register(Machine, lambda _: Machine(database, tasks, sealer, WindowsPasswords(), rechecked.append))
 
         with pytest.raises(ServiceError, match="away"):
             await actors.ref(Machine, str(vm_id)).ask(Machine.observed, node_id, DomainState.STOPPED, "shutdown")

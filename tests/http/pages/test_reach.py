@@ -90,6 +90,8 @@ ELSEWHERE: Final = {
     "vm.bandwidth": _NO_PAGE,
     "vm.migrate": _NO_PAGE,
     "vm.migration_targets": _NO_PAGE,
+    "vm.windows": _NO_PAGE,
+    "vm.windows_credential": _NO_PAGE,
     "service.change_plan": _PROGRAMS,
     "service.reinstall": _PROGRAMS,
     "service.resize": _PROGRAMS,

@@ -15,10 +15,12 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from svc_actors.controller.machines import windows
 from svc_actors.controller.machines.outcomes import GENERATION
 from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, RestartPolicy
+from svc_actors.controller.machines.windows import FirstBoot
 from svc_actors.controller.networking.addresses import IPAddress, allocate_first, new_mac, new_nic
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import Need, Placement, place
@@ -55,7 +57,7 @@ class IdempotencyKey:
 @dataclass(frozen=True)
 class NewMachine:
     """What is to be made. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
-    the password itself where the service made it, kept sealed until the task has ended."""
+    the password itself where the service made it, kept sealed until the task has ended. `first_boot`: of a Windows."""
 
     name: str
     hostname: str
@@ -79,6 +81,7 @@ class NewMachine:
     labels: Mapping[str, str] = field(default_factory=dict)
     protected: bool = False
     idempotency: IdempotencyKey | None = None
+    first_boot: FirstBoot | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,8 @@ async def _create(
     )
     placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
     vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id)
+    if new.first_boot is not None:
+        await windows.expect(tx, vm_id, password=new.first_boot.password is not None)
     task = await _record(tx, caller, new, vm_id, placement.node_id)
     if beside is not None:
         await beside(tx, vm_id)
@@ -267,7 +272,8 @@ async def _insert(
     tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, network_id: UUID, node_id: UUID
 ) -> tuple[UUID, UUID]:
     """The machine and its NIC: their ids. The machine's row takes its room on the node (migration 0011)."""
-    secret = Seed(new.password_hash, new.generated).sealed(sealer) if new.password_hash else None
+    seed = Seed(new.password_hash, new.generated)
+    secret = seed.sealed(sealer) if seed != Seed(None) else None
     vm_id = uuid4()
     nic_id: UUID | None = await tx.fetchval(
         """WITH vm AS (

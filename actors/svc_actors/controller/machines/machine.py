@@ -21,7 +21,7 @@ from uuid import UUID
 
 from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import copied_disks, forget_copies, require_backups, superseded_at
-from svc_actors.controller.machines import moving, power, processors, remaking
+from svc_actors.controller.machines import moving, power, processors, remaking, windows
 from svc_actors.controller.machines.admission import (
     busy,
     moved,
@@ -38,7 +38,7 @@ from svc_actors.controller.machines.network_attachment import (
     set_rate,
 )
 from svc_actors.controller.machines.observing import Seen, record_observations
-from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, settle
+from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, WINDOWS, settle
 from svc_actors.controller.machines.processors import NewProcessor
 from svc_actors.controller.machines.records import (
     MachineRow,
@@ -59,6 +59,7 @@ from svc_actors.controller.machines.states import (
     move,
     run_it_first,
 )
+from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.networking.addresses import IPAddress, begin_release
 from svc_actors.controller.networking.changes import network_changed
 from svc_actors.controller.placement.scheduler import require_room
@@ -97,10 +98,18 @@ class Machine(Actor):
     """Nothing is kept in memory: each message reads the row it decides on, locked. `recheck` has a node inventoried
     again soon, where what it said could not be recorded."""
 
-    def __init__(self, database: Database, tasks: TaskRunner, sealer: Sealer, recheck: Callable[[UUID], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tasks: TaskRunner,
+        sealer: Sealer,
+        passwords: WindowsPasswords,
+        recheck: Callable[[UUID], None],
+    ) -> None:
         self._database = database
         self._tasks = tasks
         self._sealer = sealer
+        self._passwords = passwords
         self._recheck = recheck
 
     @property
@@ -242,6 +251,8 @@ class Machine(Actor):
 
         task, begun = await self._database.transact(work)
         if begun:
+            if new.first_boot is not None and new.first_boot.password is not None:
+                self._passwords.keep(self.vm_id, new.first_boot.password)
             self._tasks.begin(task)
         return task, begun
 
@@ -266,21 +277,54 @@ class Machine(Actor):
         """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
-            if vm.status is not MachineStatus.RUNNING:
-                raise conflict(
-                    f"A password is set through the guest's agent, and the machine is {vm.status.value}.",
-                    hint=run_it_first(vm.status),
-                    details={"status": vm.status.value},
-                )
+            vm = await self._ready_for_a_password(tx)
             await tx.execute(
-                "UPDATE vms SET sealed_seed = $2 WHERE id = $1", self.vm_id, Seed(password_hash).sealed(self._sealer)
+                "UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, Seed(password_hash).sealed(self._sealer)
             )
             return await self._new_task(tx, caller, vm, "vm.set_password", {})
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
         return task
+
+    async def set_windows_password(self, caller: Caller, password: str) -> Task:
+        """As `set_password`, of a Windows, which takes no crypt: the password is in memory until the task has ended."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._ready_for_a_password(tx)
+            await windows.require_booted(tx, vm.id)
+            return await self._new_task(tx, caller, vm, "vm.set_password", {})
+
+        task = await self._database.transact(work)
+        self._passwords.keep(task.id, password)
+        self._tasks.begin(task)
+        return task
+
+    async def _ready_for_a_password(self, tx: Transaction) -> MachineRow:
+        vm = await self._idle(tx)
+        if vm.status is not MachineStatus.RUNNING:
+            raise conflict(
+                f"A password is set through the guest's agent, and the machine is {vm.status.value}.",
+                hint=run_it_first(vm.status),
+                details={"status": vm.status.value},
+            )
+        return vm
+
+    async def first_boot_ended(self, ordered_at: datetime, error: str | None) -> None:
+        """That of the Windows which was ordered then; `error`: why its ordered password is not set."""
+
+        async def work(tx: Transaction) -> None:
+            await windows.booted(tx, await lock_machine(tx, self.vm_id), ordered_at, error)
+
+        await self._database.transact(work)
+
+    async def take_own_password(self, caller: Caller) -> None:
+        """Record that the caller is given the password that the machine has set for itself, which happens once."""
+
+        async def work(tx: Transaction) -> None:
+            await windows.take(tx, caller, await lock_machine(tx, self.vm_id))
+
+        await self._database.transact(work)
 
     async def back_up(self, caller: Caller | None) -> Task:
         """Have its disks copied to its node's target; None is the schedule."""
@@ -486,6 +530,10 @@ class Machine(Actor):
                 await settle(tx, vm, task, ending)
 
         await self._database.transact(work)
+        self._passwords.forget(task.id)
+        if task.op in (_MAKES_NONE if ending.succeeded else _MAKES_ONE):
+            # There is no Windows whose first boot could end.
+            self._passwords.forget(self.vm_id)
 
     async def _supersede(self, tx: Transaction, caller: Caller, order: Order) -> Task | None:
         """End the task under way where the order takes its place, and give it. Raises not_ready where it does not."""
@@ -533,8 +581,12 @@ class Machine(Actor):
         return task
 
 
+_MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
+_MAKES_NONE: Final = frozenset({Order.DELETE.op})
+"""Tasks after which a machine has a system that it had not before, or none."""
+
 _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op})
 """What has destroyed something once it has begun: only the host's word ends it."""
 
-_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order"})
+_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS})
 """Parameters of tasks that the audit does without."""

@@ -12,7 +12,7 @@ from uuid import UUID
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended, forgetting_ended
-from svc_actors.controller.machines import moving, power, processors
+from svc_actors.controller.machines import moving, power, processors, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -30,6 +30,10 @@ if its host refuses to delete it."""
 GENERATION: Final = "network_generation"
 """The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
 succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
+
+WINDOWS: Final = "windows"
+"""The parameter of a reinstallation that says whether the new system is a Windows: null, or whether a password was
+ordered for it."""
 
 LOST: Final = "The host does not have the machine any more."
 
@@ -73,6 +77,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await moving.moved(tx, vm, task)
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+            if ending.succeeded:
+                await windows.password_set(tx, vm.id)
     if ending.succeeded and processors.starts_anew(task):
         await processors.take_up(tx, vm)
     if heard is not None:
@@ -153,6 +159,10 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
         task.parameters["access_mode"],
         task.parameters["ssh_keys"],
     )
+    if (system := task.parameters.get(WINDOWS)) is not None:
+        await windows.expect(tx, vm.id, password=system["password"])
+    else:
+        await windows.forget(tx, vm.id)
     await power.want(tx, vm, DesiredPower.RUNNING)
 
 

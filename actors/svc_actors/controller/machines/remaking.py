@@ -11,10 +11,11 @@ from uuid import UUID
 from svc_actors.controller.machines.admission import moved, require_not_suspended, require_unprotected
 from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
 from svc_actors.controller.machines.network_attachment import require_addresses_allowed
-from svc_actors.controller.machines.outcomes import GENERATION
+from svc_actors.controller.machines.outcomes import GENERATION, WINDOWS
 from svc_actors.controller.machines.records import MachineRow, write_size
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus, Order
+from svc_actors.controller.machines.windows import FirstBoot
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.runner import Task, get_task
 from svc_actors.errors import conflict, invalid
@@ -56,7 +57,7 @@ class NewSize:
 @dataclass(frozen=True)
 class NewSystem:
     """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
-    the service made it. `order` tells one order from another, where it is repeated."""
+    the service made it. `order` tells one order from another, where it is repeated. `first_boot`: of a Windows."""
 
     image_id: UUID
     access_mode: str
@@ -64,6 +65,7 @@ class NewSystem:
     password_hash: str | None
     generated: str | None
     order: str | None = None
+    first_boot: FirstBoot | None = None
 
 
 async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
@@ -116,13 +118,15 @@ async def reinstall(
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
-    secret = Seed(new.password_hash, new.generated).sealed(sealer) if new.password_hash else None
+    seed = Seed(new.password_hash, new.generated)
+    secret = seed.sealed(sealer) if seed != Seed(None) else None
     await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
     parameters: Parameters = {
         "image_id": str(new.image_id),
         "access_mode": new.access_mode,
         "ssh_keys": list(new.ssh_keys),
         "order": new.order,
+        WINDOWS: None if new.first_boot is None else {"password": new.first_boot.password is not None},
         GENERATION: vm.net_wanted,
     }
     return parameters, status

@@ -20,6 +20,8 @@ from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.move_work import MoveWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
+from svc_actors.controller.machines.windows import ACCOUNT, WindowsPasswords
+from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,
@@ -54,12 +56,14 @@ from svc_nodeagent.protocol import (
     VmSetPassword,
     VmStart,
     VmUpdate,
+    VmWindowsPassword,
 )
 
 HOST_STEP: Final = "host"
 """The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
 
 _MOST_GIVEN_UP: Final = 4
+_NOT_THERE: Final = "The password to be set is not there any more; set it again."
 
 _IRREVOCABLE: Final = {
     "vm.delete": "A deletion that has begun cannot be taken back.",
@@ -72,10 +76,17 @@ class MachineWork:
     """Registers itself with a task runner and an actor system; see `install_machines`."""
 
     def __init__(
-        self, database: Database, sealer: Sealer, tasks: TaskRunner, actors: ActorSystem, images: ImageSources
+        self,
+        database: Database,
+        sealer: Sealer,
+        passwords: WindowsPasswords,
+        tasks: TaskRunner,
+        actors: ActorSystem,
+        images: ImageSources,
     ) -> None:
         self._database = database
         self._sealer = sealer
+        self._passwords = passwords
         self._tasks = tasks
         self._actors = actors
         self._images = images
@@ -252,19 +263,28 @@ class MachineWork:
 
     async def set_password(self, run: TaskRun) -> OperationResult:
         vm = await self._database.fetchone(
-            """SELECT vms.access_mode, vms.sealed_seed, images.login_user
+            """SELECT vms.access_mode, vms.sealed_seed, images.login_user, images.os_family
                    FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
             run.task.resource_id,
         )
+        if vm["os_family"] == "windows":
+            return await self._set_windows_password(run)
         seed = Seed.unsealed(self._sealer, vm["sealed_seed"])
         if seed.password_hash is None:
-            raise conflict("The password to be set is not there any more; set it again.")
+            raise conflict(_NOT_THERE)
         operation = VmSetPassword(
             vm_id=run.task.resource_id,
             account=account_name(vm["access_mode"], vm["login_user"]),
             password_hash=seed.password_hash,
         )
         return await run.perform(operation, step=HOST_STEP)
+
+    async def _set_windows_password(self, run: TaskRun) -> OperationResult:
+        password = self._passwords.of(run.task.id)
+        if password is None:
+            raise conflict(_NOT_THERE)
+        operation = VmWindowsPassword(vm_id=run.task.resource_id, account=ACCOUNT, password=password)
+        return await run.perform(operation, step=HOST_STEP, timeout=task_seconds(run.task.op))
 
 
 async def _insist(
@@ -293,12 +313,13 @@ async def _insist(
 def install_machines(
     database: Database,
     sealer: Sealer,
+    passwords: WindowsPasswords,
     tasks: TaskRunner,
     actors: ActorSystem,
     images: ImageSources,
     recheck: Callable[[UUID], None],
 ) -> None:
     """Register the Machine actor, the work of its tasks and of those about images; once, before any of them runs."""
-    actors.register(Machine, lambda _: Machine(database, tasks, sealer, recheck))
-    MachineWork(database, sealer, tasks, actors, images).install()
+    actors.register(Machine, lambda _: Machine(database, tasks, sealer, passwords, recheck))
+    MachineWork(database, sealer, passwords, tasks, actors, images).install()
     ImageWork(database, images).install(tasks)
