@@ -176,7 +176,9 @@ async def _found_inside(
         hint = f"say which with --{thing}; `svc {' '.join(listing.words)} {thing.upper()}` shows them"
         raise Failure(Exit.INVALID, f"{given!r} is no id, and every {thing} has names of its own", hint)
     owner = await resolve(client, session.listing(outer), found_in)
-    return await resolve(client, replace(listing, path=listing.path.format(id=owner)), given)
+    # What has no name is told from its like by what its list shows first, as a redirect is by its path.
+    names = (*NAME_FIELDS, *listing.columns[:1])
+    return await resolve(client, replace(listing, path=listing.path.format(id=owner)), given, names)
 
 
 async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:

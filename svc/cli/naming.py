@@ -19,12 +19,12 @@ NAME_FIELDS = ("name", "slug", "email", "hostname", "domain", "login")
 _PAGE_SIZE = 200
 
 
-async def resolve(client: Client, listing: OperationDescription, given: str) -> str:
-    """The id that `given` names in a list; an id stays as it is."""
+async def resolve(
+    client: Client, listing: OperationDescription, given: str, names: tuple[str, ...] = NAME_FIELDS
+) -> str:
+    """The id that `given` names in a list, by one of the fields `names`; an id stays as it is."""
     if is_id(given):
         return given
-    # What has no name is told from its like by what its list shows first, as a redirect is by its path.
-    names = (*NAME_FIELDS, *listing.columns[:1])
     found = [row async for row in rows(client, listing, given) if any(row.get(name) == given for name in names)]
     if len(found) == 1:
         return str(found[0]["id"])
