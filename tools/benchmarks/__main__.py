@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import logging
+import os
 import sys
 from dataclasses import asdict
 
+import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +43,7 @@ def met(row: Ratio) -> bool:
 
 
 def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if sys.argv[1:2] and sys.argv[1] in OWN_RUNS:
         importlib.import_module(f"tools.benchmarks.{sys.argv[1]}").main(sys.argv[2:])
         return
@@ -48,13 +52,25 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="rows as JSON on standard output")
     arguments = parser.parse_args()
     rows: list[Ratio] = []
+    try:
+        measure(arguments.names, rows)
+    finally:  # When one fails, those before it are still worth their minutes.
+        show(rows, as_json=arguments.json)
+
+
+def measure(wanted: list[str], rows: list[Ratio]) -> None:
     messages = Console(stderr=True, highlight=False)
+    cores = os.sched_getaffinity(0)
     for module, names in MODULES.items():
-        if arguments.names and not set(arguments.names) & set(names):
+        if wanted and not set(wanted) & set(names):
             continue
         messages.print(f"measuring {', '.join(names)} ...", style="dim")
+        os.sched_setaffinity(0, cores)  # Some keep to one core, so that what they drive has the other.
         rows += importlib.import_module(f"tools.benchmarks.{module}").measure()
-    if arguments.json:
+
+
+def show(rows: list[Ratio], *, as_json: bool) -> None:
+    if as_json:
         json.dump([asdict(row) | {"ratio": row.ratio, "met": met(row)} for row in rows], sys.stdout, indent=2)
         return
     table = Table(box=None, pad_edge=False)

@@ -7,7 +7,6 @@ alternate, and the median counts. Run as `python -m tools.benchmarks.http`.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import ssl
@@ -25,7 +24,6 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import httpx
-import structlog
 import trio
 from pydantic_core import to_json
 
@@ -58,7 +56,6 @@ EVENTS = 200
 def measure() -> list[Ratio]:
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {1})  # with PostgreSQL and wrk, which inherit it; the servers have the other core
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     return trio.run(_measure)
 
 

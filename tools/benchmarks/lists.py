@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -27,7 +26,6 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-import structlog
 import trio
 from rich.console import Console
 from rich.table import Table
@@ -260,7 +258,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--role", choices=("administrator", "customer"), default="administrator")
     parser.add_argument("--all", action="store_true", help="print every request, not only those that miss the goal")
     options = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     began = perf_counter()
     with kept(options.database) as folder:
         rows = trio.run(measure, options.machines, folder, options.only, options.role)

@@ -159,8 +159,8 @@ async def _both() -> AsyncIterator[tuple[Ours, Peer]]:
         disk = stack.folder / "blank.qcow2"
         subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(disk), "1M"], check=True)
         disk.chmod(0o644)
-        room = {"cpu_overcommit": 100.0, "memory_overcommit": 10.0, "disk_overcommit": 100.0}
-        await client.call("PATCH", f"/nodes/{node['id']}", body=room)
+        room = {"cpu": 100.0, "memory": 10.0, "disk": 100.0}
+        await client.call("PATCH", f"/nodes/{node['id']}", body={"overcommit": room})
         image = await stack.import_image(disk, slug="blank", name="Blank", distribution="none", release="1")
         pull = await client.call("POST", f"/images/{image['id']}/pull", body={"node_id": node["id"]})
         await stack.task(client, pull)

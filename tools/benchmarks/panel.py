@@ -28,7 +28,6 @@ from time import monotonic
 from typing import Any, Final
 
 import httpx
-import structlog
 import trio
 from rich.console import Console
 from rich.table import Table
@@ -295,7 +294,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rest", type=float, default=60, help="seconds for which the programs are left alone (60)")
     parser.add_argument("--skip-jobs", action="store_true", help="without B8 and B9")
     chosen = parser.parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     before = os.getloadavg()[0]
     figures = trio.run(measure, chosen.rest)
     if not chosen.skip_jobs:

@@ -18,7 +18,6 @@ from statistics import median
 from typing import Final
 
 import httpx
-import structlog
 import trio
 
 from svc.cli.panel.compose import open_services
@@ -39,7 +38,6 @@ _ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 def measure() -> list[Ratio]:
     cores = sorted(os.sched_getaffinity(0))
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     return trio.run(_measure, cores)
 
 
