@@ -33,7 +33,7 @@ from svc_actors.controller.networking.addresses import allocate, new_nic
 from svc_actors.controller.networking.changes import network_applied, network_changed
 from svc_actors.controller.networking.security_groups import Action, Direction, TransportProtocol, create_group
 from svc_actors.controller.nodes.records import NodeState
-from svc_actors.store import Database, Transaction, embedded
+from svc_actors.store import Database, Transaction, embedded, migrate
 from svc_nodeagent.agent import Agent, OpenHost
 from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.host import Host, OpenStream
@@ -165,50 +165,54 @@ async def _hosts(site: NodeApiHarness) -> tuple[list[Path], dict[int, UUID], dic
 
 
 async def _measure() -> list[Ratio]:
-    singles: dict[int, list[float]] = {size: [] for size in SIZES}
-    rules: list[float] = []
     with tempfile.TemporaryDirectory(prefix="svc-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        async with (
-            embedded(folder / "postgresql") as url,
-            Database.open(url, size=16) as database,
-            open_services(_config(folder), database) as services,
-        ):
-            site = NodeApiHarness(services, folder)
-            folders, nodes, machines = await _hosts(site)
-            with _agents(folders):
-                for node_id in nodes.values():
-                    await site.until_state(node_id, NodeState.ONLINE)
-                everybody = [vm_id for own in machines.values() for vm_id in own]
-                crowd = machines[SIZES[-1]]
-                async with database.transaction() as tx:
-                    group = await create_group(
-                        tx,
-                        name="bench",
-                        description="",
-                        project_id=None,
-                        default_ingress=Action.DROP,
-                        default_egress=Action.ACCEPT,
-                    )
-                    await tx.execute(
-                        "INSERT INTO security_group_machines (vm_id, group_id) SELECT unnest($1::uuid[]), $2",
-                        crowd,
-                        group["id"],
-                    )
-                    await network_changed(tx, everybody)
-                await _until_applied(database, everybody, 0.02)
-                for turn in range(SINGLES):
-                    for size in SIZES:
-                        singles[size].append(await _one_apply(services, nodes[size], machines[size][turn % size]))
-                for turn in range(RULES):
-                    rules.append(await _one_rule(site, group["id"], FIRST_PORT + turn, crowd))
+        async with embedded(folder / "postgresql") as url, Database.open(url, size=16) as database:
+            await migrate(database)
+            async with open_services(_config(folder), database) as services:
+                singles, rules = await _applied(NodeApiHarness(services, folder))
     few, some, many = (median(singles[size]) for size in SIZES)
     return [
         Ratio("N1 vm.net.apply beside 100 machines : beside 10", some, few, "s", 1.2, False),
         Ratio("N1 vm.net.apply beside 1,000 machines : beside 10", many, few, "s", 1.2, False),
         Ratio("N2 a rule for 1,000 machines : 1,000 applied in turn", median(rules), SIZES[-1] * many, "s", 1.0, False),
     ]
+
+
+async def _applied(site: NodeApiHarness) -> tuple[dict[int, list[float]], list[float]]:
+    """Seconds of one machine's apply by the size of its host, and of a rule's for all of the largest one."""
+    database = site.services.database
+    singles: dict[int, list[float]] = {size: [] for size in SIZES}
+    rules: list[float] = []
+    folders, nodes, machines = await _hosts(site)
+    with _agents(folders):
+        for node_id in nodes.values():
+            await site.until_state(node_id, NodeState.ONLINE)
+        everybody = [vm_id for own in machines.values() for vm_id in own]
+        crowd = machines[SIZES[-1]]
+        async with database.transaction() as tx:
+            group = await create_group(
+                tx,
+                name="bench",
+                description="",
+                project_id=None,
+                default_ingress=Action.DROP,
+                default_egress=Action.ACCEPT,
+            )
+            await tx.execute(
+                "INSERT INTO security_group_machines (vm_id, group_id) SELECT unnest($1::uuid[]), $2",
+                crowd,
+                group["id"],
+            )
+            await network_changed(tx, everybody)
+        await _until_applied(database, everybody, 0.02)
+        for turn in range(SINGLES):
+            for size in SIZES:
+                singles[size].append(await _one_apply(site.services, nodes[size], machines[size][turn % size]))
+        for turn in range(RULES):
+            rules.append(await _one_rule(site, group["id"], FIRST_PORT + turn, crowd))
+    return singles, rules
 
 
 def measure() -> list[Ratio]:
