@@ -189,7 +189,8 @@ def _list_of(stem: str, things: dict[str, str]) -> str | None:
 def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) -> Parameter:
     kind, many, choices = _kind(field.annotation)
     nullable = type(None) in typing.get_args(field.annotation) and (field.is_required() or name in _UNDONE_BY_NULL)
-    default = None if field.is_required() or field.default is None or many else field.default
+    fixed = not field.is_required() and field.default_factory is None and field.default is not None
+    default = field.default if fixed and not many else None
     return Parameter(
         name=name,
         kind=kind,

@@ -50,7 +50,7 @@ async def login(session: Session, /, url: str, **given: Any) -> None:
 
     session = narrow(session, given)
     url, password, fingerprint = normal_url(url), given.pop("password"), given.pop("fingerprint")
-    file = session.choice.trusted_file
+    file = session.choice.trusted_file if fingerprint else profiles.trusted_file(session.choice)
     trusted = profiles.certificate(file) if file is not None else await accounts.trust(url, fingerprint)
     if password == "-":  # noqa: S105 - the sign for standard input
         password = click.get_text_stream("stdin").readline().rstrip("\r\n")

@@ -42,6 +42,10 @@ class Style:
         return self.format is Format.TABLE and not self.columns
 
 
+_GAP = 2
+"""Blanks between two columns."""
+_FOLDED = 16
+"""A text that is folded to so many characters a line is still read with ease."""
 _STYLES: Mapping[str, Mapping[str, Any]] = {
     "dim": {"dim": True},
     "green": {"fg": "green"},
@@ -88,15 +92,39 @@ def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
     chosen = tuple(Column(name, name) for name in style.columns) or _present(columns, rows) or _plain(rows)
     if style.columns and rows:
         _refuse_unknown(style.columns, rows[0])
+    cells = [[_cell(column.path, _pick(row, column.path)) for column in chosen] for row in rows]
+    fitting = len(chosen) if style.columns else _fitting(chosen, cells)
     table = _table(header=style.header)
-    for column in chosen:
+    for column in chosen[:fitting]:
         table.add_column(column.title, overflow="fold", no_wrap=column.whole, justify="left")
-    for row in rows:
-        table.add_row(*(_cell(column.path, _pick(row, column.path)) for column in chosen))
-    if rows or sys.stdout.isatty():
+    for line in cells:
+        table.add_row(*line[:fitting])
+    if rows:
         _print(table)
+    elif sys.stdout.isatty():
+        say("none", style="dim")
+    if fitting < len(chosen):
+        left_out = ", ".join(column.title for column in chosen[fitting:])
+        say(f"too narrow here for: {left_out}; --columns and -o json show everything", style="dim")
     if is_page(result) and result["pages"] > 1:
         say(f"page {result['page']} of {result['pages']}, {result['total']} in all; --page N for another", style="dim")
+
+
+def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+    """How many columns, from the left, the terminal has room for: folded to a few characters nobody could read them."""
+    if not sys.stdout.isatty():
+        return len(columns)
+    from rich.cells import cell_len
+    from rich.console import Console
+
+    left = Console().width + _GAP
+    for number, column in enumerate(columns):
+        texts = [column.title, *(row[number] for row in cells)]
+        longest = max(cell_len(line) for text in texts for line in text.split("\n"))
+        left -= _GAP + (longest if column.whole else min(longest, _FOLDED))
+        if left < 0:
+            return max(number, 1)
+    return len(columns)
 
 
 def _show_fields(row: Mapping[str, Any], style: Style) -> None:

@@ -102,6 +102,12 @@ def exposed(environment: Mapping[str, str]) -> Path | None:
     return path if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
 
 
+def trusted_file(choice: Choice) -> Path | None:
+    """The certificate to trust, where the command line or the environment names one."""
+    named = choice.environment.get("SVC_CA")
+    return choice.trusted_file or (Path(named) if named else None)
+
+
 def choose(choice: Choice, local_core: Path | None = None) -> Profile:
     """`local_core`: the socket of a core on this server, for who named no service."""
     environment = choice.environment
@@ -129,12 +135,12 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
         raise Failure(Exit.INVALID, "no controller is chosen", hint)
     url = normal_url(url)
     own = base if base is not None and base.url == url else None
-    trusted_file = choice.trusted_file or (Path(environment["SVC_CA"]) if environment.get("SVC_CA") else None)
+    file = trusted_file(choice)
     environment_token = environment.get("SVC_TOKEN") if choice.profile is None else None
     return Profile(
         url=url,
         token=choice.token or environment_token or (own.token if own else None),
-        trusted=certificate(trusted_file) if trusted_file else (own.trusted if own else None),
+        trusted=certificate(file) if file else (own.trusted if own else None),
     )
 
 

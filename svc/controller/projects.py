@@ -49,10 +49,10 @@ class ProjectRequest(Request):
 
 
 class ProjectCreateRequest(Request):
-    """`member_ids`: who is in it from the start."""
-
     name: Name
-    member_ids: Annotated[list[UUID], Field(default_factory=list, max_length=100)]
+    user_ids: Annotated[
+        list[UUID], Field(default_factory=list, max_length=100, description="Its members from the start.")
+    ]
 
 
 class ProjectUpdateRequest(Request):
@@ -120,10 +120,10 @@ async def create_project(context: Context[Controller], request: ProjectCreateReq
             await tx.execute(
                 "INSERT INTO project_members (project_id, user_id) SELECT $1, unnest($2::uuid[])",
                 project_id,
-                sorted(set(request.member_ids)),
+                sorted(set(request.user_ids)),
             )
         except ForeignKeyViolationError:
-            raise not_found("One of member_ids is no person here.") from None
+            raise not_found("One of user_ids is no person here.") from None
         await audit.record(tx, context.caller, _target(project_id, request.name))
         return await _project(tx, context.principal, project_id)
 

@@ -61,6 +61,11 @@ async def test_groups_are_named_and_families_are_numbers() -> None:
     assert option(family).type_cast_value(click.Context(click.Command("x")), "6") == 6
 
 
+@pytest.mark.parametrize("operation", SERVICE.operations, ids=lambda operation: operation.name)
+async def test_a_default_is_one_that_a_person_could_give(operation: OperationDescription) -> None:
+    assert [each.name for each in operation.parameters if "Undefined" in (each.default or "")] == []
+
+
 async def test_only_what_is_changed_can_be_taken_away() -> None:
     emptiable = {
         (operation.name, one.name) for operation in SERVICE.operations for one in operation.parameters if one.emptiable

@@ -168,6 +168,13 @@ async def test_a_file_is_sent_whole_and_its_digest_known(house: House) -> None:
     assert missing.code == Exit.INVALID
 
 
+async def test_a_project_is_made_with_its_members_by_their_addresses(house: House) -> None:
+    await house.ok("project", "create", "shop", "--user", EMAIL)
+
+    members = await house.ok("project", "members", "shop", "-o", "json")
+    assert [one["email"] for one in members.json["items"]] == [EMAIL]
+
+
 async def test_adding_a_node_prints_one_command_and_nothing_else(house: House) -> None:
     added = await house.ok("node", "add", "rack-1")
     assert len(added.lines()) == 1
@@ -267,3 +274,14 @@ async def test_environment_alone_is_enough(house: House, terminal: Terminal, tmp
     variables = {"SVC_URL": house.url, "SVC_TOKEN": house.profile.token or "", "SVC_CA": str(authority)}
     assert (await terminal.svc("me", **variables)).code == Exit.OK
     assert not profiles.profile_path(terminal.variables()).exists()
+
+
+async def test_signing_in_trusts_the_certificate_that_the_environment_names(
+    house: House, terminal: Terminal, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    authority.write_text(house.profile.trusted or "")
+    order = ("login", house.url, "--email", EMAIL, "--password", "-")
+
+    assert (await terminal.svc(*order, given=f"{PASSWORD}\n", SVC_CA=str(authority))).code == Exit.OK
+    assert (await terminal.ok("me", "-o", "json")).json["email"] == EMAIL

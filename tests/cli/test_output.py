@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import yaml
 
+from svc.cli.columns import columns
 from svc.cli.output import Format, Style, ago, show, size
 from svc.controller.catalogue import controller_registry
 
@@ -50,6 +53,32 @@ def test_a_long_value_stays_on_its_line_in_a_pipe(capsys: pytest.CaptureFixture[
 def test_an_empty_list_prints_nothing_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, []) == ""
     assert printed(capsys, [], format=Format.JSON) == "[]\n"
+
+
+def test_a_terminal_too_narrow_for_a_table_is_shown_what_fits_and_told_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    row = {
+        "name": "web-1",
+        "state": "online",
+        "message": "a text that is folded",
+        "location": "cellar",
+        "free": "9 GiB",
+    }
+
+    show([row], Style(), columns=columns(row))
+    shown = capsys.readouterr()
+
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.out)
+    assert [line.split() for line in plain.splitlines()] == [
+        ["name", "state", "message"],
+        ["web-1", "online", "a", "text", "that", "is", "folded"],
+    ]
+    assert "location, free" in shown.err
+    show([row], Style(columns=("name", "free")))
+    assert "9 GiB" in capsys.readouterr().out
 
 
 def test_sizes_and_spans_read_well() -> None:
