@@ -107,6 +107,12 @@ export function run<Me extends Person>(application: Application<Me>): void {
       document.querySelector("main")?.scrollTo(0, 0);
     }
     changed();
+    queueMicrotask(showSection);
+  }
+
+  /** On a narrow screen the sections are one row, of which a part is seen. */
+  function showSection(): void {
+    document.querySelector('nav [aria-current="page"]')?.scrollIntoView({ block: "nearest", inline: "center" });
   }
 
   function linked(): boolean {

@@ -30,6 +30,20 @@ async def test_a_wrong_password_is_refused_and_the_right_one_signs_in_and_out(pa
     await panel.browse(visit)
 
 
+async def test_on_a_phone_the_section_that_is_open_is_in_sight(panel: PanelPages) -> None:
+    await panel.core.person(ADA)
+
+    def visit(browser: Browser) -> None:
+        browser.page.set_viewport_size({"width": 390, "height": 760})
+        browser.sign_in(ADA)
+        sections = browser.page.get_by_role("navigation", name="Sections").get_by_role("link")
+        expect(sections.last).not_to_be_in_viewport()
+        browser.page.goto(f"{browser.page.url.partition('#')[0]}{sections.last.get_attribute('href')}")
+        expect(sections.last).to_be_in_viewport()
+
+    await panel.browse(visit)
+
+
 async def test_a_second_factor_is_set_up_and_asked_for_and_a_recovery_code_stands_in_for_it(panel: PanelPages) -> None:
     await panel.core.person(ADA)
 

@@ -26,7 +26,7 @@ export function alertsView(me: Me): View {
         ["Severity", "What", "Since", ""],
         all.map(
           (alert) => html`<tr>
-      <td>${badge(alert.severity)}</td><td>${alert.message}</td><td>${when(alert.opened_at)}</td>
+      <td>${badge(alert.severity)}</td><td class="wide">${alert.message}</td><td>${when(alert.opened_at)}</td>
       <td class="act">${alert.acknowledged_at ? html`<span class="quiet">seen</span>` : html`<button @click=${() => acknowledge(alert)}>Acknowledge</button>`}</td></tr>`,
         ),
         "Nothing needs attention.",
