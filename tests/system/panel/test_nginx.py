@@ -167,7 +167,7 @@ async def test_each_site_has_logs_of_its_own(nginx: Sites) -> None:
 
     logs = nginx.folders.site_logs
     assert "/only-here" in (logs / "s1001" / "access.log").read_text()
-    assert "/only-here" not in (logs / "s1002" / "access.log").read_text()
+    assert (logs / "s1002" / "access.log").read_text() == ""
     assert (logs / "s1001").stat().st_mode & 0o777 == 0o750
 
 
@@ -178,7 +178,7 @@ async def test_the_log_has_all_of_a_request_but_what_a_scheduled_visit_may_have_
     await nginx.visit("site1001.example", "/tasks?key=hunter2", **{"User-Agent": SCHEDULED_AGENT})
 
     log = (nginx.folders.site_logs / "s1001" / "access.log").read_text().splitlines()
-    [search, task] = [line for line in log if '"GET ' in line]
+    [search, task] = log
     assert '"GET /search?q=shoes HTTP/1.1" 404' in search
     assert search.endswith('"-" "curl"')
     assert f'"GET /tasks HTTP/1.1" 404 {task.split()[9]} "-" "{SCHEDULED_AGENT}"' in task

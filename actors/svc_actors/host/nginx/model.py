@@ -27,6 +27,8 @@ SocketPath = Annotated[str, StringConstraints(pattern=_PATH, max_length=107)]
 """Of a Unix socket; the kernel takes 107 bytes (sun_path)."""
 
 CHALLENGES: Final = "/.well-known/acme-challenge/"
+PROBE: Final = f"{CHALLENGES}probe"
+"""By which the panel sees whether a site is served; there is no such challenge."""
 """Answered for every host, whatever else its site says (RFC 8555, section 8.3)."""
 
 RequestPath = Annotated[str, StringConstraints(pattern=r"^/[\w/.~!&()*+,=:@-]*$", max_length=512)]

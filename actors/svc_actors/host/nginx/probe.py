@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from svc_actors.host.nginx.model import CHALLENGES, Certificate, SiteServer
+from svc_actors.host.nginx.model import PROBE, Certificate, SiteServer
 from svc_actors.host.nginx.render import Ports
 
 PROBE_SECONDS: Final = 2.0
@@ -48,8 +48,7 @@ async def _answers(host: str, port: int) -> bool:
     with trio.move_on_after(PROBE_SECONDS):
         try:
             async with await trio.open_tcp_stream(_ADDRESS, port) as stream:
-                path = f"{CHALLENGES}probe"
-                await stream.send_all(f"HEAD {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                await stream.send_all(f"HEAD {PROBE} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
                 return (await stream.receive_some(64)).startswith(b"HTTP/1.1 ")
         except (OSError, trio.BrokenResourceError):
             return False

@@ -17,6 +17,7 @@ from typing import Final
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.nginx.model import (
     CHALLENGES,
+    PROBE,
     App,
     PathRedirect,
     Php,
@@ -100,6 +101,8 @@ def _server(
     yield f"server_name {' '.join(names)};"
     yield f'access_log "{logs}/access.log" svc;'
     yield f'error_log "{logs}/error.log" warn;'
+    # The log is of visitors.
+    yield from (f"location = {PROBE} {{", "access_log off;", "return 404;", "}")
     yield from _challenges(folders, otherwise="=404")
     yield from content
     yield "}"
