@@ -34,6 +34,7 @@ from svc_actors.store import (
     migrate,
 )
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
+from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
 
 _MEMORY = "/dev/shm"
@@ -64,6 +65,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_no_loggers()
     plain_logs()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    told = [figure for report in terminalreporter.getreports("passed") for figure in figures_of(report.capstdout)]
+    if told:
+        terminalreporter.section("figures")
+        for figure in told:
+            terminalreporter.write_line(figure)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

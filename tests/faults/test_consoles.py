@@ -6,12 +6,12 @@ import os
 import pty
 import re
 import subprocess
-import sys
 
 import pytest
 import trio
 
 from tests.support.deployment import Api, open_deployment
+from tests.support.figures import report_figure
 from tests.support.stack import BIN
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -86,7 +86,7 @@ async def test_a_serial_console_and_a_viewer_go_on_when_the_controller_is_replac
                 await keys.send_all(b"after")
                 await shown.until("after")
                 await Screen(viewer).until("RFB 003.008\n")
-                sys.stdout.write(f"controller {way}: the console was back after {took:.1f} s\n")
+                report_figure(f"controller {way}: the console was back after {took:.1f} s")
 
             assert await tickets(api) >= asked + 4, "no ticket is used twice"
             await api.insist("POST", f"/vms/{vm_id}/force-stop", {"confirm": "web-1"})

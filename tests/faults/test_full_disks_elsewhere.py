@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,6 +15,7 @@ import trio
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database, embedded
 from tests.support.deployment import POLL, Api, Deployment, open_deployment
+from tests.support.figures import report_figure
 from tests.support.full_disks import BACK_WITHIN, Work, until_changes_are_taken, until_refused, working
 from tests.support.small_disk import SmallDisk, small_disk
 
@@ -72,7 +72,7 @@ async def test_a_full_disk_of_an_external_server_refuses_changes_while_reading_g
             disk.empty()
             took = await until_changes_are_taken(work)
 
-        sys.stdout.write(f"external PostgreSQL, data disk full: changes taken {took:.1f} s after there was space\n")
+        report_figure(f"external PostgreSQL, data disk full: changes taken {took:.1f} s after there was space")
         assert any("disk" in refusal for refusal in work.refused)
         assert during > 20
         assert refused_reads == 0
@@ -98,7 +98,7 @@ async def test_an_external_server_that_ends_for_want_of_room_for_its_log_is_wait
             disk.empty()
             took = await until_changes_are_taken(work, within=2 * BACK_WITHIN)
 
-        sys.stdout.write(f"external PostgreSQL, log disk full: changes taken {took:.1f} s after there was space\n")
+        report_figure(f"external PostgreSQL, log disk full: changes taken {took:.1f} s after there was space")
         assert house.stack.controller.process is controller
         assert house.stack.controller.running()
         assert await acknowledged(work, house)
@@ -156,7 +156,7 @@ async def test_an_agent_whose_disk_is_full_does_nothing_by_halves_says_why_and_g
             refused = [await ended(house, order["id"]) for order in orders]
             again = await ended(house, (await api.call("POST", f"/vms/{vm['id']}/shutdown", {}))["id"])
             took = trio.current_time() - began
-            sys.stdout.write(f"agent's disk full: an order succeeded {took:.1f} s after there was space\n")
+            report_figure(f"agent's disk full: an order succeeded {took:.1f} s after there was space")
             await house.order(api, "web-3")
             statuses = await house.check_truth(api)
             await house.fleet.kill()

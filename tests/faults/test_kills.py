@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 
 import pytest
@@ -10,6 +9,7 @@ import trio
 
 from tests.faults.conftest import Extent
 from tests.support.deployment import Deployment, open_deployment
+from tests.support.figures import report_figure
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -56,8 +56,6 @@ async def test_every_order_ends_once_whoever_is_killed(victim: Victim, extent: E
                         hand_out.send_nowait(f"order-{number}")
                     await trio.sleep(house.random.uniform(0.1, 1.2))
                     await kill(house, victim)
-                    if turn % 20 == 19:
-                        sys.stdout.write(f"{turn + 1} kills\n")
 
         async with trio.open_nursery() as nursery:
             for _ in range(CLIENTS):
@@ -67,9 +65,9 @@ async def test_every_order_ends_once_whoever_is_killed(victim: Victim, extent: E
         began = trio.current_time()
         statuses = await house.check_truth(api, within=ENDED_WITHIN)
         ended = trio.current_time() - began
-        sys.stdout.write(
+        report_figure(
             f"{victim}: {extent.kills} kills, {extent.orders} orders, all ended {ended:.1f} s after the last answer, "
-            f"{list(statuses.values()).count('running')} running\n"
+            f"{list(statuses.values()).count('running')} running"
         )
         assert len(statuses) == extent.orders
         assert list(statuses.values()).count("running") > extent.orders // 2

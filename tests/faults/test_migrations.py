@@ -8,7 +8,6 @@ prepared transaction, which outlives the server.
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from svc_actors.store import Database, Migration, embedded, known_migrations, mi
 from svc_actors.store.embedded import PROGRAMS
 from svc_actors.store.server_folder import Folder
 from tests.support import postgres_server
+from tests.support.figures import report_figure
 from tests.support.schema import schema_of
 from tests.support.stack import Stack
 
@@ -130,7 +130,7 @@ async def test_a_power_cut_in_a_migration_leaves_the_schema_as_before_it_and_the
 
     began = trio.current_time()
     await stack.start_controller()
-    sys.stdout.write(f"after a power cut in a migration: served {trio.current_time() - began:.1f} s after the start\n")
+    report_figure(f"after a power cut in a migration: served {trio.current_time() - began:.1f} s after the start")
     cut_power(stack)
 
     async with database_of(stack) as own:

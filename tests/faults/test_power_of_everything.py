@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 import trio
@@ -11,6 +10,7 @@ import trio
 from tests.faults.conftest import Extent
 from tests.support import postgres_server
 from tests.support.deployment import POLL, Api, Deployment, open_deployment
+from tests.support.figures import report_figure
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -74,9 +74,9 @@ async def test_every_machine_that_ran_runs_again_and_what_was_off_stays_off(exte
         run = trio.current_time() - began
         after = await house.check_truth(api, RIGHT_WITHIN)
         right = trio.current_time() - began
-        sys.stdout.write(
+        report_figure(
             f"power cut of everything, {extent.machines} machines on {NODES} nodes: served after {served:.1f} s, "
-            f"all run after {run:.1f} s, records agree after {right:.1f} s\n"
+            f"all run after {run:.1f} s, records agree after {right:.1f} s"
         )
 
     assert off == 0

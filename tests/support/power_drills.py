@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,6 +20,7 @@ import trio
 from svc.cli.client import Client
 from svc.cli.failures import Failure
 from tests.support import host
+from tests.support.figures import report_figure
 from tests.support.stack import Program, Stack, open_stack
 
 POLL = 0.2
@@ -69,10 +69,10 @@ async def power_cut(stack: Stack, agent: Program, machines: list[str]) -> None:
 
 @asynccontextmanager
 async def seconds_until_right(what: str) -> AsyncIterator[None]:
-    """Prints how long the block took: what an operator waits for."""
+    """Reports how long the block took: what an operator waits for."""
     began = time.monotonic()
     yield
-    sys.stdout.write(f"{what}: right again after {time.monotonic() - began:.1f} s\n")
+    report_figure(f"{what}: right again after {time.monotonic() - began:.1f} s")
 
 
 async def until(condition: Callable[[], Awaitable[bool]], within: float) -> None:

@@ -6,7 +6,6 @@ that is answered, and not what else the machine has to do.
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import trio
+
+from tests.support.figures import report_figure
 
 PEOPLE: Final = 6
 PACE: Final = 0.6
@@ -62,7 +63,7 @@ class SteadyLoad:
     async def outage(self, number: int, usual: float) -> bool:
         """Whether throughput is back in time after what happened just now; it is printed."""
         after, rate = await self.back(AS_BEFORE * usual)
-        sys.stdout.write(f"outage {number}: {usual:.1f} a second before, {rate:.1f} after {after:.1f} s\n")
+        report_figure(f"outage {number}: {usual:.1f} a second before, {rate:.1f} after {after:.1f} s")
         return rate >= AS_BEFORE * usual
 
     async def back(self, wanted: float) -> tuple[float, float]:

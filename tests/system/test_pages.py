@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from svc_nodeagent.protocol import PROTOCOL_VERSION, Versions
 from svc_nodeagent.simulated import SimulatedHost
 from tests.support.authenticator import Authenticator
 from tests.support.browser import Browser, Page, open_browser
+from tests.support.figures import report_figure
 from tests.support.stack import BIN, ROOT, Program, Stack, fresh_controller
 
 pytestmark = pytest.mark.system
@@ -170,9 +170,7 @@ async def test_a_person_sets_up_adds_a_node_makes_a_machine_and_sees_its_console
             began = trio.current_time()
             await console_is(serial, "connected")
             await console_is(screen, "connected")
-            sys.stdout.write(
-                f"the pages' consoles were back {trio.current_time() - began:.1f} s after the controller\n"
-            )
+            report_figure(f"the pages' consoles were back {trio.current_time() - began:.1f} s after the controller")
 
             await page.press("Sign out")
             await page.shows("Sign in")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import trio
 
 from svc.cli.client import Client
 from tests.support import host, postgres_server
+from tests.support.figures import report_figure
 from tests.support.power_drills import create_all, domain, make_room, show, until
 from tests.support.stack import BIN, Stack, open_stack
 
@@ -112,8 +112,8 @@ async def test_guests_run_on_and_records_become_what_their_host_has(request: pyt
             await until(agree, 60)
             records = await machines(client)
             await until(lambda: answering(client), 60)
-        sys.stdout.write(
-            f"controller lost and restored, {guests} guests: served after {served:.1f} s, compared after {took:.1f} s\n"
+        report_figure(
+            f"controller lost and restored, {guests} guests: served after {served:.1f} s, compared after {took:.1f} s"
         )
 
         assert found == {deleted["name"]: "missing", changed["name"]: "differing", "new": "unknown"}

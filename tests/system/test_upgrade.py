@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc_nodeagent.protocol import PROTOCOL_VERSION
 from tests.support import host
+from tests.support.figures import report_figure
 from tests.support.releases import installed, kept_release, launched, wheel_of
 from tests.support.stack import BIN, Stack, open_stack
 from tests.support.terminal import serial_console
@@ -203,5 +203,5 @@ async def test_controller_and_agent_are_replaced_under_a_running_guest_and_no_or
         with trio.fail_after(60):
             while not gaps:
                 await trio.sleep(0.05)
-        sys.stdout.write(f"the API was away for {gaps[0]:.1f} s\n")
+        report_figure(f"a controller replaced: the API was away for {gaps[0]:.1f} s")
         assert gaps[0] < LONGEST_ABSENCE

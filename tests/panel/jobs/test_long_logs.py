@@ -20,6 +20,7 @@ from svc.panel.jobs import LOG_PAGE
 from svc_actors.panel.jobs import get_job, read_lines
 from svc_actors.store import Database
 from tests.panel.jobs.work import nothing, open_jobs, queue
+from tests.support.figures import report_figure
 from tests.support.job_core import WRITERS
 
 READERS = 3
@@ -89,7 +90,7 @@ async def test_no_reader_misses_a_line_or_has_one_twice_while_four_write_and_cor
             pass  # The last core's job is failed by the next one.
     seconds = time.monotonic() - began
     total = await panel_database.fetchval("SELECT sum(last_seq) FROM jobs")
-    sys.stdout.write(f"{total} lines to {READERS} readers, {CORES} cores killed, in {seconds:.1f} s\n")
+    report_figure(f"{total} lines to {READERS} readers, {CORES} cores killed, in {seconds:.1f} s")
 
     assert total >= lines
     assert [reader.interruptions for reader in readers] == [1] * len(readers)

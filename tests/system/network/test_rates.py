@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from svc_nodeagent.protocol import Topology
+from tests.support.figures import report_figure
 from tests.system.network.lab import CARRIED
 from tests.system.network.matrix import Matrix, tap_of
 from tests.system.network.places import FAMILIES, GUESTS, OUTSIDE, Family
@@ -30,7 +31,7 @@ async def test_a_rate_is_held_within_a_tenth(matrix: Matrix, protocol: str, dire
     async with flowing:
         warm_up = int(rate * MEGABIT / 8 * WARM_UP_SECONDS)
         measured = await measured_mbps(matrix, target, seconds=SECONDS, warm_up_bytes=warm_up)
-    print(f"asked {rate} Mb/s, {protocol} {direction}: {measured:.2f} Mb/s")
+    report_figure(f"asked {rate} Mb/s, {protocol} {direction}: {measured:.2f} Mb/s")
     assert abs(measured - rate) <= TOLERANCE * rate
 
 
@@ -41,7 +42,7 @@ async def test_a_rate_is_held_between_guests_of_one_host(matrix: Matrix, topolog
     await matrix.apply(sender, rate_mbps=20)
     async with flood(matrix, sender, receiver, family, 32):
         measured = await measured_mbps(matrix, receiver, seconds=SECONDS, warm_up_bytes=20 * MEGABIT // 20)
-    print(f"asked 20 Mb/s, between guests ({topology}, IPv{family}): {measured:.2f} Mb/s")
+    report_figure(f"asked 20 Mb/s, between guests ({topology}, IPv{family}): {measured:.2f} Mb/s")
     assert abs(measured - 20) <= TOLERANCE * 20
 
 
@@ -54,7 +55,7 @@ async def test_a_rate_changes_and_is_lifted_under_a_running_stream(matrix: Matri
         faster = await measured_mbps(matrix, OUTSIDE, seconds=SECONDS, warm_up_bytes=3 * MEGABIT)
         await matrix.apply(guest, rate_mbps=None)
         free = await measured_mbps(matrix, OUTSIDE, seconds=SECONDS, warm_up_bytes=3 * MEGABIT)
-    print(f"asked 10, then 40, then no cap: {slow:.2f}, {faster:.2f}, {free:.2f} Mb/s")
+    report_figure(f"asked 10, then 40, then no cap: {slow:.2f}, {faster:.2f}, {free:.2f} Mb/s")
     assert abs(slow - 10) <= TOLERANCE * 10
     assert abs(faster - 40) <= TOLERANCE * 40
     assert free > 2 * 40

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
 import trio
 
 from svc_actors.host.launcher import ServiceName
+from tests.support.figures import report_figure
 from tests.system.panel.drills import APP, CHANGE, PAGE, PHP, POLL, DrilledPanel, drilled_panel
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -39,7 +39,7 @@ async def drilled(everything: DrilledPanel) -> DrilledPanel:
 
 
 def told(what: str, seconds: float) -> None:
-    sys.stdout.write(f"{what}: right again after {seconds:.1f} s\n")
+    report_figure(f"{what}: right again after {seconds:.1f} s")
 
 
 async def test_after_a_power_cut_everything_is_served_again(drilled: DrilledPanel) -> None:
