@@ -52,6 +52,27 @@ async def test_values_come_back_as_they_went_in(database: Database) -> None:
     assert tuple(row.values()) == values
 
 
+async def test_a_type_of_postgresqls_own_is_looked_up_once_and_not_by_each_connection(database: Database) -> None:
+    values = (["a", "b"], [uuid.uuid4()], [{"deep": [1]}])
+    ask = "SELECT $1::text[], $2::uuid[], $3::jsonb[]"
+    async with database.session() as first, database.session() as second:
+        answers = [tuple((await session.fetchone(ask, *values)).values()) for session in (first, second)]
+        prepared = await second.fetch("SELECT statement FROM pg_prepared_statements")
+
+    assert answers == [values, values]
+    assert [row["statement"] for row in prepared if "pg_type" in row["statement"]] == []
+
+
+async def test_a_type_of_a_databases_own_is_that_of_each_database(database: Database) -> None:
+    await database.execute("CREATE TYPE point_of_a_map AS (x int, labels text[])")
+    await database.execute("CREATE DOMAIN few AS int[] CHECK (cardinality(VALUE) < 3)")
+    ask = "SELECT $1::point_of_a_map[], $2::few"
+    async with database.session() as first, database.session() as second:
+        for session in (first, second):
+            points, few = tuple((await session.fetchone(ask, [(1, ["a"])], [7])).values())
+            assert ([tuple(point) for point in points], few) == ([(1, ["a"])], [7])
+
+
 async def test_a_value_larger_than_every_buffer_goes_both_ways(database: Database) -> None:
     large = "0123456789" * 2_000_000
     assert await database.fetchval("SELECT $1::text", large) == large

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Collection, ItemsView, Iterator, KeysView, ValuesView
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import asyncpg
 import trio
@@ -41,6 +42,16 @@ if TYPE_CHECKING:
 
 else:
     Record = asyncpg.Record
+
+
+_OID_OF_FIRST_OTHER_TYPE: Final = 10_000
+"""Below it are the types that PostgreSQL itself defines, by the same oid in every database: `FirstGenbkiObjectId`."""
+_system_types: Final[dict[int, Record]] = {}
+"""What asyncpg has looked up of them, by oid; what a type is made of comes before it. asyncpg asks on each connection
+anew, for every kind of array, by a statement that takes the server longer than ten of the statements that need it."""
+
+_NO_STATEMENT: Final = SimpleNamespace(name="none")
+"""For asyncpg, which prepares an unnamed statement again when looking up types has taken its place."""
 
 
 class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no types
@@ -122,6 +133,13 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
             self._drop_local_statement_cache()
             raise
         return rows, status
+
+    async def _introspect_types(self, typeoids: Collection[int], timeout: float) -> tuple[Collection[Record], Any]:
+        if _system_types.keys() >= set(typeoids):
+            return _system_types.values(), _NO_STATEMENT
+        rows, statement = await super()._introspect_types(typeoids, timeout)
+        _system_types.update((row["oid"], row) for row in rows if row["oid"] < _OID_OF_FIRST_OTHER_TYPE)
+        return rows, statement
 
     @property
     def interrupted(self) -> bool:
