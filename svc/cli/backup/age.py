@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 _VERSION: Final = b"age-encryption.org/v1\n"
 _SCRYPT_LABEL: Final = b"age-encryption.org/v1/scrypt"
 _CHUNK, _TAG = 64 * 1024, 16
-WORK_FACTOR: Final = 18
+WORK_FACTOR = 18
 """The logarithm of scrypt's cost, as age has it: 256 MiB and about a second, for each guess."""
 _MOST_WORK: Final = 22
 _LONGEST_LINE: Final = 1024
@@ -36,11 +36,11 @@ class Encrypting:
     """A file to write to: what is written arrives in `file` encrypted. `finish` must end it; without that it is cut
     short, and nobody will take it for whole."""
 
-    def __init__(self, file: BinaryIO, passphrase: str, *, work_factor: int = WORK_FACTOR) -> None:
+    def __init__(self, file: BinaryIO, passphrase: str) -> None:
         file_key = os.urandom(16)
         salt, nonce = os.urandom(16), os.urandom(16)
-        sealed = ChaCha20Poly1305(_stretched(passphrase, salt, work_factor)).encrypt(bytes(12), file_key, None)
-        header = _VERSION + b"-> scrypt " + _text(salt) + f" {work_factor}\n".encode() + _text(sealed) + b"\n---"
+        sealed = ChaCha20Poly1305(_stretched(passphrase, salt, WORK_FACTOR)).encrypt(bytes(12), file_key, None)
+        header = _VERSION + b"-> scrypt " + _text(salt) + f" {WORK_FACTOR}\n".encode() + _text(sealed) + b"\n---"
         file.write(header + b" " + _text(_mac(file_key, header)) + b"\n" + nonce)
         self._file = file
         self._cipher = _Chunks(file_key, nonce)

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from svc.cli.backup.age import WORK_FACTOR, CannotDecrypt, Decrypting, Encrypting
+from svc.cli.backup.age import CannotDecrypt, Decrypting, Encrypting
 
 FORMAT: Final = 1
 MANIFEST, CONFIGURATION = "manifest.json", "controller.toml"
@@ -60,8 +60,8 @@ class NotAnArchive(Exception):  # noqa: N818 - named for what it says
 class ArchiveWriter:
     """One backup, written piece by piece; it is one once `finish` has returned."""
 
-    def __init__(self, file: BinaryIO, passphrase: str, *, work_factor: int = WORK_FACTOR) -> None:
-        self._encrypting = Encrypting(file, passphrase, work_factor=work_factor)
+    def __init__(self, file: BinaryIO, passphrase: str) -> None:
+        self._encrypting = Encrypting(file, passphrase)
         encrypting = cast("BinaryIO", self._encrypting)
         self._tar = tarfile.open(fileobj=encrypting, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - see `finish`
         self._database, self._database_size, self._pieces = hashlib.sha256(), 0, 0
