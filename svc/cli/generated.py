@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import asyncclick as click
@@ -36,7 +37,8 @@ SHOWN_ONCE = ("password", "token", "secret")
 
 
 class OperationCommand(click.Command):
-    """One operation of the registry as a command."""
+    """One operation of the registry as a command. Its flags are made when it is the one that was typed, or looked at:
+    those of all operations would be a quarter of what a command line takes."""
 
     def __init__(self, operation: OperationDescription) -> None:
         @click.pass_obj
@@ -51,8 +53,13 @@ class OperationCommand(click.Command):
             operation.words[-1],
             callback=run,
             help=f"{operation.summary.rstrip('.')}.",
-            params=parameters(operation),
         )
+        self._operation = operation
+        del self.params  # click's own, empty: what follows takes its place
+
+    @cached_property
+    def params(self) -> list[click.Parameter]:  # type: ignore[override]  # click's is an attribute, as this becomes one
+        return parameters(self._operation)
 
 
 async def _carry_out(session: Session, operation: OperationDescription, given: dict[str, Any]) -> None:
