@@ -18,9 +18,10 @@ DROPPED_WITHIN = 180.0
 
 
 async def test_those_who_never_read_are_dropped_and_everybody_else_misses_nothing() -> None:
-    async with disturbed_crowd() as (everybody, disturbance):
+    async with disturbed_crowd() as (api, everybody, disturbance):
         assert disturbance.growth <= GROWTH_MIB
         with trio.fail_after(DROPPED_WITHIN):
+            await everybody.flood_until_dropped(api)
             async with trio.open_nursery() as nursery:
                 for stream in everybody.sleepers:
                     nursery.start_soon(ended, stream)

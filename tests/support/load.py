@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import trio
 
 from tests.support.deployment import Api, Deployment, open_deployment
@@ -88,6 +89,21 @@ class Load:
         for number in numbers:
             await api.insist("PATCH", f"/projects/{self.project}", {"name": f"flood-{number}-{'x' * 80}"})
 
+    async def flood_until_dropped(self, api: Api) -> None:
+        """Changes go on until those who never read are streams no more: what the kernel holds for them is its own
+        decision, and what is sent is the less, the more changes go out together."""
+        first = FLOOD
+        while await self._streams() > READERS:
+            await self.flood(api, range(first, first + AT_ONCE))
+            first += AT_ONCE
+
+    async def _streams(self) -> int:
+        async with httpx.AsyncClient(timeout=30) as http:
+            metrics = await http.get(f"http://127.0.0.1:{self.house.stack.operations_port}/metrics")
+        found = re.search(r"^svc_event_streams (\S+)$", metrics.text, re.MULTILINE)
+        assert found is not None
+        return int(float(found[1]))
+
     async def mark(self, api: Api, first: int) -> float:
         """The 99th percentile of the time from a change to a reader's eyes."""
         self.marks = Marks()
@@ -146,7 +162,7 @@ class Disturbance:
 
 
 @asynccontextmanager
-async def disturbed_crowd() -> AsyncIterator[tuple[Load, Disturbance]]:
+async def disturbed_crowd() -> AsyncIterator[tuple[Api, Load, Disturbance]]:
     """A crowd after a flood that fills the connections of those who never read. Every mark reached every reader."""
     async with (
         open_deployment(nodes=1, seed=111) as house,
@@ -162,4 +178,4 @@ async def disturbed_crowd() -> AsyncIterator[tuple[Load, Disturbance]]:
                 nursery.start_soon(everybody.flood, api, range(first, FLOOD, AT_ONCE))
         await everybody.mark(api, 1_500)  # Those who read have caught up with the flood.
         disturbed = await everybody.mark(api, 2_000)
-        yield everybody, Disturbance(undisturbed, disturbed, resident_mib(pid) - before)
+        yield api, everybody, Disturbance(undisturbed, disturbed, resident_mib(pid) - before)

@@ -9,7 +9,7 @@ from tools.benchmarks import Ratio
 
 
 async def _measure() -> list[Ratio]:
-    async with disturbed_crowd() as (_, found):
+    async with disturbed_crowd() as (_, _, found):
         return [
             Ratio("R11 p99 beside readers who never read : without", found.disturbed, found.undisturbed, "s", 2, False)
         ]
