@@ -76,7 +76,7 @@ async def test_guests_run_on_and_records_become_what_their_host_has(request: pyt
             return len(addresses) == 2 and all(host.routes_to(each["ip"]) for each in addresses)
 
         await until(applied, 60)
-        await until(lambda: answering(client), 180)
+        await until(lambda: answering(client), 180 if guests < 10 else 600)
         addresses = {name: sorted(a["ip"] for a in vm["addresses"]) for name, vm in (await machines(client)).items()}
         processes = {vm["id"]: qemu_of(stack, vm["id"]) for vm in running}
 
