@@ -13,7 +13,9 @@
 from __future__ import annotations
 
 import socket
+from typing import Any, Final
 
+import h2.errors
 import h2.events
 import h11
 import hypercorn.protocol
@@ -22,12 +24,17 @@ import structlog
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import EndBody
+from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import H11SendableEvent
 
 from svc_actors.admission import Admission, Seat
+
+FIRST_REQUEST_SECONDS: Final = 1.0
+"""When the server stops: whoever connected a moment before has a request on its way, and is answered."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.connections")
 
@@ -46,6 +53,7 @@ class ContainedConnection(TCPServer):
     """One accepted connection. The base closes its stream however it ends."""
 
     _seat: Seat | None = None
+    _asked = False
 
     async def run(self) -> None:
         try:
@@ -78,21 +86,62 @@ class ContainedConnection(TCPServer):
             await trio.aclose_forcefully(transport)
 
     async def protocol_send(self, event: Event) -> None:
-        if self._seat is not None and isinstance(event, Updated):
-            if event.idle:
-                self._seat.idle()
-            else:
-                self._seat.busy()
+        if isinstance(event, Updated):
+            self._asked = self._asked or not event.idle
+            if self._seat is not None:
+                if event.idle:
+                    self._seat.idle()
+                else:
+                    self._seat.busy()
         await super().protocol_send(event)
+
+    async def _idle_timeout(self) -> None:
+        with trio.move_on_after(self.config.keep_alive_timeout):
+            await self.context.terminated.wait()
+            if not self._asked:
+                # The request ends this wait.
+                await trio.sleep(FIRST_REQUEST_SECONDS)
+        with trio.CancelScope(shield=True):
+            await self._initiate_server_close()
 
 
 class PatientH2Protocol(H2Protocol):
-    """HTTP/2 that survives data for a stream which has ended on this side."""
+    """HTTP/2 that survives data for a stream which has ended on this side. While the server stops, the first request of
+    a connection is answered, and any other one told that it may be sent again (RFC 9113, section 8.7)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sent = trio.Event()
+
+    async def handle(self, event: Event) -> None:
+        await super().handle(event)
+        if isinstance(event, Closed):
+            self._sent.set()
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        await super().stream_send(event)
+        if isinstance(event, EndBody):
+            # Hypercorn takes an answer for sent as soon as its last byte is, and a server that stops closes the
+            # connection then: before the stream's end.
+            while event.stream_id in self.stream_buffers and not self.closed:
+                await self._sent.wait()
+
+    async def _send_data(self, stream_id: int) -> None:
+        await super()._send_data(stream_id)
+        sent, self._sent = self._sent, trio.Event()
+        sent.set()
 
     async def _handle_events(self, events: list[h2.events.Event]) -> None:
         for event in events:
             if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
                 self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                await self._flush()
+            elif isinstance(event, h2.events.RequestReceived) and self.context.terminated.is_set():
+                if self.keep_alive_requests:
+                    self.connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
+                else:
+                    await self._create_stream(event)
+                    await self.send(Updated(idle=False))
                 await self._flush()
             else:
                 await super()._handle_events([event])
@@ -146,5 +195,5 @@ def _is_devious(request: h11.Request) -> bool:
 def install() -> None:
     """Have Hypercorn use these for every connection of the process. Repeating it changes nothing."""
     hypercorn.trio.run.TCPServer = ContainedConnection  # type: ignore[attr-defined]
-    hypercorn.protocol.H2Protocol = PatientH2Protocol  # type: ignore[attr-defined]
+    hypercorn.protocol.H2Protocol = PatientH2Protocol  # type: ignore[attr-defined, assignment]
     hypercorn.protocol.H11Protocol = StrictH11Protocol  # type: ignore[attr-defined]

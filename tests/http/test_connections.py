@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import h2.config
 import h2.connection
+import h2.errors
 import h2.events
 import httpx
 import pytest
 import trio
+import trio.testing
 from hypercorn.config import Config
 from hypercorn.trio import serve
 from quart_trio import QuartTrio
@@ -30,21 +33,34 @@ READER = {"Authorization": "Bearer customer,read"}
 class Client:
     stream: trio.SocketStream
     connection: h2.connection.H2Connection
+    stop: trio.Event
+    """Has the server stop."""
+    answer: trio.Event
+    """Until then, it answers nothing at /slow."""
     seen: list[h2.events.Event] = field(default_factory=list)
 
     async def send(self) -> None:
         await self.stream.send_all(self.connection.data_to_send())
 
+    async def ask(self, path: str = "/") -> int:
+        stream_id = self.connection.get_next_available_stream_id()
+        self.connection.send_headers(stream_id, self.headers("GET", path), end_stream=True)
+        await self.send()
+        return stream_id
+
     async def until_ended(self, stream_id: int) -> None:
+        await self.until(lambda e: isinstance(e, h2.events.StreamEnded) and e.stream_id == stream_id)
+
+    async def until(self, came: Callable[[h2.events.Event], bool]) -> None:
         with trio.fail_after(60):
-            while not any(isinstance(e, h2.events.StreamEnded) and e.stream_id == stream_id for e in self.seen):
+            while not any(came(event) for event in self.seen):
                 data = await self.stream.receive_some()
                 assert data, "the server closed the connection"
                 self.seen += self.connection.receive_data(data)
                 await self.send()
 
-    def headers(self, method: str) -> list[tuple[str, str]]:
-        return [(":method", method), (":path", "/"), (":scheme", "http"), (":authority", "test")]
+    def headers(self, method: str, path: str = "/") -> list[tuple[str, str]]:
+        return [(":method", method), (":path", path), (":scheme", "http"), (":authority", "test")]
 
 
 @asynccontextmanager
@@ -56,13 +72,21 @@ async def http2_client() -> AsyncIterator[Client]:
     async def root() -> str:
         return "here"
 
+    stop, answer = trio.Event(), trio.Event()
+
+    @app.get("/slow")
+    async def slow() -> str:
+        await answer.wait()
+        return "here"
+
     config = Config()
     config.bind = ["127.0.0.1:0"]
     async with trio.open_nursery() as nursery:
-        (url,) = await nursery.start(serve, app, config)
+        (url,) = await nursery.start(partial(serve, app, config, shutdown_trigger=stop.wait))
         stream = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
         async with stream:
-            client = Client(stream, h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8")))
+            connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+            client = Client(stream, connection, stop, answer)
             client.connection.initiate_connection()
             await client.send()
             yield client
@@ -77,10 +101,31 @@ async def test_data_for_a_stream_that_was_answered_already_harms_nobody() -> Non
         await client.until_ended(refused)
         client.connection.send_data(refused, b"x" * 1000)
         await client.send()
-        later = client.connection.get_next_available_stream_id()
-        client.connection.send_headers(later, client.headers("GET"), end_stream=True)
-        await client.send()
-        await client.until_ended(later)
+        await client.until_ended(await client.ask())
+
+
+async def test_while_the_server_stops_the_first_request_of_a_connection_is_answered() -> None:
+    async with http2_client() as client:
+        client.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+        await client.until_ended(await client.ask())
+
+
+async def test_while_the_server_stops_a_later_request_may_be_sent_again_elsewhere() -> None:
+    def refused(event: h2.events.Event) -> bool:
+        return isinstance(event, h2.events.StreamReset) and event.error_code is h2.errors.ErrorCodes.REFUSED_STREAM
+
+    async with http2_client() as client:
+        first = await client.ask("/slow")
+        await trio.testing.wait_all_tasks_blocked()
+        client.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await client.ask()
+        await client.until(refused)
+        client.answer.set()
+
+        await client.until_ended(first)
 
 
 async def test_a_defect_in_one_connection_ends_no_other(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:

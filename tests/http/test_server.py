@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import trio
+import trio.testing
 
 from svc_actors.errors import unavailable
 from svc_actors.store import Database
@@ -74,6 +75,17 @@ async def test_an_upload_of_any_size_passes_chunk_by_chunk(server: Served) -> No
             "/toys/ball/file", content=chunks(), headers={"Content-Type": "application/octet-stream"}, timeout=60
         )
     assert answer.json() == {"bytes": 32_000_000}
+
+
+async def test_who_connected_a_moment_before_the_stop_is_answered(server: Served) -> None:
+    tcp = await trio.open_tcp_stream("localhost", server.port)
+    async with trio.SSLStream(tcp, server.trust, server_hostname="localhost", https_compatible=True) as stream:
+        await stream.do_handshake()
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all(b"GET /api/v1/toys/ball HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert (await stream.receive_some(4096)).startswith(b"HTTP/1.1 401 ")
 
 
 async def test_stopping_closes_connections_that_are_merely_kept(server: Served) -> None:
