@@ -129,21 +129,7 @@ async def test_a_verdict_is_kept_until_the_device_changes_hands(stand_in: StandI
     assert stand_in.runs() == 2
 
 
-# The real device, put into each state in turn
-
-
-@contextmanager
-def device_closed() -> Iterator[None]:
-    """As the kernel makes it: root's alone."""
-    with _owned(0, 0, 0o600):
-        yield
-
-
-@contextmanager
-def device_open() -> Iterator[None]:
-    """As udev leaves it: QEMU's group may use it."""
-    with _owned(0, qemu_user().gid, 0o660):
-        yield
+# The kernel's own device, put into each state in turn, whatever this machine has under its name
 
 
 @contextmanager
@@ -160,38 +146,39 @@ def device_absent() -> Iterator[None]:
 
 
 @contextmanager
-def device_broken() -> Iterator[None]:
-    """It opens, and no guest ever runs on it: another kind of device under its name."""
-    with device_broken_and_closed(), device_open():
-        yield
-
-
-@contextmanager
-def device_broken_and_closed() -> Iterator[None]:
-    """As tools/install leaves one where no udev runs."""
+def _device(number: int, gid: int, mode: int) -> Iterator[None]:
     with device_absent():
-        os.mknod(DEVICE, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        os.mknod(DEVICE, stat.S_IFCHR | 0o600, number)
+        os.chown(DEVICE, 0, gid)
+        DEVICE.chmod(mode)
         try:
             yield
         finally:
             DEVICE.unlink()
 
 
-@contextmanager
-def _owned(uid: int, gid: int, mode: int) -> Iterator[None]:
-    made = not DEVICE.exists()
-    if made:
-        os.mknod(DEVICE, stat.S_IFCHR | 0o600, os.makedev(10, 232))
-    before = DEVICE.stat()
-    os.chown(DEVICE, uid, gid)
-    DEVICE.chmod(mode)
-    try:
-        yield
-    finally:
-        os.chown(DEVICE, before.st_uid, before.st_gid)
-        DEVICE.chmod(stat.S_IMODE(before.st_mode))
-        if made:
-            DEVICE.unlink()
+KVM = os.makedev(10, 232)
+OTHER = os.makedev(1, 3)
+"""It opens, and no guest ever runs on it."""
+
+
+def device_closed() -> AbstractContextManager[None]:
+    """As the kernel makes it: root's alone."""
+    return _device(KVM, 0, 0o600)
+
+
+def device_open() -> AbstractContextManager[None]:
+    """As udev leaves it: QEMU's group may use it."""
+    return _device(KVM, qemu_user().gid, 0o660)
+
+
+def device_broken() -> AbstractContextManager[None]:
+    return _device(OTHER, qemu_user().gid, 0o660)
+
+
+def device_broken_and_closed() -> AbstractContextManager[None]:
+    """As tools/install leaves one where no udev runs."""
+    return _device(OTHER, 0, 0o600)
 
 
 @pytest.mark.parametrize(
