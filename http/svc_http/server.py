@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
@@ -46,12 +46,24 @@ _OPERATORS = 64
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.server")
 
 
+class Keeping(Protocol):
+    """Who keeps a listening socket while the service is restarted."""
+
+    def bind(self, address: str) -> str:
+        """What to listen on for this address: itself, or the socket that was kept."""
+        ...
+
+    def keep(self, listener: socket.socket) -> None: ...
+
+
 async def serve_https(
     app: App,
     bind: str,
     certificates: Certificates,
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    *,
+    kept: Keeping | None = None,
 ) -> None:
     """Serve on `bind`, an address and port, until `shutdown` is set. Started with the URLs listened on (the port is
     real when 0 was asked for)."""
@@ -62,7 +74,7 @@ async def serve_https(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(app.streams.run)
-        await serve_tls(app, bind, certificates, stopped, task_status)
+        await serve_tls(app, bind, certificates, stopped, task_status, kept=kept)
         nursery.cancel_scope.cancel()
 
 
@@ -72,10 +84,12 @@ async def serve_tls(
     certificates: Certificates,
     stopped: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    *,
+    kept: Keeping | None = None,
 ) -> None:
     """As `serve_https`, an application without event streams, until `stopped` returns."""
     connections.install()
-    server = _HttpsConfig(certificates)
+    server = _HttpsConfig(certificates, kept)
     server.admission = of_clients()
     server.bind = [bind]
     await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
@@ -184,9 +198,21 @@ class _LocalConfig(_ServerConfig):
 
 
 class _HttpsConfig(_NetworkConfig):
-    def __init__(self, certificates: Certificates) -> None:
+    def __init__(self, certificates: Certificates, kept: Keeping | None) -> None:
         super().__init__()
         self._certificates = certificates
+        self._kept = kept
+
+    def create_sockets(self) -> Sockets:
+        if self._kept is None:
+            return super().create_sockets()
+        self.bind = [self._kept.bind(address) for address in self.bind]
+        sockets = super().create_sockets()
+        for listener in sockets.secure_sockets:
+            # Hypercorn does it later; what is kept has to listen already.
+            listener.listen(self.backlog)
+            self._kept.keep(listener)
+        return sockets
 
     @property
     def ssl_enabled(self) -> bool:

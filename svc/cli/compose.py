@@ -23,6 +23,7 @@ from svc.cli.disk import disk_guard, guarded
 from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
 from svc.cli.public_certificate import serve_challenges, tell_of_certificates
+from svc.cli.supervisor import KeptListener
 from svc.cli.traces import open_tracing
 from svc.controller import certificate as public_certificate
 from svc.controller.catalogue import controller_registry
@@ -70,6 +71,7 @@ class RunningController:
 @asynccontextmanager
 async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[RunningController]:
     """A controller that serves for the length of the block."""
+    listener = KeptListener(environ, "api")
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     if (config.data_dir / UNFINISHED).exists():
         raise DatabaseStartError(f"A restore to {config.data_dir} was interrupted: empty the folder and restore again.")
@@ -116,7 +118,14 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
             checks["disk"] = disk.check
         async with background_nursery() as watching, trio.open_nursery() as listeners:
             await listeners.start(
-                partial(serve_https, app, f"{config.bind_host}:{config.api_port}", certificates, stop)
+                partial(
+                    serve_https,
+                    app,
+                    f"{config.bind_host}:{config.api_port}",
+                    certificates,
+                    stop,
+                    kept=listener,
+                )
             )
             watching.start_soon(lag.run)
             watching.start_soon(

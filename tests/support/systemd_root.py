@@ -86,6 +86,20 @@ class SystemdRoot:
                 time.sleep(0.2)
         raise last
 
+    @contextmanager
+    def visited(self, url: str, *options: str) -> Iterator[list[int]]:
+        """One visit after another for the length of the block; then there are curl's exit statuses of all of them."""
+        script = 'while [ ! -e /run/visited ]; do curl -s -o /dev/null --max-time 60 "$@"; echo $?; done'
+        command = [*self.enter, "sh", "-c", script, "sh", *options, url]
+        statuses: list[int] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as visits:
+            try:
+                yield statuses
+            finally:
+                self.run("touch", "/run/visited")
+                statuses += map(int, visits.communicate(timeout=90)[0].split())
+                self.run("rm", "/run/visited")
+
 
 @contextmanager
 def systemd_root(folder: Path, packages: str) -> Iterator[SystemdRoot]:

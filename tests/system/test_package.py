@@ -61,6 +61,23 @@ def test_a_killed_controller_is_back_with_its_data(host: SystemdRoot) -> None:
     assert host.run("cat", AUTHORITY) == authority
 
 
+def test_who_comes_while_it_is_restarted_waits_and_is_refused_by_nobody(host: SystemdRoot) -> None:
+    url = "https://127.0.0.1:8443/api/v1/openapi.json"
+
+    with host.visited(url, "--cacert", AUTHORITY) as restarted:
+        host.run("systemctl", "restart", UNIT)
+        host.until(*HEALTHY)
+    with host.visited(url, "--cacert", AUTHORITY) as killed:
+        host.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", UNIT)
+        host.until("sh", "-c", f"[ $(systemctl show --property NRestarts --value {UNIT}) -ge 1 ]")
+        host.until(*HEALTHY)
+
+    assert set(restarted) == {0}
+    assert 0 in killed
+    # 7: nobody listened. A visit that was being answered ended with the process.
+    assert 7 not in killed
+
+
 def test_a_half_unpacked_release_is_not_started_and_installing_again_mends_it(host: SystemdRoot) -> None:
     """A power cut while dpkg unpacks: every process but the first ends."""
     authority = host.run("cat", AUTHORITY)

@@ -18,7 +18,7 @@ import trio
 
 from svc.cli.failures import Exit, Failure
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
-from svc.cli.supervisor import tell_supervisor
+from svc.cli.supervisor import KeptListener, tell_supervisor
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -49,6 +49,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
 
     configure()
     raise_descriptor_limit()
+    kept = KeptListener(os.environ, "web")
     app = Web(socket)
     self_signed = TlsFiles(tls / "certificate.pem", tls / "key.pem")
     shown = tls / SHOWN_CERTIFICATE
@@ -57,7 +58,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as watching:
             async with trio.open_nursery() as listener:
-                await listener.start(partial(serve_tls, app, f"{bind}:{port}", certificates, stop.wait))
+                await listener.start(partial(serve_tls, app, f"{bind}:{port}", certificates, stop.wait, kept=kept))
                 watching.start_soon(certificates.watch, _tell)
                 tell_supervisor(os.environ, "READY=1")
                 log.info("web.started", port=port)

@@ -252,6 +252,20 @@ def test_a_killed_core_is_back_and_neither_web_nor_what_serves_ended(server: Sys
     assert [show(server, unit, "MainPID") for unit in (WEB, KNOT)] == before
 
 
+def test_who_comes_while_the_web_tier_is_restarted_waits_and_is_refused_by_nobody(server: SystemdRoot) -> None:
+    with server.visited("https://127.0.0.1:7443/api/v1/openapi.json", "--insecure") as restarted:
+        server.run("systemctl", "restart", WEB)
+        server.until(*DOCUMENT)
+    with server.visited("https://127.0.0.1:7443/api/v1/openapi.json", "--insecure") as killed:
+        server.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", WEB)
+        server.until("sh", "-c", f"[ $(systemctl show --property NRestarts --value {WEB}) -ge 1 ]")
+        server.until(*DOCUMENT)
+
+    assert set(restarted) == {0}
+    assert 0 in killed
+    assert 7 not in killed
+
+
 def test_a_removed_panel_leaves_its_data_and_no_process(server: SystemdRoot) -> None:
     server.run("dpkg", "--remove", "svc-panel")
 
