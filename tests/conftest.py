@@ -84,10 +84,29 @@ class Cluster:
     """The PostgreSQL of this test process, and the databases that earlier tests are done with."""
 
     url: str
+    administration: Database
+    """On one connection as a superuser, who alone may end what autovacuum does in a database that is dropped."""
+    token: trio.lowlevel.TrioToken
+    """Of the Trio that the connection belongs to."""
     finished: list[str] = field(default_factory=list)
 
     def url_of(self, database: str) -> str:
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
+
+    def fresh_database(self, template: str) -> str:
+        """A copy of a template; its URL, for the role that the service runs as."""
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        trio.from_thread.run(self._copy, template, name, trio_token=self.token)
+        return self.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
+
+    async def _copy(self, template: str, name: str) -> None:
+        # The last test's database waits for one more test: PostgreSQL would wait for its sessions to end.
+        while len(self.finished) > 1:
+            await self.administration.execute(f"DROP DATABASE {self.finished.pop(0)} WITH (FORCE)")
+        await self.administration.execute(
+            f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {template} STRATEGY file_copy"
+        )
+        self.finished.append(name)
 
 
 @pytest.fixture(scope="session")
@@ -101,19 +120,19 @@ def database_cluster() -> Iterator[Cluster]:
 
     async def serve() -> None:
         async with embedded(folder / "postgresql", settings=_SETTINGS) as url:
-            cluster = Cluster(url)
-            for name, components in _TEMPLATES.items():
-                async with Database.open(url, size=1) as database:
-                    await database.execute(f"CREATE DATABASE {name}")
-                async with Database.open(cluster.url_of(name), size=1) as template:
-                    await migrate(template, known_migrations(components))
-                    await grant_service(template, SERVICE_ROLE)
-                    # Tests make tables of their own.
-                    await template.execute(f"GRANT CREATE ON SCHEMA public TO {SERVICE_ROLE}")
-            asked = trio.Event()
-            stop.append((trio.lowlevel.current_trio_token(), asked))
-            started.put(cluster)
-            await asked.wait()
+            async with Database.open(url.replace(f"//{OWNER_ROLE}@", "//postgres@", 1), size=1) as administration:
+                cluster = Cluster(url, administration, trio.lowlevel.current_trio_token())
+                for name, components in _TEMPLATES.items():
+                    await administration.execute(f"CREATE DATABASE {name} OWNER {OWNER_ROLE}")
+                    async with Database.open(cluster.url_of(name), size=1) as template:
+                        await migrate(template, known_migrations(components))
+                        await grant_service(template, SERVICE_ROLE)
+                        # Tests make tables of their own.
+                        await template.execute(f"GRANT CREATE ON SCHEMA public TO {SERVICE_ROLE}")
+                asked = trio.Event()
+                stop.append((cluster.token, asked))
+                started.put(cluster)
+                await asked.wait()
 
     def run() -> None:
         try:
@@ -143,31 +162,15 @@ background opens as many as there may be, and each compiles every statement anew
 
 
 @pytest.fixture
-async def database_url(database_cluster: Cluster) -> str:
+def database_url(database_cluster: Cluster) -> str:
     """The URL of a fresh database with the controller's migrations applied, for the role that the service runs as."""
-    return await _fresh_database(database_cluster, "svc_template")
+    return database_cluster.fresh_database("svc_template")
 
 
 @pytest.fixture
-async def panel_database_url(database_cluster: Cluster) -> str:
+def panel_database_url(database_cluster: Cluster) -> str:
     """As `database_url`, of the panel."""
-    return await _fresh_database(database_cluster, "svc_panel_template")
-
-
-async def _fresh_database(cluster: Cluster, template: str) -> str:
-    name = f"test_{os.getpid()}_{next(_numbers)}"
-    finished = cluster.finished
-    # A superuser, who alone may end what autovacuum does in a database that is dropped.
-    superuser = cluster.url.replace(f"//{OWNER_ROLE}@", "//postgres@", 1)
-    async with Database.open(superuser, size=1) as administration:
-        # The last test's database waits for one more test: PostgreSQL would wait for its sessions to end.
-        while len(finished) > 1:
-            await administration.execute(f"DROP DATABASE {finished.pop(0)} WITH (FORCE)")
-        await administration.execute(
-            f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {template} STRATEGY file_copy"
-        )
-    finished.append(name)
-    return cluster.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
+    return database_cluster.fresh_database("svc_panel_template")
 
 
 @pytest.fixture
