@@ -77,13 +77,14 @@ class Whmcs:
     async def settled(self, service: str = "4711") -> dict[str, Any]:
         """The service once its machine is what its state says, and its node says what that is."""
         with trio.fail_after(60):
-            while True:
-                found: dict[str, Any] = (
-                    await self.house.ok("service", "find", service, "--integration", "whmcs", "-o", "json")
-                ).json
-                if found["settled"] and (found["machine"] or {}).get("status") != "unknown":
-                    return found
-                await trio.sleep(0.05)  # the controller's own work
+            async with Client.open(self.house.profile) as client:
+                while True:
+                    found: dict[str, Any] = await client.call(
+                        "GET", f"/provision/by-ref/{service}", query={"integration": "whmcs"}
+                    )
+                    if found["settled"] and (found["machine"] or {}).get("status") != "unknown":
+                        return found
+                    await trio.sleep(0.05)  # the controller's own work
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,10 +21,16 @@ from asyncpg import PostgresError
 
 from svc_actors.store import Component, Database, Migration, known_migrations, migrate
 from tests.conftest import Cluster
-from tools.statements import PACKAGES, statements_of
+from tools.statements import PACKAGES, Statements, statements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = json.loads((Path(__file__).parent / "release_before.json").read_text())
+
+
+@cache
+def of_this_tree() -> Statements:
+    """Its sources are parsed once a process."""
+    return statements_of(ROOT)
 
 
 def every_migration() -> list[Migration]:
@@ -85,7 +92,7 @@ async def test_a_migration_that_takes_away_what_the_release_before_uses_is_found
 
 async def test_the_statements_of_a_tree_are_found_and_the_server_understands_them(database_cluster: Cluster) -> None:
     """Some of what is found only looks like SQL, and some SQL is put together elsewhere: both must stay little."""
-    found = statements_of(ROOT)
+    found = of_this_tree()
 
     async with database_at(database_cluster, every_migration()) as database:
         wrong = await refused(database, found.known)
@@ -131,7 +138,7 @@ def test_a_release_writes_down_what_it_asks_of_its_database_and_is_tagged(reposi
         component.value: max(each.number for each in every_migration() if each.component is component)
         for component in Component
     }
-    assert set(written["statements"]) == statements_of(ROOT).known
+    assert set(written["statements"]) == of_this_tree().known
     assert git(repository, "status", "--porcelain") == ""
     assert git(repository, "describe").strip() == "v0.1.0"
     assert again.returncode == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from svc.registry.operation import Operation
 from svc.registry.parameters import path_parameters
-from tests.support.request_bodies import IdOf, request_body
+from tests.support.request_bodies import IdOf, request_body, schema_of
 
 TEXTS: Mapping[str, str] = {
     "option": "-oProxyCommand=id",
@@ -32,7 +32,7 @@ Schema = Mapping[str, Any]
 
 def bad_bodies(operation: Operation[Any, Any, Any], id_of: IdOf, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The name of a text and the body in which `text` stands for it; everything else is as the model wants it."""
-    schema = operation.request.model_json_schema()
+    schema = schema_of(operation.request)
     models = schema.get("$defs", {})
     good = request_body(operation, id_of)
     in_path = path_parameters(operation.route.path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import find, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from svc.registry.operation import Operation
 from svc.registry.parameters import path_parameters
@@ -41,9 +42,19 @@ IdOf = Callable[[str], str | None]
 """An object's id by the name of a field, as `site_id`; None where the test has none of that kind."""
 
 
+_schemas: dict[type[BaseModel], Mapping[str, Any]] = {}
+
+
+def schema_of(model: type[BaseModel]) -> Mapping[str, Any]:
+    """Its JSON schema, made once a process: some tests ask for that of every operation, time and again."""
+    if model not in _schemas:
+        _schemas[model] = model.model_json_schema()
+    return _schemas[model]
+
+
 def request_body(operation: Operation[Any, Any, Any], id_of: IdOf) -> dict[str, Any]:
     """The fields that have to be given, beside those of the path; those for an id also where it may be left out."""
-    schema = operation.request.model_json_schema()
+    schema = schema_of(operation.request)
     in_path = path_parameters(operation.route.path)
     body = {}
     for name, member in schema.get("properties", {}).items():
