@@ -12,7 +12,7 @@ from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
 from svc_actors.store import Database
 from tests.support.callers import ADMINISTRATOR
-from tests.support.large import Size, fill
+from tests.support.large import Size, fill, indexes_later
 
 SIZE = Size(machines=2_500, nodes=60, projects=20, tasks=1, audited=2)
 """Machines and tasks of several days, audit entries of two blocks, and nodes of which some are away."""
@@ -38,7 +38,8 @@ async def long(database: Database, database_url: str) -> Database:
     """Long lists with gaps: machines deleted, tasks removed and not ended."""
     async with Database.open(database_url.replace("//svc@", "//svc_owner@"), size=1) as owner:
         await owner.execute("ALTER TABLE audit ALTER id RESTART WITH 14000")
-        await fill(owner, SIZE)
+        async with indexes_later(owner):
+            await fill(owner, SIZE)
         await owner.execute("UPDATE vms SET deleted_at = now() WHERE substr(name, 4)::integer % 7 = 0")
         await owner.execute("UPDATE vms SET status = 'stopping' WHERE status = 'stopped' AND vcpus > 2")
         await owner.execute("DELETE FROM tasks WHERE op = 'vm.start' AND created_at > now() - interval '1 day'")

@@ -27,7 +27,9 @@ def parent(sampled: bool) -> str:
 
 @pytest.mark.parametrize("caller_samples", [True, False])
 def test_a_part_of_the_traces_is_kept_whatever_callers_ask_for(caller_samples: bool) -> None:
-    began = [tracer(0.25).begin("a", Kind.SERVER, {}, caller=parent(caller_samples)) for _ in range(1000)]
+    its = tracer(0.25)
+
+    began = [its.begin("a", Kind.SERVER, {}, caller=parent(caller_samples)) for _ in range(1000)]
 
     kept = sum(span.sampled for span in began)
 
