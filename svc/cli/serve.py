@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 
 import asyncclick as click
 import structlog
@@ -18,30 +17,15 @@ import trio
 
 from svc.cli.compose import open_controller
 from svc.cli.controller_options import CONTEXT, controller_options
-from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.garbage import GarbageCollection
 from svc.cli.output import say
+from svc.cli.starting import told_plainly
 from svc.cli.supervisor import tell_supervisor
 from svc.controller.config import ControllerConfig
 from svc_actors.admission import raise_descriptor_limit
-from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
 from svc_http.metrics import Figure
 
 log = structlog.get_logger("svc.serve")
-
-
-@asynccontextmanager
-async def told_plainly() -> AsyncIterator[None]:
-    """Tell why the service cannot start, or had to stop, in a line: who starts it can mend that, and needs no trace."""
-    try:
-        yield
-    except Exception as error:
-        cause = first_cause(error)
-        if isinstance(cause, AnotherServiceError | DatabaseInUseError):
-            raise Failure(Exit.CONFLICT, str(cause)) from error
-        if isinstance(cause, DatabaseStartError | MigrationError):
-            raise Failure(Exit.FAILED, str(cause)) from error
-        raise
 
 
 @click.group()

@@ -22,11 +22,11 @@ from tests.support.panel import open_panel
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_its_registry_loads_nothing_of_the_controller() -> None:
+def test_neither_its_registry_nor_its_core_loads_anything_of_the_controller() -> None:
     program = """
 import sys
 from typing import Any, cast
-import svc.panel.catalogue, svc_http.app
+import svc.panel.catalogue, svc_http.app, svc.cli.panel.core
 svc.panel.catalogue.panel_registry()
 print([name for name in sys.modules if name.startswith(("svc.controller", "svc_actors.controller", "svc_nodeagent"))])
 """

@@ -24,7 +24,7 @@ from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
 from svc.cli.panel.options import CONTEXT, panel_options
 from svc.cli.panel.server import this_server
-from svc.cli.serve import told_plainly
+from svc.cli.starting import told_plainly
 from svc.cli.supervisor import tell_supervisor
 from svc.identity.authenticate import Authentication
 from svc.panel.catalogue import panel_registry

@@ -1,0 +1,23 @@
+"""Why a service cannot start, told to who starts it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from svc.cli.failures import Exit, Failure, first_cause
+from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
+
+
+@asynccontextmanager
+async def told_plainly() -> AsyncIterator[None]:
+    """Tell why the service cannot start, or had to stop, in a line: who starts it can mend that, and needs no trace."""
+    try:
+        yield
+    except Exception as error:
+        cause = first_cause(error)
+        if isinstance(cause, AnotherServiceError | DatabaseInUseError):
+            raise Failure(Exit.CONFLICT, str(cause)) from error
+        if isinstance(cause, DatabaseStartError | MigrationError):
+            raise Failure(Exit.FAILED, str(cause)) from error
+        raise
