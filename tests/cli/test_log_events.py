@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +14,7 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 NAME = re.compile(r"[a-z]+(_[a-z]+)*\.[a-z]+(_[a-z]+)*")
 
 
+@cache
 def modules_by_event() -> dict[str, set[str]]:
     """Every event that is logged through structlog, or rendered as one, with the modules that do."""
     found = defaultdict(set)

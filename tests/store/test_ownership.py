@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,7 @@ def writes_of(module: str, source: str) -> Iterator[Write]:
             yield Write(module, line, table, columns, removes=verb == "DELETE FROM")
 
 
+@cache
 def writes() -> list[Write]:
     found: list[Write] = []
     for package in PACKAGES:
