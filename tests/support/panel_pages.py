@@ -125,7 +125,8 @@ def pages_tier() -> Iterator[PagesTier]:
             web = subprocess.Popen(tier, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=telling)
             playwright = thread.submit(lambda: sync_playwright().start()).result()
             try:
-                assert notify.recv(4096) == b"READY=1", (folder / "web.log").read_text()
+                while (told := notify.recv(4096)) != b"READY=1":
+                    assert told.startswith(b"FDSTORE=1\n"), (folder / "web.log").read_text()
                 chromium = thread.submit(_launched, playwright, folder, web.pid).result()
                 yield PagesTier(f"https://localhost:{port}", folder / "core.sock", chromium, thread)
                 thread.submit(chromium.close).result()
