@@ -16,7 +16,8 @@ from svc.controller.config import ControllerConfig
 from svc.registry.operation import Operation
 from svc.registry.principal import Access
 from svc_actors.store import Database
-from tests.support.identity import PASSWORD, Client, IdentityHarness, open_identity
+from tests.support.harness import PASSWORD, Client
+from tests.support.identity import IdentityHarness, open_identity
 
 REGISTRY = controller_registry()
 MUTATING = [operation for operation in REGISTRY if operation.mutates or operation.secret]

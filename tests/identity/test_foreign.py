@@ -11,7 +11,8 @@ import pytest
 from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
-from tests.support.identity import IdentityHarness, open_identity, said
+from tests.support.harness import said
+from tests.support.identity import IdentityHarness, open_identity
 
 CANARY = "canary-of-somebody-else"
 BODIES: dict[str, dict[str, object]] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.identity import PASSWORD, IdentityHarness
+from tests.support.harness import PASSWORD
+from tests.support.identity import IdentityHarness
 
 
 async def test_changes_are_unavailable_while_the_disk_is_full_and_reads_go_on(world: IdentityHarness) -> None:

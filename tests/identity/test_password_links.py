@@ -19,7 +19,8 @@ from svc.identity import password_links
 from svc.identity.password_links import PasswordAsks
 from svc_actors.mail import Delivery, MailKind, NewMail, queue
 from svc_actors.store import Database, Transaction, keep_running
-from tests.support.identity import ORIGIN, PASSWORD, Client, IdentityHarness, open_identity, said
+from tests.support.harness import PASSWORD, Client, said
+from tests.support.identity import ORIGIN, IdentityHarness, open_identity
 from tests.support.smtp import WAIT, MailServer, Received, mail_server
 
 NEW = "Brand-New-Secret-9"

@@ -10,7 +10,8 @@ from svc.identity.events import views_of
 from svc.registry.principal import Principal, Role
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.store import EventKind, NewEvent, append
-from tests.support.identity import PASSWORD, Client, IdentityHarness
+from tests.support.harness import PASSWORD, Client
+from tests.support.identity import IdentityHarness
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJFnOqMCmlwqLxzbqZaClwIBQ0e5nZV1l1nkYIYY2NRL ada@laptop"
 

@@ -10,7 +10,8 @@ import trio
 
 from svc_actors.store import Database
 from tests.support.authenticator import Authenticator, code_given, password_given
-from tests.support.identity import MAIL, PASSWORD, Client, IdentityHarness, open_identity
+from tests.support.harness import PASSWORD, Client
+from tests.support.identity import MAIL, IdentityHarness, open_identity
 
 ADA = "ada@example.org"
 

@@ -7,7 +7,8 @@ import trio
 from svc.controller.setup import ensure_setup_token
 from svc.identity.passwords import Passwords
 from svc_actors.store import Database
-from tests.support.identity import ORIGIN, PASSWORD, IdentityHarness, open_identity, said
+from tests.support.harness import PASSWORD, said
+from tests.support.identity import ORIGIN, IdentityHarness, open_identity
 
 SETUP = {"email": "Root@Example.org", "name": "Root", "password": PASSWORD}
 

@@ -11,7 +11,8 @@ from svc.identity import mail_texts, sign_in_mail
 from svc.identity.settings import Settings
 from svc_actors.mail import queue
 from svc_actors.store import Database
-from tests.support.identity import MAIL, PASSWORD, Client, IdentityHarness, open_identity
+from tests.support.harness import PASSWORD, Client
+from tests.support.identity import MAIL, IdentityHarness, open_identity
 
 EMAIL = "ada@example.org"
 HOME, ELSEWHERE = "192.0.2.1", "198.51.100.7"

@@ -12,7 +12,8 @@ from svc.controller.realm import REALM
 from svc.identity.authenticate import Authentication
 from svc.identity.events import views_of
 from svc.registry.operation import Method, Presentation
-from tests.support.identity import Client, IdentityHarness, said
+from tests.support.harness import Client, said
+from tests.support.identity import IdentityHarness
 
 REFUSAL = "a support session can look, not act"
 ALLOWED = {("POST", "/auth/logout"), ("POST", "/impersonation/end"), ("POST", "/vms/{id}/start")}

@@ -16,7 +16,7 @@ from svc.registry.openapi import document
 from svc.registry.scopes import Scope
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
-from tests.support.identity import PASSWORD
+from tests.support.harness import PASSWORD
 from tests.support.panel import open_panel
 
 ROOT = Path(__file__).resolve().parents[2]

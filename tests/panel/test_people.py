@@ -20,7 +20,8 @@ from svc_actors.panel.jobs import INTERRUPTED, JobRun, JobStatus
 from svc_actors.store import Database
 from tests.panel.jobs.work import ended
 from tests.support.authenticator import Authenticator, code_given
-from tests.support.identity import MAIL, PASSWORD, Client
+from tests.support.harness import PASSWORD, Client
+from tests.support.identity import MAIL
 from tests.support.panel import PanelHarness, open_panel
 
 

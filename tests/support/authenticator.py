@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from svc.identity import second_factor_records, totp
-from tests.support.identity import PASSWORD, Client
+from tests.support.harness import PASSWORD, Client
 
 NOW = 1_790_000_010.0
 """In the middle of a step."""

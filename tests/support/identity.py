@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
-import httpx
 import trio
 from argon2 import PasswordHasher
 
@@ -42,12 +41,11 @@ from svc.registry.registry import Registry
 from svc_actors.mail import MailSettings, Outbox, mail_settings
 from svc_actors.mail.queue import Claimed
 from svc_actors.sealing import Sealer
-from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, EventLog
-from svc_http.app import App, create_app
+from svc_http.app import create_app
+from tests.support.harness import PASSWORD, Client, Harness
 
 ORIGIN = "https://controller.test"
-PASSWORD = "Correct-Horse-42"
 MAIL = mail_settings({"SVC_MAIL_HOST": "smtp.example", "SVC_MAIL_SENDER": "svc@example.org"})
 """A relay that nobody asks: what is written to it stays in the queue."""
 AREAS = (
@@ -87,44 +85,6 @@ class CheapPasswords(Passwords):
         return stored == f"cheap:{password}"
 
 
-@dataclass
-class Client:
-    """A browser (it keeps cookies, and sends what the pages send) or a program with a token."""
-
-    http: httpx.AsyncClient
-    headers: dict[str, str]
-
-    async def call(
-        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
-        return await self.http.request(method, "/api/v1" + path, json=body, headers={**self.headers, **(headers or {})})
-
-    async def get(self, path: str) -> httpx.Response:
-        return await self.call("GET", path)
-
-    async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
-        return await self.call("POST", path, {} if body is None else body, headers=headers)
-
-    async def patch(self, path: str, body: Any) -> httpx.Response:
-        return await self.call("PATCH", path, body)
-
-    async def delete(self, path: str, body: Any = None) -> httpx.Response:
-        return await self.call("DELETE", path, body)
-
-    @property
-    def cookie(self) -> str | None:
-        return self.http.cookies.get("svcvm_session")
-
-
-def said(answer: httpx.Response) -> dict[str, Any]:
-    """The error that was answered, without what is different each time."""
-    error = dict(answer.json()["error"])
-    details = {
-        name: value for name, value in (error["details"] or {}).items() if name not in ("request_id", "retry_after")
-    }
-    return error | {"details": details}
-
-
 @dataclass(frozen=True)
 class WrittenMail:
     """A mail that waits in the queue."""
@@ -142,33 +102,13 @@ class WrittenMail:
 
 
 @dataclass
-class IdentityHarness:
-    app: App
-    services: Controller
+class IdentityHarness(Harness[Controller]):
     registry: Registry[Controller]
     nursery: trio.Nursery
-    clients: list[httpx.AsyncClient] = field(default_factory=list)
-
-    @property
-    def database(self) -> Database:
-        return self.services.database
-
-    def browser(self, address: str = "192.0.2.1") -> Client:
-        return Client(self._http(address), {"Origin": ORIGIN, "X-Service-Request": "1"})
-
-    def program(self, token: str, address: str = "192.0.2.2") -> Client:
-        return Client(self._http(address), {"Authorization": f"Bearer {token}"})
 
     async def person(self, email: str, role: str = "customer", *, password: str = PASSWORD) -> UUID:
         """A person, straight into the database; customers with a project of their own."""
-        stored = await self.services.passwords.hash(password)
-        user_id: UUID = await self.database.fetchval(
-            "INSERT INTO users (email, name, role, password_hash) VALUES ($1, $2, $3, $4) RETURNING id",
-            email,
-            email.partition("@")[0].title(),
-            role,
-            stored,
-        )
+        user_id = await super().person(email, role, password=password)
         if role == "customer":
             await self.database.execute(
                 """
@@ -180,25 +120,11 @@ class IdentityHarness:
             )
         return user_id
 
-    async def token(self, user_id: UUID, scopes: Iterable[str] = ("admin",)) -> str:
-        token = new_secret(REALM.token_prefix)
-        await self.database.execute(
-            "INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes) VALUES ($1, $2, $3, 'test', $4)",
-            fingerprint(token),
-            token[-4:],
-            user_id,
-            list(scopes),
-        )
-        return token
-
     async def signed_in(self, email: str, *, password: str = PASSWORD, address: str = "192.0.2.1") -> Client:
         client = self.browser(address)
         answer = await client.post("/auth/login", {"email": email, "password": password})
         assert answer.status_code == 200, answer.text
         return client
-
-    async def audit(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self.database.fetch("SELECT * FROM audit ORDER BY id")]
 
     async def mails(self) -> list[WrittenMail]:
         """The mails that wait, in the order in which they were written."""
@@ -208,12 +134,6 @@ class IdentityHarness:
             content = self.services.outbox.content(Claimed(row["id"], row["recipient"], row["content"]))
             found.append(WrittenMail(row["recipient"], message_from_bytes(content, policy=policy.default)))
         return found
-
-    def _http(self, address: str) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=cast(Any, self.app), client=(address, 40000), raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url=ORIGIN)
-        self.clients.append(client)
-        return client
 
 
 @cache
@@ -250,10 +170,9 @@ async def open_identity(
         else:
             registry = controller_registry()
         app = create_app(registry, services, authenticator=Authentication(database, REALM), origins=(ORIGIN,))
-        world = IdentityHarness(app, services, registry, nursery)
+        world = IdentityHarness(app, services, REALM, ORIGIN, registry, nursery)
         try:
             yield world
         finally:
-            for client in world.clients:
-                await client.aclose()
+            await world.close()
             nursery.cancel_scope.cancel()

@@ -7,10 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, cast
-from uuid import UUID
-
-import httpx
 
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
@@ -19,18 +15,17 @@ from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
-from svc.registry.realm import Realm
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
-from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
-from svc_http.app import App, create_app
+from svc_http.app import create_app
 from tests.support.dns import RecordedDelegations, RecordedNameServer
-from tests.support.identity import PASSWORD, CheapPasswords, Client
+from tests.support.harness import Client, Harness
+from tests.support.identity import CheapPasswords
 from tests.support.panel_php import RecordedExtensions, RecordedPhp
 from tests.support.panel_sftp import RecordedSftp
 from tests.support.panel_sites import RecordedAccounts
@@ -112,60 +107,14 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
 
 
 @dataclass
-class PanelHarness:
-    app: App
-    services: Panel
+class PanelHarness(Harness[Panel]):
     host: Host
-    clients: list[httpx.AsyncClient] = field(default_factory=list)
-
-    @property
-    def database(self) -> Database:
-        return self.services.database
-
-    def browser(self, address: str = "192.0.2.1") -> Client:
-        return Client(self._http(address), {"Origin": ORIGIN, "X-Service-Request": "1"})
-
-    def program(self, token: str, address: str = "192.0.2.2") -> Client:
-        return Client(self._http(address), {"Authorization": f"Bearer {token}"})
-
-    async def person(self, email: str, role: str = "customer", *, password: str = PASSWORD) -> UUID:
-        """A person, straight into the database."""
-        stored = await self.services.passwords.hash(password)
-        user_id: UUID = await self.database.fetchval(
-            "INSERT INTO users (email, name, role, password_hash) VALUES ($1, $2, $3, $4) RETURNING id",
-            email,
-            email.partition("@")[0].title(),
-            role,
-            stored,
-        )
-        return user_id
-
-    async def token(self, user_id: UUID, scopes: tuple[str, ...] = ("admin",)) -> str:
-        realm: Realm = REALM
-        token = new_secret(realm.token_prefix)
-        await self.database.execute(
-            "INSERT INTO api_tokens (token_hash, last_four, user_id, name, scopes) VALUES ($1, $2, $3, 'test', $4)",
-            fingerprint(token),
-            token[-4:],
-            user_id,
-            list(scopes),
-        )
-        return token
 
     async def administrator(self, email: str = "root@example.com") -> Client:
         return self.program(await self.token(await self.person(email, "administrator")))
 
     async def customer(self, email: str = "ada@example.com", scopes: tuple[str, ...] = ("admin",)) -> Client:
         return self.program(await self.token(await self.person(email), scopes))
-
-    async def audit(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self.database.fetch("SELECT * FROM audit ORDER BY id")]
-
-    def _http(self, address: str) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=cast(Any, self.app), client=(address, 40000), raise_app_exceptions=False)
-        client = httpx.AsyncClient(transport=transport, base_url=ORIGIN)
-        self.clients.append(client)
-        return client
 
 
 @asynccontextmanager
@@ -199,9 +148,8 @@ async def open_panel(
     async with services_of as services:
         authentication = Authentication(database, REALM)
         app = create_app(panel_registry(), services, authenticator=authentication, origins=config.origins)
-        world = PanelHarness(app, services, host)
+        world = PanelHarness(app, services, REALM, ORIGIN, host)
         try:
             yield world
         finally:
-            for client in world.clients:
-                await client.aclose()
+            await world.close()

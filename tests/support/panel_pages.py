@@ -28,7 +28,7 @@ from playwright.sync_api import Locator, Page, Playwright, expect, sync_playwrig
 from svc_actors.host.self_signed import keep_self_signed
 from svc_actors.store import Database
 from svc_http.server import serve_local
-from tests.support.identity import PASSWORD
+from tests.support.harness import PASSWORD
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.stack import BIN, free_port
 

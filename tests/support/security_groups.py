@@ -14,7 +14,8 @@ import httpx
 from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
-from tests.support.identity import Client, IdentityHarness, open_identity
+from tests.support.harness import Client
+from tests.support.identity import IdentityHarness, open_identity
 
 HTTPS = {"direction": "ingress", "protocol": "tcp", "port_from": 443}
 

@@ -20,7 +20,7 @@ from svc_actors.panel.backups import Allowed, Backups, ConfigurationRestore, Dat
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row
 from tests.support.site_files import give, site_folder

@@ -22,7 +22,7 @@ from svc_actors.panel.webhooks import Scalar, Subject, WebhookEvent, emit
 from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.store import Database, Record
 from tests.support.certificates import self_signed
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 
 NAME = "hooks.example"

@@ -13,7 +13,7 @@ from svc.registry.parameters import ParameterReader, Parameters
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_PROJECT, MAX_RULES
 from svc_actors.errors import ErrorCode, ServiceError
 from tests.identity.test_support import REFUSAL, inside
-from tests.support.identity import said
+from tests.support.harness import said
 from tests.support.security_groups import HTTPS, SecurityGroupHarness, made, refusal
 
 

@@ -12,7 +12,7 @@ from svc_actors.controller.machines.spec import network_spec
 from svc_actors.controller.networking.addresses import allocate
 from svc_actors.controller.networking.security_groups import MAX_GROUPS_OF_A_MACHINE, set_groups
 from svc_nodeagent.protocol import Action, Direction, Firewall, FirewallRule, TransportProtocol
-from tests.support.identity import said
+from tests.support.harness import said
 from tests.support.security_groups import HTTPS, SecurityGroupHarness, made, refusal
 
 

@@ -12,7 +12,7 @@ import trio
 from svc_actors.host.nginx import StaticRoot, Suspended
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
-from tests.support.identity import PASSWORD
+from tests.support.harness import PASSWORD
 
 ORDER = {"email": "cy@example.com", "name": "Cy", "plan": "small", "password": "Correct-Horse-43"}
 

@@ -14,7 +14,8 @@ import pytest
 from svc_actors.mail.queue import Claimed
 from svc_actors.panel.accounts.members import INVITATIONS_TO_ONE
 from svc_actors.store import Database
-from tests.support.identity import MAIL, PASSWORD, Client
+from tests.support.harness import PASSWORD, Client
+from tests.support.identity import MAIL
 from tests.support.panel import PanelHarness, open_panel
 
 ADA, BOB = "ada@example.com", "bob@example.com"

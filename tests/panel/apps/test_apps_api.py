@@ -13,7 +13,7 @@ import trio
 from svc_actors.host.apps import AppInterface
 from svc_actors.host.nginx import App as ServedApp
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.served import RecordedServing
 from tests.support.site_apps import RecordedApps

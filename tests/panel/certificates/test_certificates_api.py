@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from svc_actors.certificates import AcmeSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.served import RecordedServing
 

@@ -20,7 +20,8 @@ from svc_actors.panel.certificates.names import SiteNames, chosen_wildcards
 from svc_actors.store import Database
 from tests.support.acme_authority import DIRECTORY, FakeAuthority, thumbprint
 from tests.support.dns import RecordedDelegations, RecordedNameServer
-from tests.support.identity import MAIL, Client
+from tests.support.harness import Client
+from tests.support.identity import MAIL
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 
 ACME = AcmeSettings("ops@example.com", (), terms_agreed=True, directory=DIRECTORY)

@@ -15,7 +15,7 @@ import trio
 
 from svc_actors.host.databases import EngineKind
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.panel_sites import site_row
 from tests.support.recorded_databases import RecordedDatabases

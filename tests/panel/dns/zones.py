@@ -16,7 +16,7 @@ from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.dns.watch import ZoneWatch
 from svc_actors.store import Database
 from tests.support.dns import RecordedDelegations, RecordedNameServer
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row
 

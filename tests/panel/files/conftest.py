@@ -16,7 +16,7 @@ import pytest
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.confined_client import SiteFolder
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.site_files import site_folder
 

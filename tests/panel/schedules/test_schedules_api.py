@@ -9,7 +9,7 @@ import pytest
 from svc_actors.host.site_tasks import Interpreter, SiteScript
 from svc_actors.panel.schedules.records import MOST_OF_A_SITE
 from tests.panel.schedules.world import ScheduleWorld
-from tests.support.identity import Client
+from tests.support.harness import Client
 
 
 async def test_a_task_is_made_changed_and_deleted(world: ScheduleWorld) -> None:

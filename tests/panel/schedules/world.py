@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row
 from tests.support.site_tasks import RecordedTasks, Task

@@ -8,7 +8,7 @@ from svc_actors.host.accounts import AccountError
 from svc_actors.host.nginx import StaticRoot
 from svc_actors.panel.sites.resuming import resume_sites
 from tests.panel.sites.world import World
-from tests.support.identity import Client
+from tests.support.harness import Client
 
 
 async def test_a_site_is_served_when_the_answer_comes(world: World) -> None:

@@ -15,7 +15,7 @@ from svc.cli.panel.host import Host
 from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel
 from tests.support.panel_sites import RecordedAccounts
 from tests.support.served import RecordedServing

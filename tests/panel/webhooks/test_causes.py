@@ -21,7 +21,7 @@ from svc_actors.panel.webhooks import WebhookEvent
 from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.store import Database
 from tests.support.acme_authority import DIRECTORY, FakeAuthority
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row
 from tests.support.restic import RecordedRestic, failing

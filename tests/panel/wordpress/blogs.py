@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from svc_actors.host.databases import EngineKind
 from tests.panel.sites.world import World
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.recorded_databases import RecordedDatabases
 from tests.support.wordpress import RecordedWordPress
 

@@ -11,7 +11,7 @@ from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import WordPressError
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import made, order, played
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.wordpress import PLUGIN
 
 CHANGES: list[tuple[str, dict[str, Any]]] = [

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from tests.support.identity import Client
+from tests.support.harness import Client
 
 OPTIONS = {
     "StrictHostKeyChecking": "yes",

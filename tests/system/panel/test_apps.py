@@ -18,7 +18,7 @@ from svc_actors.host.apps import AppReleases
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_logs import log_service
 from svc_actors.store import Database
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.launchers import keeper_place
 from tests.support.nginx import Sites, nginx_sites
 from tests.support.panel import PanelHarness, open_panel, recorded_host

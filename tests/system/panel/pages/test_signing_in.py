@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.authenticator import Authenticator
-from tests.support.identity import PASSWORD
+from tests.support.harness import PASSWORD
 from tests.support.panel_pages import Browser, PanelPages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel_pages import Browser, PanelPages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 from svc_actors.alerts import Told, raise_alert
 from svc_actors.store import Transaction
 from tests.support.certificates import self_signed
-from tests.support.identity import Client
+from tests.support.harness import Client
 from tests.support.panel_pages import Browser, PanelPages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
