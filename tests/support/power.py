@@ -86,10 +86,11 @@ class PowerHarness:
         self.nodes.hooks.connected(self.world.node_id, Hello(protocol=3, agent_version="1", boot_id=str(uuid4())))
         await self.nodes.inspect(self.world.node_id)
 
-        async def heard() -> bool:
+        async def recorded() -> bool:
             return not await self.database.fetchval("SELECT EXISTS (SELECT FROM vms WHERE status = 'running')")
 
-        await self.until(heard)
+        await self.until(recorded)
+        await self.heard()
 
     async def look(self) -> None:
         """One round of the power watch, as if the machines had been heard of a while ago, and the tasks it began."""

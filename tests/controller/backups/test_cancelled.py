@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from uuid import UUID
 
 from svc_actors.controller.backups import watch
-from svc_actors.controller.traffic.periods import utc_now
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import NodeOperation, OperationId, OperationResult, VmBackup
-from tests.controller.backups.test_backups import DAILY, asked, copies, copy_made, planned
+from tests.controller.backups.test_backups import DAILY, after_the_run, asked, copies, copy_made, planned
 from tests.support.machine_service import FakeGateway
 from tests.support.machines import refusal, stage
 
@@ -27,7 +25,7 @@ async def test_the_owner_has_the_machine_back_from_a_backup_of_the_schedule(data
         plan_id, vm_id = await planned(now, database)
         now.service.gateway.answers["vm.backup"] = goes_on
         await now.administrator("plan.backups", id=plan_id, **DAILY)
-        await watch.look(database, now.service.actors, utc_now() + timedelta(days=1))
+        await watch.look(database, now.service.actors, after_the_run(days=1))
         await now.service.until_asked("vm.backup")
         busy = await refusal(now.customer, "vm.shutdown", id=vm_id)
         assert (busy.code, busy.hint) == (ErrorCode.NOT_READY, "Wait for that task, or cancel it.")
