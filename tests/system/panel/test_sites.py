@@ -12,7 +12,8 @@ import trio
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = Path(__file__).resolve().parents[3]
-OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc && exec "$@"'
+OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc && "$@"'
+"""The accounts' files are its own, so that other tests' sites have the same accounts: their processes are not seen."""
 
 
 async def test_a_site_is_opened_by_visitors_and_leaves_nothing_behind(panel_database_url: str, tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ async def test_a_site_is_opened_by_visitors_and_leaves_nothing_behind(panel_data
     program = [sys.executable, "-m", "tests.system.panel.site_life", panel_database_url]
 
     ran = await trio.run_process(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", OWN_ETC, str(etc), *program],
+        ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c", OWN_ETC, str(etc), *program],
         cwd=ROOT,
         capture_stderr=True,
         check=False,
