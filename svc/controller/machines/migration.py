@@ -1,4 +1,4 @@
-"""Moving a machine to another node: which nodes could take it, and how; and the move itself, of one that is off."""
+"""Moving a machine to another node: which nodes could take it, and how; and the move itself."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ operations = Operations[Controller]()
 
 
 class MigrationTarget(Model):
-    """Another node judged for a machine, by what is recorded at this moment. `mode` is how the machine could go there:
-    `offline` while it is off, `live` while it runs, `restart` where it would have to be started anew; null where the
-    node could not take it. `reasons` name each thing that is in the way: with null of going there at all, with
-    `restart` of going live."""
+    """Another node judged for a machine, by what is recorded at this moment. `mode` is how the machine would go there:
+    `offline` while it is off, `restart` while it runs; null where the node could not take it. `reasons` name each thing
+    that is in the way: with null of going there at all, with `restart` of going live, which no move of this release
+    does."""
 
     node_id: UUID
     node_name: str
@@ -35,11 +35,14 @@ class MigrationTarget(Model):
 
 
 class VMMigrateRequest(Request):
-    """The machine has to be off, and the node one that `migration-targets` says could take it. It keeps its addresses,
-    groups, labels and processor; its backups stay at the target of the node that it leaves."""
+    """The node has to be one that `migration-targets` says could take the machine. One that runs moves only with
+    `restart`: it is shut down, moved, and started there; where it does not shut down, or the move fails, it runs on or
+    again where it is. It keeps its addresses, groups, labels and processor; its backups stay at the target of the node
+    that it leaves."""
 
     id: UUID
     node_id: UUID
+    restart: bool = False
     idempotency_key: Key | None = None
 
 
@@ -60,7 +63,7 @@ async def targets(context: Context[Controller], request: VMRequest) -> list[Migr
 
 @operations.declare(
     "vm.migrate",
-    "Move a machine that is off to another node, with its disks",
+    "Move a machine to another node, with its disks; one that runs is restarted there with `restart`",
     Route.post("/vms/{id}/migrate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.WRITE,
@@ -77,5 +80,5 @@ async def _migrate(context: Context[Controller], request: VMMigrateRequest) -> T
     await visible_machine(context.services.database, principal, request.id)
     order = f"{key_owner(principal)} {key}" if key is not None else None
     machine = context.services.actors.ref(Machine, str(request.id))
-    task = await machine.ask(Machine.migrate, context.caller, Move(request.node_id, order))
+    task = await machine.ask(Machine.migrate, context.caller, Move(request.node_id, order, request.restart))
     return TaskModel.of(task, principal)

@@ -13,6 +13,7 @@ from svc_nodeagent.protocol import OperationResult
 from tests.support.machine_service import make_node
 from tests.support.machines import MachineHarness, refusal, stage
 
+NOT_LIVE = "live: this release moves no guest while it runs"
 FACTS: dict[str, Any] = {
     "accelerator": "kvm",
     "cpu_model": "EPYC 7443",
@@ -49,18 +50,18 @@ async def test_every_other_node_is_judged_and_the_machines_own_is_not(database: 
         found = await now.administrator("vm.migration_targets", id=vm_id)
 
         assert [(each.node_id, each.node_name, each.mode) for each in found] == [
-            (beta, "beta", "live"),
+            (beta, "beta", "restart"),
             (gamma, "gamma", None),
         ]
 
 
-async def test_a_running_machine_moves_live_and_one_that_is_off_offline(database: Database) -> None:
+async def test_a_running_machine_moves_with_a_restart_and_one_that_is_off_offline(database: Database) -> None:
     async with stage(database) as now:
         vm_id, _ = await machine_and_node(now)
         running = await judged(now, vm_id)
         await now.service.ended((await now.customer("vm.shutdown", id=vm_id)).id)
 
-        assert (running, await judged(now, vm_id)) == (("live", []), ("offline", []))
+        assert (running, await judged(now, vm_id)) == (("restart", [NOT_LIVE]), ("offline", []))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ async def test_a_running_machine_moves_live_and_one_that_is_off_offline(database
         ({"accelerator": None}, "cpu: the hosts have not told what they are"),
     ],
 )
-async def test_a_host_that_cannot_go_on_with_the_guest_starts_it_anew(
+async def test_what_is_in_the_way_of_going_live_is_said_as_well(
     database: Database, changes: dict[str, Any], reason: str
 ) -> None:
     async with stage(database) as now:
@@ -84,16 +85,16 @@ async def test_a_host_that_cannot_go_on_with_the_guest_starts_it_anew(
         running = await judged(now, vm_id)
         await now.service.ended((await now.customer("vm.shutdown", id=vm_id)).id)
 
-        assert (running, await judged(now, vm_id)) == (("restart", [reason]), ("offline", []))
+        assert (running, await judged(now, vm_id)) == (("restart", [NOT_LIVE, reason]), ("offline", []))
 
 
-async def test_emulated_guests_move_live_between_hosts_of_any_processor(database: Database) -> None:
+async def test_emulated_guests_have_the_same_processor_everywhere(database: Database) -> None:
     async with stage(database) as now:
         vm_id, beta = await machine_and_node(now)
         await know(database, now.world.node_id, accelerator="tcg")
         await know(database, beta, accelerator="tcg", cpu_model="Xeon 6430")
 
-        assert await judged(now, vm_id) == ("live", [])
+        assert await judged(now, vm_id) == ("restart", [NOT_LIVE])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ async def test_a_machine_goes_only_where_its_rate_and_its_groups_hold(database: 
         await database.execute("UPDATE vms SET rate_mbps = 10")
         await database.execute("UPDATE pools SET topology = 'bridged'")
 
-        assert unasked == ("live", [])
+        assert unasked == ("restart", [NOT_LIVE])
         assert await judged(now, vm_id) == (
             None,
             [
@@ -182,7 +183,7 @@ async def test_a_machine_goes_only_where_its_image_is_or_can_be_fetched(database
         )
 
         assert unfetchable == (None, ["image: it does not have Demo, which has no checksum to fetch it by"])
-        assert await judged(now, vm_id) == ("live", [])
+        assert await judged(now, vm_id) == ("restart", [NOT_LIVE])
 
 
 async def test_a_machine_that_is_not_known_to_run_or_to_be_off_moves_nowhere(database: Database) -> None:
@@ -216,7 +217,7 @@ async def test_a_machine_that_is_busy_or_not_shown_since_a_restore_moves_nowhere
         await database.execute("UPDATE vms SET unconfirmed = true")
 
         assert backed_up == (None, ["machine: it is busy with vm.backup"])
-        assert idle == ("live", [])
+        assert idle == ("restart", [NOT_LIVE])
         assert await judged(now, vm_id) == (None, ["machine: its node alpha has not shown it as it is recorded"])
 
 

@@ -160,7 +160,7 @@ async def test_what_runs_and_what_the_node_cannot_take_is_refused(database: Data
             ErrorCode.CONFLICT,
         )
         assert "in maintenance" in unfit.message
-        assert "Shut it down" in (runs.hint or "")
+        assert "With `restart`" in (runs.hint or "")
         assert await move.where() == (move.alpha, None, None)
 
 

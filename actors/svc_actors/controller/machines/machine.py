@@ -257,16 +257,21 @@ class Machine(Actor):
         return task, begun
 
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
-        """Have it moved to another node, while it is off. An order that comes again, after its answer was lost, is
-        answered with the task that it began."""
+        """Have it moved to another node, while it is off or with a restart. An order that comes again, after its answer
+        was lost, is answered with the task that it began."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.begun_by(tx, self.vm_id, moving.OP, move.order)
             if before is not None:
                 return before, False
             vm = await self._idle(tx)
-            parameters = await moving.begin_move(tx, vm, move)
-            return await self._new_task(tx, caller, vm, moving.OP, parameters), True
+            parameters, status = await moving.begin_move(tx, vm, move)
+            task = await self._new_task(tx, caller, vm, moving.OP, parameters)
+            if status is None:
+                await announce_machine(tx, vm.id)
+            else:
+                await write_status(tx, vm.id, status, None)
+            return task, True
 
         task, begun = await self._database.transact(work)
         if begun:

@@ -1,9 +1,9 @@
 """Where a machine could go: every other node, judged by what it has reported and what is promised of it.
 
-A machine that is off moves `offline`. One that runs moves `live`, or by a `restart` where the other host could not go
-on with the guest as it runs: another processor, another accelerator, a missing machine type. A node that could not take
-it at all has no mode. Reasons begin with a word that says what they are about (node, agent, machine, vcpus, memory,
-disk, pool, network, image; cpu, machine type), so that a reader finds the one thing to mend.
+A machine that is off moves `offline`. One that runs moves by a `restart`; besides, it is said where the other host
+could not go on with the guest as it runs: another processor, another accelerator, a missing machine type. A node that
+could not take it at all has no mode. Reasons begin with a word that says what they are about (node, agent, machine,
+vcpus, memory, disk, pool, network, image; live, cpu, machine type), so that a reader finds the one thing to mend.
 
 Disks are each node's own, so that all of a machine's disks are copied: the target needs room for them. Nothing is
 locked, and nothing is held: it is a judgement of this moment.
@@ -27,6 +27,7 @@ from svc_actors.store import Queryable, Record
 
 _Q35: Final = "pc-q35-"
 """Machines are defined as `q35`; libvirt makes of it the newest of these that its host has, and keeps to that."""
+_NEVER_LIVE: Final = "live: this release moves no guest while it runs"
 
 
 class MigrationMode(StrEnum):
@@ -92,9 +93,8 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
         return MigrationTarget(node["node_id"], node["name"], None, tuple(reasons))
     if machine["status"] == MachineStatus.STOPPED:
         return MigrationTarget(node["node_id"], node["name"], MigrationMode.OFFLINE, ())
-    not_live = tuple(_why_not_live(machine["facts"], node["facts"]))
-    mode = MigrationMode.RESTART if not_live else MigrationMode.LIVE
-    return MigrationTarget(node["node_id"], node["name"], mode, not_live)
+    not_live = (_NEVER_LIVE, *_why_not_live(machine["facts"], node["facts"]))
+    return MigrationTarget(node["node_id"], node["name"], MigrationMode.RESTART, not_live)
 
 
 def _of_itself(machine: Record) -> list[str]:

@@ -1,5 +1,8 @@
 """What the task of a move does on its two nodes: the disks go from one to the other, by streams that are joined here.
 
+A machine that runs is shut down first, once nothing is left to be done that it need not be off for. It is not started
+here: its desired state is still `running`, so that is what the power watch does, wherever the task has left it.
+
 Repeatable from its beginning, as all work: the nodes answer what they did. A transfer that was cut short (an agent or
 this controller died, or a connection did) is tried again, after the node that takes the machine in has removed what it
 has of it.
@@ -7,13 +10,15 @@ has of it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import trio
 
 from svc_actors.controller.images.files import ImageSources
-from svc_actors.controller.machines.moving import TARGET
+from svc_actors.controller.machines.moving import RESTART, TARGET
 from svc_actors.controller.machines.spec import machine_spec
 from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, TaskRun, TaskRunner
 from svc_actors.errors import conflict
@@ -22,6 +27,7 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import (
     CopiedDisk,
     CpuMode,
+    DomainResult,
     DomainState,
     FailureCode,
     KeptMachine,
@@ -33,9 +39,11 @@ from svc_nodeagent.protocol import (
     VmDescribe,
     VmMigrate,
     VmSend,
+    VmShutdown,
 )
 
 MOST_ATTEMPTS: Final = 4
+SHUT_DOWN: Final = "shut down to be moved"
 AT_ONCE: Final = 2
 """Fewer than a node's lane for transfers holds: two moves that wait for each other's nodes never fill it."""
 _DESCRIBE_SECONDS: Final = 60.0
@@ -45,18 +53,39 @@ _OTHER_ENDS_SECONDS: Final = 15.0
 """How long the one node may take to say why, once the other's part of a transfer has failed."""
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A machine that can be moved, to a node that has its image."""
+
+    kept: KeptMachine
+    image_id: UUID
+    cpu_mode: CpuMode
+
+
 class MoveWork:
-    def __init__(self, database: Database, sealer: Sealer, tasks: TaskRunner, images: ImageSources) -> None:
+    """`seen` records what the machine's node has said of it within a step."""
+
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        tasks: TaskRunner,
+        images: ImageSources,
+        seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
+    ) -> None:
         self._database = database
         self._sealer = sealer
         self._tasks = tasks
         self._images = images
+        self._seen = seen
         self._under_way = trio.CapacityLimiter(AT_ONCE)
 
     async def migrate(self, run: TaskRun) -> None:
         if self._under_way.available_tokens == 0:
             await run.log("Waiting for other moves to end.")
         async with self._under_way:
+            if run.task.parameters[RESTART]:
+                await self._shut_down(run)
             for attempt in range(1, MOST_ATTEMPTS + 1):
                 try:
                     await self._attempt(run, attempt)
@@ -68,10 +97,19 @@ class MoveWork:
                     if not await _cleared(run, attempt):
                         raise
 
-    async def _attempt(self, run: TaskRun, attempt: int) -> None:
+    async def _shut_down(self, run: TaskRun) -> None:
+        await self._ready(run, 0)
+        vm_id, node_id = run.task.resource_id, run.task.node_id
+        assert node_id is not None
+        result = await run.perform(VmShutdown(vm_id=vm_id), step="shutdown")
+        if not isinstance(result, DomainResult):
+            raise TypeError(f"vm.shutdown was answered with {result.kind}")
+        await self._seen(vm_id, node_id, result.state, SHUT_DOWN)
+
+    async def _ready(self, run: TaskRun, attempt: int) -> _Ready:
+        """Raises conflict for a machine that cannot be moved; has the other node fetch its image."""
         vm_id = run.task.resource_id
         kept = await self._described(run, vm_id, attempt)
-        spec = await machine_spec(self._database, self._sealer, vm_id)
         vm = await self._database.fetchone(
             """SELECT vms.image_id, vms.disk_gib, images.digest, coalesce(vms.cpu_next_mode, vms.cpu_mode) AS cpu_mode
                FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
@@ -89,8 +127,15 @@ class MoveWork:
                 hint="Look at the machine on its node.",
             )
         await self._images.pull(run, vm["image_id"], _target(run), span=(0, 10))
-        machine = spec.model_copy(update={"network": NetworkSpec(nics=()), "disks": kept.disks, "seed": kept.seed})
-        image = await self._images.spec(vm["image_id"], _target(run))
+        return _Ready(kept, vm["image_id"], CpuMode(vm["cpu_mode"]))
+
+    async def _attempt(self, run: TaskRun, attempt: int) -> None:
+        vm_id = run.task.resource_id
+        ready = await self._ready(run, attempt)
+        spec = await machine_spec(self._database, self._sealer, vm_id)
+        kept = {"network": NetworkSpec(nics=()), "disks": ready.kept.disks, "seed": ready.kept.seed}
+        machine = spec.model_copy(update=kept)
+        image = await self._images.spec(ready.image_id, _target(run))
         gateway = self._tasks.gateway
         assert run.task.node_id is not None
         async with gateway.joined_streams(run.task.node_id, _target(run)) as (source_token, target_token):
@@ -98,7 +143,7 @@ class MoveWork:
                 run,
                 attempt,
                 VmSend(vm_id=vm_id, stream_token=source_token),
-                VmMigrate(machine=machine, image=image, cpu_mode=CpuMode(vm["cpu_mode"]), stream_token=target_token),
+                VmMigrate(machine=machine, image=image, cpu_mode=ready.cpu_mode, stream_token=target_token),
             )
         # Out of the block: what leaves it is wrapped into a group.
         if isinstance(outcome, HostRefused | LostWithNode):

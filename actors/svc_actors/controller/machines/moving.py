@@ -6,7 +6,8 @@ one (`moved_from`) still has is nobody's. Either is removed however late (`recon
 room is held, so nothing that crashes leaves a machine on two nodes or on none.
 
 Invariants:
-- a machine moves while it is off, and one that a move has left something of anywhere does not move;
+- a machine moves while it is off: one that runs is shut down by its task, and what shall be, `running`, is not touched,
+  so it is started again wherever the end of the task leaves it; one that a move has left something of does not move;
 - the node that takes it in is judged under the lock of its capacity, after that of its own node by their ids;
 - the new node carries the machine's addresses only once the old one has let go of them: it is neither started there
   nor is its network applied, nor are addresses freed, before.
@@ -18,38 +19,43 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines.migration_targets import MigrationMode, migration_targets
+from svc_actors.controller.machines import admission
+from svc_actors.controller.machines.migration_targets import migration_targets
 from svc_actors.controller.machines.records import MachineRow, announce_machine
-from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.controller.machines.states import MachineStatus, Order
 from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.store import Queryable, Record, Transaction, audit, service_itself
 
-OP: Final = "vm.migrate"
+OP: Final = Order.MIGRATE.op
 TARGET: Final = "target_node_id"
 """The parameter of a task that names the node which takes the machine in."""
+RESTART: Final = "restart"
+"""The parameter of a task that says whether the machine runs, and is shut down first."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """`order` tells one order from another, where it is repeated."""
+    """`order` tells one order from another, where it is repeated. `restart`: one that runs may be shut down for it."""
 
     node_id: UUID
     order: str | None = None
+    restart: bool = False
 
 
-async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> dict[str, object]:
-    """Hold room at the other node; gives the task's parameters. Raises conflict, not_found, not_ready."""
+async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[str, object], MachineStatus | None]:
+    """Hold room at the other node; gives the task's parameters, and the machine's status where it becomes another.
+    Raises conflict, not_found, not_ready."""
     if move.node_id == vm.node_id:
         raise conflict(f"The machine is on node {vm.node_name} already; nothing was changed.")
     await require_nothing_left(tx, vm)
-    if vm.status is not MachineStatus.STOPPED:
-        runs = vm.status is MachineStatus.RUNNING
+    runs = vm.status is MachineStatus.RUNNING
+    if vm.status is not MachineStatus.STOPPED and not (runs and move.restart):
         raise conflict(
             f"The machine is {vm.status.value}, and moves only while it is off; nothing was changed.",
-            hint="Shut it down first, and start it once it has moved." if runs else None,
+            hint="With `restart` it is shut down, moved, and started again there." if runs else None,
             details={"status": vm.status.value},
         )
     for node_id in sorted(each for each in (vm.node_id, move.node_id) if each is not None):
@@ -57,14 +63,15 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> dict[str, o
     found = [each for each in await migration_targets(tx, vm.id) if each.node_id == move.node_id]
     if not found:
         raise not_found("There is no such node.")
-    if found[0].mode is not MigrationMode.OFFLINE:
+    if found[0].mode is None:
         raise conflict(
             f"Node {found[0].node_name} cannot take the machine: {'; '.join(found[0].reasons)}.",
             hint="See `svc vm migration-targets`.",
             details={"reasons": list(found[0].reasons)},
         )
     await tx.execute("UPDATE vms SET moving_to = $2 WHERE id = $1", vm.id, move.node_id)
-    return {TARGET: str(move.node_id), "order": move.order}
+    parameters: dict[str, object] = {TARGET: str(move.node_id), "order": move.order, RESTART: runs}
+    return parameters, admission.moved(vm, Order.MIGRATE) if runs else None
 
 
 async def moved(tx: Transaction, vm: MachineRow, task: Task) -> None:

@@ -47,11 +47,15 @@ AWAITING: Final = f"""vms.deleted_at IS NULL AND vms.built_at IS NOT NULL AND NO
     AND vms.moved_from IS NULL
     AND (vms.desired_power = 'running' AND vms.status = 'stopped' OR vms.status = 'failed')
     AND (vms.restart_after IS NULL OR vms.restart_after <= now()) AND NOT vms.traffic_isolated AND NOT {KEPT_OFF}
-    AND nodes.state = 'online' AND nodes.mode = 'managed' AND NOT nodes.maintenance AND nodes.deleted_at IS NULL
+    AND nodes.state = 'online' AND nodes.mode = 'managed' AND nodes.deleted_at IS NULL
+    AND (NOT nodes.maintenance
+         OR 'vm.migrate' = (SELECT op FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
+                            ORDER BY created_at DESC, id DESC LIMIT 1))
     AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                         AND tasks.status IN ('queued', 'running'))"""
 """Of `vms JOIN nodes`: the machine is not as it shall be, and may be set right now. A machine that its host lost is
-defined again whether it shall run or not."""
+defined again whether it shall run or not. In maintenance only what a move has switched off is started again: it came
+to nothing, and the machine stays where it is."""
 
 RECOVERED: Final = f"""vms.deleted_at IS NULL AND vms.restart_failures > 0 AND vms.status = 'running'
     AND vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds'"""
@@ -217,5 +221,7 @@ def _is_final(ending: Ending) -> bool:
 
 _FOUND_OFF: Final = "It was off when its host came back."
 _STOPS: Final = frozenset({Order.SHUTDOWN.op, Order.FORCE_STOP.op, Order.DELETE.op})
-_ATTEMPTS: Final = frozenset({order.op for order in Order if order.wants is DesiredPower.RUNNING} | {"vm.update"})
-"""What brings a machine back; an update defines one again that its host has lost."""
+_ATTEMPTS: Final = frozenset(
+    {order.op for order in Order if order.wants is DesiredPower.RUNNING and order is not Order.MIGRATE} | {"vm.update"}
+)
+"""What brings a machine back; an update defines one again that its host has lost. A move only switches it off."""

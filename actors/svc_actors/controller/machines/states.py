@@ -5,8 +5,8 @@ Theory of operation. A machine has one status in the record. Two kinds of event 
 1. *Orders*: what a caller wants. An order is taken only where the table has a move for it; it puts the machine into a
    transient status (`starting`, `stopping`, `rebooting`, `deleting`) and makes a task. One task at a time: while one
    is open every other order is refused as `not_ready`, but for `force_stop`, which supersedes a start, a shutdown, a
-   reboot or a reset that is under way. A resize or another
-   processor without a restart leaves the status as it is.
+   reboot or a reset that is under way. A resize, or another processor, without a restart leaves the status as it is,
+   and so does the move of a machine that is off.
 2. *Observations*: what the node said that the guest is. Only an observation leads to `running` and `stopped`; the
    record never claims more than was seen. While a task is open the observation is noted beside the status and applied
    when the task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
@@ -52,6 +52,8 @@ class Order(StrEnum):
     RESIZE = "resize"
     REINSTALL = "reinstall"
     CPU_SET = "cpu.set"
+    MIGRATE = "migrate"
+    """Of one that runs: it is shut down, and is started again where it has come to. What shall be stays as it is."""
     DELETE = "delete"
 
     @property
@@ -127,6 +129,7 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
         Order.RESIZE: _S.REBOOTING,
         Order.REINSTALL: _S.REBOOTING,
         Order.CPU_SET: _S.REBOOTING,
+        Order.MIGRATE: _S.REBOOTING,
         Order.DELETE: _S.DELETING,
         Observation.RUNNING: _S.RUNNING,
         Observation.STOPPED: _S.STOPPED,
@@ -175,6 +178,7 @@ _REFUSAL_TEXTS: Final = {
     Order.RESIZE: "resized",
     Order.REINSTALL: "reinstalled",
     Order.CPU_SET: "given another processor",
+    Order.MIGRATE: "moved",
     Order.DELETE: "deleted",
 }
 

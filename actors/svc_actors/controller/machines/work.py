@@ -40,6 +40,7 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import (
     CpuMode,
     DeleteResult,
+    DomainState,
     FailureCode,
     MachineSize,
     NodeOperation,
@@ -90,7 +91,7 @@ class MachineWork:
         self._tasks = tasks
         self._actors = actors
         self._images = images
-        self._moves = MoveWork(database, sealer, tasks, images)
+        self._moves = MoveWork(database, sealer, tasks, images, self._seen)
 
     def install(self) -> None:
         works: Mapping[str, Work] = {order.op: self.carry_out for order in Order} | {
@@ -111,6 +112,9 @@ class MachineWork:
         }
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))
+
+    async def _seen(self, vm_id: UUID, node_id: UUID, state: DomainState, reason: str) -> None:
+        await self._actors.ref(Machine, str(vm_id)).ask(Machine.observed, node_id, state, reason)
 
     async def ended(self, task: Task, ending: Ending) -> None:
         match ending.result:
