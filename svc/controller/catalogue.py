@@ -9,6 +9,7 @@ from svc.controller.backups import backups, deleted, plan_backups
 from svc.controller.machines import (
     consoles,
     creation,
+    draining,
     machines,
     migration,
     plans,
@@ -75,6 +76,7 @@ AREAS = (
     processors,
     windows,
     migration,
+    draining,
     machine_networking,
     consoles,
     tasks,

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from svc_actors.controller.backups.records import copied_disks, node_of_copy, store_password, to_forget
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
+from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.move_work import MoveWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
@@ -327,3 +328,4 @@ def install_machines(
     actors.register(Machine, lambda _: Machine(database, tasks, sealer, passwords, recheck))
     MachineWork(database, sealer, passwords, tasks, actors, images).install()
     ImageWork(database, images).install(tasks)
+    DrainWork(database, actors).install(tasks)

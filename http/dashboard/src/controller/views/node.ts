@@ -33,6 +33,7 @@ export function nodeView(id: string): View {
             await node.load();
           })}>
           ${now.maintenance ? "End maintenance" : "Maintenance"}</button>
+        ${now.maintenance ? html`<button @click=${() => drain(now)}>Drain</button>` : nothing}
         ${now.state === "offline" ? html`<button class="danger" @click=${() => declareLost(now)}>Declare lost</button>` : nothing}
         <button class="danger" @click=${() => remove(now)}>Delete</button></div>
       ${now.state_reason ? html`<p class="failure" role="alert">${now.state_reason}</p>` : nothing}
@@ -112,6 +113,16 @@ function carries(node: Node): Fragment {
   return html`<h2>Networks that it can carry</h2>
     <ul class="checks">${features.length ? html`<li>${badge("ok")} ${features.join(", ")}</li>` : nothing}
       ${lacks.map(([feature, why]) => html`<li>${badge("lacking")} <b>${feature}</b> <span class="quiet">${why}</span></li>`)}</ul>`;
+}
+
+function drain(node: Node): void {
+  ask({
+    title: `Drain ${node.name}`,
+    text: "Every machine moves to the emptiest node that can take it, a few at a time. Its task says which of them stay, and why.",
+    fields: [{ name: "restart", label: "Restart machines that run; without it they stay", kind: "checkbox" }],
+    action: "Drain",
+    submit: (values) => api.post(`/nodes/${node.id}/drain`, { restart: values["restart"] === "on" }),
+  });
 }
 
 function declareLost(node: Node): void {
