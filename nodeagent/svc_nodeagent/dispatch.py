@@ -99,8 +99,11 @@ class Outbox:
 
 @dataclass
 class _Run:
+    """`resumed`: an earlier process, which died, has begun it."""
+
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     cancelled: bool = False
+    resumed: bool = False
 
 
 class Dispatcher:
@@ -199,6 +202,7 @@ class Dispatcher:
         began = trio.current_time()
         try:
             if request.id in self._journal.begun:
+                run.resumed = True
                 if not request.operation.facts.repeatable:
                     await self._end(request.id, _NOT_AGAIN, durable=True)
                     return
@@ -254,7 +258,7 @@ class Dispatcher:
                 message=f"The node agent failed in {request.operation.op}: {type(error).__name__}.",
                 hint="The agent's log has the details.",
             )
-        return Failed(code=FailureCode.CANCELLED, message="Cancelled on the node.")
+        return _PARTLY_CANCELLED if run.resumed else _CANCELLED
 
     async def _route(self, operation: NodeOperation, report: Report) -> OperationResult:
         match operation:
@@ -339,5 +343,11 @@ _NOT_AGAIN = Failed(
     code=FailureCode.INTERRUPTED,
     message="The agent was restarted while this ran; it may have been done, and is not done again.",
     hint="Look at the machine's console, and order it again if it is needed.",
+)
+_CANCELLED = Failed(code=FailureCode.CANCELLED, message="Cancelled on the node.")
+_PARTLY_CANCELLED = Failed(
+    code=FailureCode.INTERRUPTED,
+    message="Cancelled after the agent had been restarted while this ran; it may have been done before.",
+    hint="Look at the machine, and order it again if it is needed.",
 )
 _NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had begun.")

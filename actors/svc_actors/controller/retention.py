@@ -72,7 +72,13 @@ async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
                 _MACHINES_AT_ONCE,
             )
         ]
-        for table in ("traffic_decisions", "machine_backups", "security_group_machines", "nics"):
+        for table in (
+            "traffic_decisions",
+            "machine_backups",
+            "machine_backup_stores",
+            "security_group_machines",
+            "nics",
+        ):
             await tx.execute(f"DELETE FROM {table} WHERE vm_id = ANY($1::uuid[])", ids)
         return await tx.change("DELETE FROM vms WHERE id = ANY($1::uuid[])", ids)
 

@@ -33,6 +33,7 @@ class ProgramFailed(HostError):  # noqa: N818 - named for what it says
             f"{program} failed: {said}",
             "Free disk space on the node, then try again." if full else None,
         )
+        self.program = program
         self.status = status
         self.error = error
 

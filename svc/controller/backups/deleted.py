@@ -19,7 +19,7 @@ operations = Operations[Controller]()
 
 _SELECT: Final = """
 SELECT vms.id AS vm_id, vms.name AS vm_name, vms.project_id, vms.deleted_at, vms.copies_until AS removed_after,
-       ARRAY(SELECT name FROM nodes WHERE id IN (SELECT node_id FROM machine_backups WHERE vm_id = vms.id)
+       ARRAY(SELECT name FROM nodes WHERE id IN (SELECT node_id FROM machine_backup_stores WHERE vm_id = vms.id)
              ORDER BY name) AS node_names, kept.*
 FROM vms
 LEFT JOIN LATERAL (
@@ -30,9 +30,9 @@ LEFT JOIN LATERAL (
 
 
 class DeletedMachineBackups(Model):
-    """What is kept of a machine that was deleted. After `removed_after` each node that has made copies (`node_names`)
-    removes them at its target, as soon as it can. `stored_bytes` is what the targets took for these copies when they
-    were made."""
+    """What is kept of a machine that was deleted. After `removed_after` each node that was asked for copies
+    (`node_names`) removes what its target has of it, as soon as it can. `stored_bytes` is what the targets took for
+    these copies when they were made."""
 
     vm_id: UUID
     vm_name: str

@@ -78,6 +78,20 @@ async def test_a_machine_that_was_never_backed_up_leaves_nothing_to_remove(datab
         assert asked(now, VmBackupsRemove) == []
 
 
+async def test_what_attempts_have_left_of_a_machine_without_a_copy_is_removed_at_once(database: Database) -> None:
+    async with stage(database) as now:
+        now.service.gateway.answers |= {"vm.backup": no_target, "vm.backups.remove": removed}
+        vm_id = (await now.created()).vm.id
+        await now.service.ended((await now.staff("vm.backup", id=vm_id)).id)
+        await now.service.ended((await now.customer("vm.delete", id=vm_id, confirm="web", destroy_disks=True)).id)
+        [left] = (await now.administrator("backup.deleted")).items
+        assert (left.vm_id, left.copies, len(left.node_names)) == (vm_id, 0, 1)
+
+        await look(now, database)
+        assert [each.vm_id for each in asked(now, VmBackupsRemove)] == [vm_id]
+        assert await listed(now) == []
+
+
 async def test_an_administrator_has_them_removed_by_name(database: Database) -> None:
     async with stage(database) as now:
         vm_id = await deleted_machine(now)

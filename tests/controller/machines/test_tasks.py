@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from uuid import UUID, uuid4
 
@@ -332,6 +333,26 @@ async def test_what_the_agents_death_interrupted_is_asked_again_where_that_is_sa
         service.gateway.answers[f"vm.{op}"] = dying
         await service.ended(await order(op)(service.machine(vm_id)))
         assert len(calls) == len(set(calls)) == times
+
+
+async def test_what_the_agents_death_interrupted_is_not_asked_again_nor_said_to_be_cancelled_by_who_cancels(
+    database: Database,
+) -> None:
+    async with running_machine(database) as (service, vm_id, _):
+        calls: list[OperationId] = []
+
+        async def dying(gateway: FakeGateway, _: UUID, operation_id: OperationId, __: NodeOperation) -> OperationResult:
+            calls.append(operation_id)
+            with contextlib.suppress(OperationFailed):
+                await gateway.until_cancelled(operation_id)
+            raise OperationFailed(FailureCode.INTERRUPTED, "The agent was killed.", None)
+
+        service.gateway.answers["vm.shutdown"] = dying
+        task = await order("shutdown")(service.machine(vm_id))
+        await service.until_asked("vm.shutdown")
+        await service.tasks.cancel(ADMINISTRATOR, task.id)
+        ended = await service.ended(task.id)
+        assert (ended.status, ended.message, len(calls)) == ("failed", "The agent was killed.", 1)
 
 
 async def test_a_log_polled_with_after_through_restarts_has_no_gap_and_no_repeat(database: Database) -> None:

@@ -355,3 +355,18 @@ async def test_stopping_does_not_outwait_a_cancellation(autojump_clock: trio.tes
         before = trio.current_time()
         await it.dispatcher.stop(60)
         assert trio.current_time() - before < 60
+
+
+async def test_what_an_earlier_process_may_have_done_is_not_said_to_be_cancelled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    journal = Journal.open(None)
+    await journal.begin(OperationId("a"))
+    async with agent(journal) as it:
+        it.ask()
+        await trio.sleep(0.1)
+        it.dispatcher.cancel(OperationId("a"))
+        outcome = await it.next_result()
+    assert isinstance(outcome, Failed)
+    assert outcome.code is FailureCode.INTERRUPTED
+    assert "may have been done" in outcome.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,7 +15,10 @@ from svc_nodeagent.hypervisor.backups.store import MachineStore
 from svc_nodeagent.protocol import (
     BackupResult,
     ConsoleKind,
+    DomainResult,
+    DomainState,
     FailureCode,
+    OperationResult,
     VmBackup,
     VmBackupsForget,
     VmBackupsRemove,
@@ -153,6 +157,54 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(
     result = await host.perform(operation, silent)
     assert isinstance(result, BackupResult)
     assert result.disks[0].size_bytes == 1024 * MIB
+
+
+async def test_a_restoration_that_is_cancelled_too_late_is_told_as_done(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    (data_folder / "backups" / "machines").mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
+    await host.perform(VmCreate(machine=spec, image=image(demo_image), start=False), silent)
+    copy = await copied(host, spec.vm_id)
+    before, told = disk.stat().st_ino, list[OperationResult]()
+
+    async with trio.open_nursery() as nursery:
+        placed = trio.Event()
+
+        async def cancel_when_placed() -> None:
+            while disk.stat().st_ino == before:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+            placed.set()
+
+        nursery.start_soon(cancel_when_placed)
+        told.append(await host.perform(restoration(copy), silent))
+        with trio.CancelScope(shield=True):
+            await placed.wait()
+    assert told == [DomainResult(vm_id=spec.vm_id, state=DomainState.STOPPED)]
+
+
+async def test_what_an_attempt_has_left_at_the_target_goes_with_the_next(
+    host: LibvirtHost, demo_image: Path, data_folder: Path
+) -> None:
+    target = data_folder / "backups" / "machines"
+    target.mkdir(parents=True)
+    spec = machine(network(ADDRESS))
+    await host.perform(VmCreate(machine=spec, image=image(demo_image), start=False), silent)
+    first = await copied(host, spec.vm_id)
+    store = MachineStore(target, spec.vm_id, KEY)
+    whole = await store.size()
+    with trio.CancelScope() as cut:
+        async with store.writer(uuid4(), "disk-0.raw") as sink:
+            for _ in range(64):
+                await sink.send_all(os.urandom(MIB))
+            cut.cancel()
+            await trio.lowlevel.checkpoint()
+    assert await store.size() > whole + 16 * MIB
+    second = await copied(host, spec.vm_id)
+    assert second.disks == first.disks
+    assert await store.size() < whole + MIB
 
 
 async def test_a_node_that_the_machine_has_left_removes_the_copies_that_are_named(

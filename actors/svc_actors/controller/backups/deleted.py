@@ -1,8 +1,9 @@
 """Copies of machines that were deleted: they are kept for a while, and then removed at their target.
 
-`vms.copies_until` is set with the deletion, brought forward by an administrator, and taken away when each node that has
-made copies of the machine has said that its target has nothing of it any more: until then there are rows of the node.
-So whatever dies between, what is due is found again.
+`vms.copies_until` is set with the deletion, brought forward by an administrator, and taken away when each node that was
+asked for copies of the machine has said that its target has nothing of it any more: until then it has a row in
+`machine_backup_stores`. So whatever dies between, what is due is found again. What a node has of a machine without one
+complete copy is of no use to anybody, and is due at once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ KEPT_AFTER_DELETION: Final = timedelta(days=30)
 async def keep_for_a_while(tx: Transaction, vm_id: UUID) -> None:
     """The machine is deleted; what there was of backups at its target, copies that are whole or not, has an end now."""
     await tx.execute(
-        """UPDATE vms SET copies_until = now() + $2::interval
-           WHERE id = $1 AND EXISTS (SELECT FROM machine_backups WHERE vm_id = $1)""",
+        """UPDATE vms SET copies_until = now() + CASE
+               WHEN EXISTS (SELECT FROM machine_backups WHERE vm_id = $1 AND removed_at IS NULL) THEN $2::interval
+               ELSE interval '0' END
+           WHERE id = $1 AND EXISTS (SELECT FROM machine_backup_stores WHERE vm_id = $1)""",
         vm_id,
         KEPT_AFTER_DELETION,
     )
@@ -54,7 +57,8 @@ async def is_due(tx: Transaction, vm_id: UUID) -> bool:
 async def forget(tx: Transaction, vm_id: UUID, node_id: UUID) -> None:
     """Nothing is known any more of what the machine has at this node's target."""
     await tx.execute("DELETE FROM machine_backups WHERE vm_id = $1 AND node_id = $2", vm_id, node_id)
-    if not await tx.fetchval("SELECT EXISTS (SELECT FROM machine_backups WHERE vm_id = $1)", vm_id):
+    await tx.execute("DELETE FROM machine_backup_stores WHERE vm_id = $1 AND node_id = $2", vm_id, node_id)
+    if not await tx.fetchval("SELECT EXISTS (SELECT FROM machine_backup_stores WHERE vm_id = $1)", vm_id):
         await tx.execute("UPDATE vms SET copies_until = NULL WHERE id = $1", vm_id)
         await close_alert(tx, removal_alert(vm_id))
 

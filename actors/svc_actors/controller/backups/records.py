@@ -139,6 +139,13 @@ async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
             )
 
 
+async def note_store(tx: Transaction, vm_id: UUID, node_id: UUID | None) -> None:
+    """The node is asked for a copy: from now on its target may have something of the machine."""
+    await tx.execute(
+        "INSERT INTO machine_backup_stores (vm_id, node_id) VALUES ($1, $2) ON CONFLICT DO NOTHING", vm_id, node_id
+    )
+
+
 async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     """Record a complete copy and those that its node has removed after it; or tell that there is none."""
     match ending.result:

@@ -82,11 +82,12 @@ AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = v
 
 _REMOVED: Final = f"""
 SELECT vms.id, nodes.id AS node_id FROM vms
-CROSS JOIN LATERAL (SELECT DISTINCT node_id FROM machine_backups WHERE vm_id = vms.id) holder
+JOIN machine_backup_stores holder ON holder.vm_id = vms.id
 JOIN nodes ON nodes.id = holder.node_id
 WHERE vms.copies_until <= $1::timestamptz AND {_CAN_REMOVE}
 ORDER BY vms.copies_until, vms.id LIMIT 100"""
-"""Deleted machines whose copies have been kept for long enough, with each node at whose target they have lain."""
+"""Deleted machines whose copies have been kept for long enough, with each node whose target may have something of them.
+"""
 
 _SUPERSEDED: Final = f"""
 SELECT DISTINCT vms.id, nodes.id AS node_id

@@ -20,7 +20,13 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups import deleted
-from svc_actors.controller.backups.records import copied_disks, forget_copies, require_backups, superseded_at
+from svc_actors.controller.backups.records import (
+    copied_disks,
+    forget_copies,
+    note_store,
+    require_backups,
+    superseded_at,
+)
 from svc_actors.controller.machines import moving, power, processors, remaking, windows
 from svc_actors.controller.machines.admission import (
     busy,
@@ -341,6 +347,7 @@ class Machine(Actor):
             if caller is not None:
                 # The schedule asks the node itself: what is recorded may have been mended since.
                 await require_backups(tx, vm.node_id)
+            await note_store(tx, vm.id, vm.node_id)
             return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", {})
 
         task = await self._database.transact(work)

@@ -143,6 +143,7 @@ class TaskRun:
             except HostRefused as refusal:
                 if (
                     refusal.failure is not FailureCode.INTERRUPTED
+                    or self.cancel_requested  # what it may have done is not said to be cancelled
                     or not operation.facts.repeatable
                     or attempt == MAX_ATTEMPTS
                 ):

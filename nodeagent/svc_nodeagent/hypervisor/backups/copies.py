@@ -79,6 +79,9 @@ class MachineBackups:
         await store.prepare()
         # What a run that was interrupted has kept is of another moment than what it had not come to.
         await store.forget([each for each in await store.snapshots() if each.copy_id == operation.copy_id])
+        # Before anything is written: what attempts that were cut short have left may be all that fills the target.
+        await report(0, "removing what attempts that were cut short have left")
+        await store.prune()
         stored_before = await store.size()
         copied = []
         async with moment_of(record, self._guests, self._folders) as moment:
@@ -103,8 +106,11 @@ class MachineBackups:
         await report(92, "removing copies that are not to be kept any more")
         stored = await store.size()
         kept = await store.snapshots()
-        await store.forget([each for each in kept if each.copy_id in operation.forget])
+        superseded = [each for each in kept if each.copy_id in operation.forget]
+        await store.forget(superseded)
         fault_point("backup.forgotten")
+        if superseded:
+            await store.prune()
         return BackupResult(
             vm_id=record.vm_id,
             copy_id=operation.copy_id,
@@ -117,7 +123,6 @@ class MachineBackups:
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id
         store = MachineStore(self._folders.backups, vm_id, operation.password)
-        await store.unlock()
         found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
         record = await self._record(vm_id)
         await self._require_off(vm_id)
@@ -136,15 +141,18 @@ class MachineBackups:
             async with self._steps(vm_id):
                 await self._require_off(vm_id)
                 await report(95, "putting the disks in their place")
-                for disk, path in zip(operation.disks, written, strict=True):
-                    owner = qemu_user().owner
-                    await in_thread(put_in_place, path, self._folders.disk(vm_id, disk.index), mode=0o600, owner=owner)
-                    fault_point(f"restore.disk{disk.index}.placed")
+                # A cancellation from here on comes too late: no disk of a copy stands beside one of before.
+                with trio.CancelScope(shield=True):
+                    for disk, path in zip(operation.disks, written, strict=True):
+                        disk_path, owner = self._folders.disk(vm_id, disk.index), qemu_user().owner
+                        await in_thread(put_in_place, path, disk_path, mode=0o600, owner=owner)
+                        fault_point(f"restore.disk{disk.index}.placed")
+                    result = DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
                 for path in written:
                     await in_thread(path.unlink, missing_ok=True)
-        return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+        return result
 
     async def forget(self, operation: VmBackupsForget) -> None:
         """Remove copies of a machine that has moved away, or is here again."""
@@ -155,8 +163,9 @@ class MachineBackups:
         except HostError as error:
             if error.code is not FailureCode.NOT_FOUND:
                 raise
-            kept = []
+            return
         await store.forget([each for each in kept if each.copy_id in operation.copies])
+        await store.prune()
 
     async def remove(self, vm_id: UUID) -> None:
         """Remove the store of a machine that this host does not have, however much of it there is left."""

@@ -4,7 +4,8 @@
 
 Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
 that is mounted at `backups`, so a file system that is not mounted takes no copies; the repository is encrypted with the
-controller's key, which passes to restic in its environment and never onto a disk of the host.
+controller's key, which passes to restic in its environment and never onto a disk of the host; what reads takes no lock,
+which a full target could not hold, so nobody prunes meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,10 @@ from svc_nodeagent.protocol import FailureCode
 
 log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 120.0
-_FORGET_SECONDS = 3600.0
+_PRUNE_SECONDS = 3600.0
 _MOST_ERROR_BYTES = 4_096
+_FULL = ("no space left on device", "disk quota exceeded")
+"""As restic writes ENOSPC and EDQUOT."""
 PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
 """The programs that copies are made with and a node may be without, each with the package that has it."""
 
@@ -71,10 +74,11 @@ class MachineStore:
 
     async def snapshots(self) -> list[Snapshot]:
         """Raises `HostError(conflict)` where the target is not there, `HostError(not_found)` where it has no copies."""
+        _require_programs()
         await _require_target(self._folder)
         if not await trio.Path(self._repository / "config").exists():
             raise HostError(FailureCode.NOT_FOUND, "The target has no backup of this machine.")
-        listed = json.loads(await self._run("snapshots", "--json", timeout=_LOOK_SECONDS)) or []
+        listed = json.loads(await self._run("snapshots", "--no-lock", "--json", timeout=_LOOK_SECONDS)) or []
         return [
             Snapshot(entry["id"], UUID(entry["tags"][0]), entry["paths"][0].removeprefix("/"))
             for entry in listed
@@ -84,32 +88,47 @@ class MachineStore:
     @asynccontextmanager
     async def writer(self, copy_id: UUID, disk: str) -> AsyncIterator[trio.abc.SendStream]:
         """A stream whose bytes are the disk's content. It is kept once the block has ended without an error; a block
-        that fails leaves no snapshot. Raises `HostError` where restic fails."""
+        that fails leaves no snapshot, and bytes for `prune`. Raises `HostError` where restic fails."""
         arguments = ("backup", "--quiet", "--stdin", "--stdin-filename", disk, "--tag", str(copy_id), "--host", "svc")
-        async with fed(self._command(arguments), self._environment) as sink:
-            yield sink
+        with _target_may_be_full():
+            async with fed(self._command(arguments), self._environment) as sink:
+                yield sink
 
     @asynccontextmanager
     async def reader(self, snapshot: Snapshot) -> AsyncIterator[trio.abc.ReceiveStream]:
         """The disk's content. Raises `HostError` at the block's end where restic could not read all of it."""
-        command = self._command(("dump", "--quiet", snapshot.id, snapshot.disk))
-        async with program(command, self._environment, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            yield process.stdout
+        command = self._command(("dump", "--no-lock", "--quiet", snapshot.id, snapshot.disk))
+        try:
+            async with program(command, self._environment, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                yield process.stdout
+        except ProgramFailed as failed:
+            if failed.program != command[0]:
+                raise
+            raise HostError(
+                FailureCode.HOST,
+                f"The target did not give back all of {snapshot.disk} of the copy; the machine was left as it was."
+                f" {failed.message}",
+                "The target is away, or has lost or changed data: see to it, or restore another copy.",
+            ) from failed
 
     async def size(self) -> int:
         """Bytes that the repository takes at the target."""
         return await in_thread(_size, self._repository)
 
     async def forget(self, snapshots: Iterable[Snapshot]) -> None:
-        """Remove snapshots, and what no other snapshot needs of them."""
+        """Remove snapshots; their bytes stay until `prune`."""
         ids = [snapshot.id for snapshot in snapshots]
         if ids:
-            await self._run("forget", "--quiet", "--prune", *ids, timeout=_FORGET_SECONDS)
+            await self._run("forget", "--quiet", *ids, timeout=_LOOK_SECONDS)
+
+    async def prune(self) -> None:
+        """Remove the bytes that no snapshot needs, those of copies that were cut short among them."""
+        await self._run("prune", "--quiet", timeout=_PRUNE_SECONDS)
 
     async def _run(self, *arguments: str, timeout: float) -> bytes:
         output = bytearray()
-        with trio.move_on_after(timeout) as deadline:
+        with _target_may_be_full(), trio.move_on_after(timeout) as deadline:
             async with program(self._command(arguments), self._environment, stdout=subprocess.PIPE) as process:
                 assert process.stdout is not None
                 async for piece in process.stdout:
@@ -150,6 +169,21 @@ async def _require_target(folder: Path) -> None:
             f"This node has no target for backups: there is no {folder}.",
             "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
         )
+
+
+@contextlib.contextmanager
+def _target_may_be_full() -> Iterator[None]:
+    """Raises `HostError(capacity)` in the place of what restic says of a file system that takes no more."""
+    try:
+        yield
+    except ProgramFailed as failed:
+        if not any(words in failed.error for words in _FULL):
+            raise
+        raise HostError(
+            FailureCode.CAPACITY,
+            "The target for backups is full; the backups that are there were left as they are.",
+            "The provider makes room at the target, or has fewer backups kept.",
+        ) from failed
 
 
 def _size(folder: Path) -> int:
