@@ -3,8 +3,9 @@
     tools/bench scale [--nodes 1000] [--machines 100000] [--seconds 20] [--clients 100]
 
 The whole service runs as it would (HTTPS, controller, PostgreSQL); its nodes are simulated agents that do at once what
-they are told. B13 compares creations with the same at ten nodes. Machines that are there already are rows, made by SQL:
-no host has them, and since none was ever built, no inventory misses them. Printed of each round:
+they are told. B13 compares creations with the same at ten nodes, B17 orders of a billing system with creations there.
+Machines that are there already are rows, made by SQL: no host has them, and since none was ever built, no inventory
+misses them. Printed of each round:
 
 - creations: how many clients' orders were accepted a second, how long one took, how many were refused and how, what
   one cost in processor time with its task: of the controller alone, and of PostgreSQL. Nodes, clients and the database
@@ -29,6 +30,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -212,6 +214,7 @@ class Deployment:
     database: Database
     size: Size
     order: dict[str, Any] = field(default_factory=dict)
+    provision: dict[str, Any] = field(default_factory=dict)
 
     def caller(self) -> Caller:
         return Caller(self.stack.api_port, self.stack.token or "")
@@ -245,14 +248,23 @@ class Deployment:
             network = {"name": "scale", "default": True, "pool": {"name": "scale", "cidr": "100.64.0.0/10"}}
             await client.call("POST", "/networks", body=network)
             [project] = (await client.call("GET", "/projects"))["items"]
+            size = {"vcpus": 1, "memory_mib": 64, "disk_gib": 1}
+            await client.call("POST", "/plans", body={"name": "Scale", "slug": "scale", **size})
+        ssh_keys = ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIn8tAX4S7Gx2E9rO0VvE7E4m9g9sS0l0fYQyJ8pJ1aB scale"]
+        self.provision = {
+            "integration": "scale",
+            "customer_name": "Scale",
+            "plan_slug": "scale",
+            "image_slug": "scale",
+            "access_mode": "root_key",
+            "ssh_keys": ssh_keys,
+        }
         self.order = {
             "image_id": image["id"],
             "project_id": project["id"],
-            "vcpus": 1,
-            "memory_mib": 64,
-            "disk_gib": 1,
             "access_mode": "root_key",
-            "ssh_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIn8tAX4S7Gx2E9rO0VvE7E4m9g9sS0l0fYQyJ8pJ1aB scale"],
+            "ssh_keys": ssh_keys,
+            **size,
         }
         await self.until(
             "SELECT count(*) FROM nodes WHERE state = 'online' AND inventory_at IS NOT NULL", JOINING_SECONDS
@@ -336,14 +348,27 @@ async def _simulated_nodes(stack: Stack, count: int) -> AsyncIterator[None]:
             await nodes.kill()
 
 
-async def creations(deployment: Deployment, name: str) -> Round:
+def by_a_person(deployment: Deployment, name: str, client: int) -> tuple[str, dict[str, Any]]:
+    return "/api/v1/vms", deployment.order | {"name": name}
+
+
+def by_a_billing_system(deployment: Deployment, name: str, client: int) -> tuple[str, dict[str, Any]]:
+    """Each client's orders are of one customer, whom the first of them makes."""
+    own = {"idempotency_key": name, "external_ref": name, "customer_email": f"scale-{client}@example.com", "name": name}
+    return "/api/v1/provision/services", deployment.provision | own
+
+
+Order = Callable[[Deployment, str, int], tuple[str, dict[str, Any]]]
+
+
+async def creations(deployment: Deployment, name: str, order: Order = by_a_person) -> Round:
     """So many clients order machine after machine, each the next one when it has its answer."""
-    await order_machines(deployment, Round("warming up"), WARMING_SECONDS)
+    await order_machines(deployment, Round("warming up"), WARMING_SECONDS, order)
     await deployment.settled()
     found = Round(name)
     began, used = perf_counter(), deployment.processor_seconds()
     async with beside(deployment, found):
-        await order_machines(deployment, found, deployment.size.seconds)
+        await order_machines(deployment, found, deployment.size.seconds, order)
     found.seconds = perf_counter() - began
     await deployment.settled()
     found.built = len(found.creations.taken) / (perf_counter() - began)
@@ -351,7 +376,7 @@ async def creations(deployment: Deployment, name: str) -> Round:
     return found
 
 
-async def order_machines(deployment: Deployment, found: Round, seconds: float) -> None:
+async def order_machines(deployment: Deployment, found: Round, seconds: float, order: Order) -> None:
     prefix, until = f"scale-{uuid4().hex[:6]}", perf_counter() + seconds
 
     async def client(number: int) -> None:
@@ -359,9 +384,7 @@ async def order_machines(deployment: Deployment, found: Round, seconds: float) -
         while perf_counter() < until:
             made += 1
             began = perf_counter()
-            status, body = await caller.call(
-                "POST", "/api/v1/vms", deployment.order | {"name": f"{prefix}-{number}-{made}"}
-            )
+            status, body = await caller.call("POST", *order(deployment, f"{prefix}-{number}-{made}", number))
             if status == 201:
                 found.creations.taken.append(perf_counter() - began)
             else:
@@ -427,6 +450,8 @@ async def measure_scale(size: Size) -> tuple[list[Round], list[Ratio]]:
 
     async with open_deployment(Size(FEW_NODES, 0, size.clients, size.seconds)) as deployment:
         few = await take(creations, deployment, f"{FEW_NODES} nodes, creations")
+        billed = partial(creations, order=by_a_billing_system)
+        provisioned = await take(billed, deployment, f"{FEW_NODES} nodes, orders of a billing system")
     async with open_deployment(size) as deployment:
         await take(rest, deployment, f"{size.nodes:,} nodes, at rest")
         many = await take(creations, deployment, f"{size.nodes:,} nodes, creations")
@@ -436,7 +461,11 @@ async def measure_scale(size: Size) -> tuple[list[Round], list[Ratio]]:
         await take(rest, deployment, f"{size.machines:,} machines, at rest")
         await take(creations, deployment, f"{size.machines:,} machines, creations")
     b13 = f"B13 creations at {size.nodes:,} nodes : at {FEW_NODES}"
-    return rounds, [Ratio(b13, many.rate, few.rate, "a second", 0.9, True)]
+    b17 = "B17 orders of a billing system : creations"
+    return rounds, [
+        Ratio(b13, many.rate, few.rate, "a second", 0.9, True),
+        Ratio(b17, provisioned.rate, few.rate, "a second", 0.8, True),
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
