@@ -59,18 +59,18 @@ function svc_ConfigOptions(): array
 
 function svc_PlanLoader(array $params): array
 {
-    return array_column(Client::of($params)->get('/catalogue')['plans'], 'name', 'slug');
+    return array_column(svc_client($params)->get('/catalogue')['plans'], 'name', 'slug');
 }
 
 function svc_ImageLoader(array $params): array
 {
-    return array_column(Client::of($params)->get('/catalogue')['images'], 'name', 'slug');
+    return array_column(svc_client($params)->get('/catalogue')['images'], 'name', 'slug');
 }
 
 function svc_TestConnection(array $params): array
 {
     try {
-        $ping = Client::of($params)->get('/ping');
+        $ping = svc_client($params)->get('/ping');
     } catch (Refusal $refusal) {
         return ['success' => false, 'error' => $refusal->getMessage()];
     }
@@ -80,20 +80,9 @@ function svc_TestConnection(array $params): array
 function svc_CreateAccount(array $params): string
 {
     return svc_told(function () use ($params) {
-        $client = Client::of($params);
-        [$reference, $service] = Service::current($client, $params);
-        if ($service !== null && $service['state'] === 'provisioning_failed') {
-            svc_keep($params, $client->post("/services/{$service['id']}/retry"));
-            return;
-        }
-        try {
-            // The same order again is answered as the first one was, with the password that a lost answer had.
-            svc_keep($params, $client->post('/services', svc_order($params, $reference)));
-        } catch (Refusal $refusal) {
-            // What has changed at the customer since does not make the machine that is there another one's.
-            if ($service === null || $refusal->reason !== 'conflict') {
-                throw $refusal;
-            }
+        $made = svc_service($params)->order(svc_order($params));
+        if ($made !== null) {
+            svc_keep($params, $made);
         }
     });
 }
@@ -101,32 +90,24 @@ function svc_CreateAccount(array $params): string
 function svc_SuspendAccount(array $params): string
 {
     return svc_told(function () use ($params) {
-        $client = Client::of($params);
-        $service = Service::existing($client, $params);
         $how = ['mode' => $params['configoption4'] ?: null, 'reason' => $params['suspendreason'] ?: null];
-        $client->post("/services/{$service['id']}/suspend", array_filter($how));
+        svc_service($params)->ask('suspend', array_filter($how));
     });
 }
 
 function svc_UnsuspendAccount(array $params): string
 {
     return svc_told(function () use ($params) {
-        $client = Client::of($params);
-        $service = Service::existing($client, $params);
-        $client->post("/services/{$service['id']}/unsuspend");
+        svc_service($params)->ask('unsuspend');
     });
 }
 
 function svc_TerminateAccount(array $params): string
 {
     return svc_told(function () use ($params) {
-        $client = Client::of($params);
-        [, $service] = Service::current($client, $params);
-        if ($service !== null) {
-            $client->post("/services/{$service['id']}/terminate", [
-                'confirm' => true,
-                'destroy_disks' => $params['configoption5'] === 'on',
-            ]);
+        $service = svc_service($params);
+        if ($service->current()[1] !== null) {
+            $service->ask('terminate', ['confirm' => true, 'destroy_disks' => $params['configoption5'] === 'on']);
         }
     });
 }
@@ -134,10 +115,9 @@ function svc_TerminateAccount(array $params): string
 function svc_ChangePackage(array $params): string
 {
     return svc_told(function () use ($params) {
-        $client = Client::of($params);
-        $service = Service::existing($client, $params);
-        if ($service['plan'] !== $params['configoption1']) {
-            $client->post("/services/{$service['id']}/change-plan", ['plan_slug' => $params['configoption1'], 'reboot' => true]);
+        $service = svc_service($params);
+        if ($service->existing()['plan'] !== $params['configoption1']) {
+            $service->ask('change-plan', ['plan_slug' => $params['configoption1'], 'reboot' => true]);
         }
     });
 }
@@ -145,18 +125,14 @@ function svc_ChangePackage(array $params): string
 function svc_ChangePassword(array $params): string
 {
     return svc_told(function () use ($params) {
-        $client = Client::of($params);
-        $service = Service::existing($client, $params);
-        $client->post("/services/{$service['id']}/reset-password", ['password' => $params['password']]);
+        svc_service($params)->ask('reset-password', ['password' => $params['password']]);
     });
 }
 
 function svc_ServiceSingleSignOn(array $params): array
 {
     try {
-        $client = Client::of($params);
-        $service = Service::existing($client, $params);
-        $link = $client->post("/services/{$service['id']}/sso");
+        $link = svc_service($params)->ask('sso');
     } catch (Refusal $refusal) {
         return ['success' => false, 'errorMsg' => $refusal->getMessage()];
     }
@@ -166,14 +142,14 @@ function svc_ServiceSingleSignOn(array $params): array
 /** The traffic of this month, into the columns that WHMCS bills by: both are MB there. */
 function svc_UsageUpdate(array $params): void
 {
-    $client = Client::of($params);
+    $client = svc_client($params);
     $hostings = \WHMCS\Database\Capsule::table('tblhosting')
         ->where('server', $params['serverid'])
         ->whereIn('domainstatus', ['Active', 'Suspended'])
         ->get();
     foreach ($hostings as $hosting) {
         try {
-            $service = Service::existing($client, ['serviceid' => $hosting->id]);
+            $service = (new Service($client, 'whmcs', (string) (int) $hosting->id))->existing();
             $usage = $client->get("/services/{$service['id']}/usage");
         } catch (Refusal $refusal) {
             // One service that has none does not keep the others from being counted.
@@ -193,7 +169,7 @@ function svc_ClientArea(array $params): array
 {
     $variables = ['service' => null, 'problem' => null];
     try {
-        $variables['service'] = Service::existing(Client::of($params), $params);
+        $variables['service'] = svc_service($params)->existing();
     } catch (Refusal $refusal) {
         // What the operator reads in the module log is no customer's business.
         logModuleCall('svc', 'ClientArea', $params['serviceid'], $refusal->getMessage());
@@ -202,8 +178,22 @@ function svc_ClientArea(array $params): array
     return ['templatefile' => 'clientarea', 'vars' => $variables];
 }
 
+/** From what WHMCS knows of a server: the token is its password, the authority its access hash. */
+function svc_client(array $params): Client
+{
+    $host = (string) ($params['serverhostname'] ?: $params['serverip']);
+    $port = (int) ($params['serverport'] ?? 0) ?: 8443;
+    $hash = trim((string) ($params['serveraccesshash'] ?? ''));
+    return new Client("https://$host:$port", trim((string) $params['serverpassword']), $hash);
+}
+
+function svc_service(array $params): Service
+{
+    return new Service(svc_client($params), 'whmcs', (string) (int) $params['serviceid']);
+}
+
 /** The order of a machine, as the controller takes it. The customer's choices come before the product's. */
-function svc_order(array $params, string $reference): array
+function svc_order(array $params): array
 {
     $client = $params['clientsdetails'];
     $chosen = $params['configoptions'] ?? [];
@@ -211,13 +201,10 @@ function svc_order(array $params, string $reference): array
     $name = trim((string) $params['domain']);
     $keys = array_values(array_filter(array_map('trim', explode("\n", (string) ($fields['SSH keys'] ?? '')))));
     $order = [
-        'idempotency_key' => "whmcs-$reference",
-        'integration' => Service::INTEGRATION,
-        'external_ref' => $reference,
         'customer_email' => $client['email'],
         'customer_name' => trim("{$client['firstname']} {$client['lastname']}"),
         'customer_company' => $client['companyname'] ?? '',
-        'name' => $name !== '' ? $name : "service-$reference",
+        'name' => $name !== '' ? $name : 'service-' . (int) $params['serviceid'],
         'plan_slug' => $params['configoption1'],
         'image_slug' => $chosen['Image'] ?? $params['configoption2'],
         'access_mode' => $params['configoption3'] ?: null,

@@ -38,15 +38,6 @@ final class Client
         $this->authority = $authority;
     }
 
-    /** From what WHMCS knows of a server: the token is its password, the authority its access hash. */
-    public static function of(array $params): self
-    {
-        $host = (string) ($params['serverhostname'] ?: $params['serverip']);
-        $port = (int) ($params['serverport'] ?? 0) ?: 8443;
-        $hash = trim((string) ($params['serveraccesshash'] ?? ''));
-        return new self("https://$host:$port", trim((string) $params['serverpassword']), $hash);
-    }
-
     public function get(string $path, array $query = []): array
     {
         return $this->call('GET', $query ? "$path?" . http_build_query($query) : $path, null);
