@@ -67,6 +67,7 @@ from svc_nodeagent.protocol import (
     VmBackupsRemove,
     VmCpuSet,
     VmCreate,
+    VmCreateFromCopy,
     VmDelete,
     VmDescribe,
     VmForceStop,
@@ -281,7 +282,8 @@ class SimulatedHost:
 
     async def _take_time(self, operation: NodeOperation, report: Report) -> None:
         pulls = (
-            isinstance(operation, VmCreate | VmReinstall | ImagePull) and operation.image.image_id not in self.images
+            isinstance(operation, VmCreate | VmCreateFromCopy | VmReinstall | ImagePull)
+            and operation.image.image_id not in self.images
         )
         seconds = self._random.uniform(*self.behaviour.pull_seconds) if pulls else 0.0
         if seconds:
@@ -296,6 +298,8 @@ class SimulatedHost:
         match operation:
             case VmCreate():
                 return self._create(operation)
+            case VmCreateFromCopy(machine=machine, image=image, start=start):
+                return self._create(VmCreate(machine=machine, image=image, start=start))
             case VmStart():
                 self._recorded(operation.vm_id)
                 self.networks.apply(operation.vm_id, operation.network)

@@ -43,6 +43,7 @@ from svc_nodeagent.protocol import (
     SentDisks,
     VmCpuSet,
     VmCreate,
+    VmCreateFromCopy,
     VmDelete,
     VmDescribe,
     VmForceStop,
@@ -175,7 +176,10 @@ class FakeGateway:
     def obey(self, operation: NodeOperation) -> OperationResult:
         """What an honest host does at once."""
         match operation:
-            case VmCreate(machine=machine, image=image, start=start):
+            case (
+                VmCreate(machine=machine, image=image, start=start)
+                | VmCreateFromCopy(machine=machine, image=image, start=start)
+            ):
                 state = DomainState.RUNNING if start else DomainState.STOPPED
                 self.domains[machine.vm_id] = state
                 self.kept[machine.vm_id] = KeptMachine(image_digest=image.digest, **dict(machine))

@@ -29,6 +29,7 @@ from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.hypervisor import inventory
 from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.backups.copies import MachineBackups
+from svc_nodeagent.hypervisor.backups.new_machine import create_from_copy
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
@@ -85,6 +86,7 @@ from svc_nodeagent.protocol import (
     VmBackupsForget,
     VmBackupsRemove,
     VmCpuSet,
+    VmCreateFromCopy,
     VmDelete,
     VmDescribe,
     VmMetrics,
@@ -294,6 +296,10 @@ class LibvirtHost:
                 return await self._backups.backup(operation, report)
             case VmRestore():
                 return await self._backups.restore(operation, report)
+            case VmCreateFromCopy():
+                return await create_from_copy(
+                    operation, report, guests=self._guests, machines=self._machines, backups=self._backups
+                )
             case VmBackupsForget():
                 await self._backups.forget(operation)
                 return Done()

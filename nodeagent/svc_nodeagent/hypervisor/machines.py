@@ -279,6 +279,13 @@ class Machines:
             await self._guests.start(record.vm_id)
             fault_point("create.started")
 
+    async def undo_creation(self, vm_id: UUID) -> None:
+        """Leave nothing of a machine whose creation has failed later than in `create`."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * UNDO_SECONDS):
+            self._turns.order(vm_id, "the end of its creation")
+            async with self._turns.steps(vm_id):
+                await self._undo(vm_id)
+
     async def _undo(self, vm_id: UUID) -> None:
         """Leave nothing of a creation that has failed. What cannot be removed in time is after the next (re)connection
         to libvirt, or when the machine is deleted."""

@@ -14,6 +14,7 @@ from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
+from svc_nodeagent.protocol.versions import Since
 
 __all__ = [
     "FACTS",
@@ -38,6 +39,7 @@ __all__ = [
     "VmBackupsRemove",
     "VmCpuSet",
     "VmCreate",
+    "VmCreateFromCopy",
     "VmDelete",
     "VmDescribe",
     "VmForceStop",
@@ -230,7 +232,8 @@ class VmBackup(Wire):
 
 class VmRestore(Wire):
     """Make the disks of a machine that is off what they were in a copy. `disks` are those of the copy's result: what
-    is read has to agree with them, or the machine stays as it was."""
+    is read has to agree with them, or the machine stays as it was. `source_id`: the machine that the copy is of, where
+    that is another; `password` is of its store."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.restore"] = "vm.restore"
@@ -238,6 +241,19 @@ class VmRestore(Wire):
     copy_id: UUID
     password: Secret = Field(repr=False)
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
+    source_id: Annotated[UUID | None, Since(4)] = None
+
+
+class VmCreateFromCopy(Wire):
+    """Make a machine whose disks are what another's were in a copy: as `VmCreate` with `VmRestore` before the start.
+    What fails leaves nothing of it. Result: `DomainResult`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
+    op: Literal["vm.create.from_copy"] = "vm.create.from_copy"
+    machine: MachineSpec
+    image: ImageSpec
+    start: bool
+    restoration: VmRestore
 
 
 class VmBackupsForget(Wire):
@@ -463,6 +479,7 @@ NodeOperation = Annotated[
     | VmWindowsPassword
     | VmBackup
     | VmRestore
+    | VmCreateFromCopy
     | VmBackupsForget
     | VmBackupsRemove
     | VmMigrate

@@ -14,6 +14,7 @@ from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
 from svc.controller.machines.arrivals import once_nodes_have_come
 from svc.controller.machines.fields import DiskGib, GivenPassword, Hostname, MachineName, MemoryMib, SshKeyText, Vcpus
+from svc.controller.machines.from_backup import BackupSource, backup_source
 from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword, WindowsPassword
 from svc.controller.machines.labels import Labels
 from svc.controller.machines.models import (
@@ -44,15 +45,20 @@ operations = Operations[Controller]()
 class VMCreateRequest(Request):
     """`image_id` or `image` (its slug); `plan_id` or `plan` (its slug), or for staff explicit sizes. `project_id` may
     be left out where the caller has exactly one. `node_id` is for administrators. Without `access_mode` the image's own
-    user with sudo. `password`: true asks for a generated one, returned once; `set_password` chooses it. In no security
-    group the machine is not filtered; in those given it is from its first packet. `restart_policy`: whether it is
-    started again when it goes off without an order; `on_failure` unless its guest has shut itself down."""
+    user with sudo. `backup_id`: a backup that the disk is made from, in the place of an image; where nothing else is
+    said, project, plan, access mode and SSH keys are those of the machine that it is of. `password`: true asks for a
+    generated one, returned once; `set_password` chooses it. In no security group the machine is not filtered; in those
+    given it is from its first packet. `restart_policy`: whether it is started again when it goes off without an order;
+    `on_failure` unless its guest has shut itself down."""
 
     name: MachineName
     hostname: Hostname | None = None
     project_id: UUID | None = None
     image_id: UUID | None = None
     image: Annotated[str, Field(max_length=100), LINE] | None = None
+    backup_id: Annotated[
+        UUID | None, Field(description="The backup of a machine that the disk is made from, instead of an image.")
+    ] = None
     plan_id: UUID | None = None
     plan: Annotated[str, Field(max_length=100), LINE] | None = None
     vcpus: Vcpus | None = None
@@ -155,8 +161,10 @@ class WayIn:
     first_boot: FirstBoot | None = None
 
 
-async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record) -> WayIn:
-    mode = request.access_mode or AccessMode.USER_SUDO
+async def _way_in(
+    queryable: Queryable, principal: Principal, request: VMCreateRequest, image: Record, source: BackupSource | None
+) -> WayIn:
+    mode = request.access_mode or (source.access_mode if source else AccessMode.USER_SUDO)
     account = account_name(mode.value, image["login_user"])
     wants_password = request.set_password is not None or request.password
     keys = await guest_access.ssh_keys(queryable, principal, request.ssh_keys, request.ssh_key_ids)
@@ -164,6 +172,8 @@ async def _way_in(queryable: Queryable, principal: Principal, request: VMCreateR
         guest_access.require_windows(request.access_mode)
         given = guest_access.windows_password(request.set_password, field="set_password") if wants_password else None
         return WayIn(mode, ACCOUNT, keys, given, FirstBoot(given.itself if given else None))
+    if source is not None and not keys:
+        keys = source.ssh_keys
     guest_access.require_way_in(mode, password=wants_password, keys=keys)
     password = None
     if wants_password:
@@ -178,11 +188,14 @@ async def resolve(
     for nothing that is refused here."""
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
         raise forbidden("Only administrators name the node of a machine.")
-    project_id = await _project(queryable, principal, request.project_id)
-    image = await enabled_image(queryable, request.image_id, request.image)
-    plan = await enabled_plan(queryable, request.plan_id, request.plan)
+    source = await _source(queryable, principal, request)
+    project_id = await _project(queryable, principal, request.project_id or (source.project_id if source else None))
+    image = source.image if source else await enabled_image(queryable, request.image_id, request.image)
+    plan = await _plan(queryable, request, source)
     vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
-    way_in = await _way_in(queryable, principal, request, image)
+    if source is not None:
+        source.require_room(disk_gib)
+    way_in = await _way_in(queryable, principal, request, image, source)
     new = NewMachine(
         name=request.name,
         hostname=request.hostname or _as_hostname(request.name),
@@ -197,7 +210,7 @@ async def resolve(
         password_hash=way_in.password.hash if isinstance(way_in.password, GuestPassword) else None,
         generated=way_in.password.generated if way_in.password else None,
         start=request.start,
-        node_id=request.node_id,
+        node_id=request.node_id or (source.node_id if source else None),
         location_id=request.location_id,
         group_ids=tuple(request.security_group_ids),
         restart_policy=request.restart_policy,
@@ -205,6 +218,7 @@ async def resolve(
         protected=request.protected,
         idempotency=key,
         first_boot=way_in.first_boot,
+        held=source.held if source else None,
     )
     return new, way_in
 
@@ -243,6 +257,22 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID 
         raise wrong_field("project_id", "say which project the machine belongs to")
     only: UUID = rows[0]["id"]
     return only
+
+
+async def _source(queryable: Queryable, principal: Principal, request: VMCreateRequest) -> BackupSource | None:
+    if request.backup_id is None:
+        return None
+    if request.image_id is not None or request.image is not None:
+        raise wrong_field("backup_id", "give this or an image, not both")
+    return await backup_source(queryable, principal, request.backup_id)
+
+
+async def _plan(queryable: Queryable, request: VMCreateRequest, source: BackupSource | None) -> Record | None:
+    """The plan that is named, or that of the machine whose backup it is where no size is given either."""
+    sizes = (request.vcpus, request.memory_mib, request.disk_gib)
+    if source is not None and request.plan is None and all(size is None for size in sizes):
+        return await enabled_plan(queryable, request.plan_id or source.plan_id, None)
+    return await enabled_plan(queryable, request.plan_id, request.plan)
 
 
 async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str | None) -> Record:

@@ -34,6 +34,7 @@ from svc_nodeagent.protocol import (
     VmBackup,
     VmCpuSet,
     VmCreate,
+    VmCreateFromCopy,
     VmDelete,
     VmForceStop,
     VmMigrate,
@@ -105,6 +106,7 @@ REINSTALLING = (
 )
 BACKING_UP = ("backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
 RESTORING_A_COPY = ("restore.disk0.placed",)
+FROM_A_COPY = ("copy.created", "restore.disk0.placed", "copy.started")
 TAKING_IN = (
     "move.begun",
     "move.disk0.received",
@@ -338,6 +340,27 @@ async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@pytest.mark.parametrize("point", FROM_A_COPY)
+async def test_killed_anywhere_in_making_a_machine_from_a_copy_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    (data_folder / "backups" / "machines").mkdir(parents=True)
+    spec, new = machine(network()), machine(network())
+    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
+    backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False), backup) == 0
+    copied = CopiedDisk(index=0, size_bytes=1024**3, digest=await content(disk))
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+    restore = VmRestore(vm_id=new.vm_id, source_id=spec.vm_id, copy_id=backup.copy_id, password=KEY, disks=(copied,))
+    order = VmCreateFromCopy(machine=new, image=image(demo_image), start=True, restoration=restore)
+
+    assert await perform(order, kill_at=point) == KILLED
+    assert await perform(order) == 0
+
+    await made_once(new, naming, data_folder, True)
+    assert await perform(VmForceStop(vm_id=new.vm_id), VmDelete(vm_id=new.vm_id, destroy_disks=True)) == 0
+
+
 @pytest.mark.parametrize("point", CHANGING)
 async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -426,6 +449,7 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
         *REINSTALLING,
         *BACKING_UP,
         *RESTORING_A_COPY,
+        *FROM_A_COPY,
         *TAKING_IN,
         *SENDING,
     )

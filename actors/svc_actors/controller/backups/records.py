@@ -12,7 +12,7 @@ from svc_actors.alerts import Severity, Told, close_alert, raise_alert
 from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule, own_seconds
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Queryable, Record, Target, Transaction, audit
 from svc_nodeagent.protocol import BackupResult, CheckStatus, CopiedDisk
@@ -120,6 +120,49 @@ async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tupl
     if disks is None:
         raise not_found("The machine has no such backup.")
     return tuple(CopiedDisk.model_validate(disk) for disk in disks)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A copy that a machine is made from, and the machine that it is of."""
+
+    source_id: UUID
+    copy_id: UUID
+
+
+async def hold_copy(tx: Transaction, held: Held) -> None:
+    """The transaction creates the task that makes a machine from the copy (its parameters have both ids): until that
+    has ended, nothing is written to or removed from the store that the copy is in. Raises not_found, not_ready."""
+    await tx.execute("SELECT FROM vms WHERE id = $1 FOR NO KEY UPDATE", held.source_id)
+    await copied_disks(tx, held.source_id, held.copy_id)
+    if await tx.fetchval(
+        """SELECT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1
+               AND status IN ('queued', 'running')
+               AND op IN ('vm.backup', 'vm.backups.forget', 'vm.backups.remove'))""",
+        held.source_id,
+    ):
+        raise not_ready(
+            "The backups of this machine are being changed now, by a backup or by the removal of old ones.",
+            hint="Wait for that task.",
+        )
+
+
+async def is_held(queryable: Queryable, vm_id: UUID) -> bool:
+    """Whether a machine is being made from a copy of this one."""
+    held: bool = await queryable.fetchval(
+        """SELECT EXISTS (SELECT FROM tasks WHERE status IN ('queued', 'running') AND op = 'vm.create'
+               AND parameters->>'source_id' = $1)""",
+        str(vm_id),
+    )
+    return held
+
+
+async def require_not_held(queryable: Queryable, vm_id: UUID) -> None:
+    if await is_held(queryable, vm_id):
+        raise not_ready(
+            "A machine is being made from a backup of this one, whose backups are left as they are until then.",
+            hint="Wait for that task.",
+        )
 
 
 async def node_of_copy(queryable: Queryable, copy_id: UUID) -> UUID:

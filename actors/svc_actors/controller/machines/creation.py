@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from svc_actors.controller.backups.records import Held, hold_copy
 from svc_actors.controller.machines import windows
 from svc_actors.controller.machines.outcomes import GENERATION
 from svc_actors.controller.machines.records import announce_status
@@ -57,7 +58,8 @@ class IdempotencyKey:
 @dataclass(frozen=True)
 class NewMachine:
     """What is to be made. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
-    the password itself where the service made it, kept sealed until the task has ended. `first_boot`: of a Windows."""
+    the password itself where the service made it, kept sealed until the task has ended. `first_boot`: of a Windows.
+    `held`: the copy of another machine that its disk is made from."""
 
     name: str
     hostname: str
@@ -82,6 +84,7 @@ class NewMachine:
     protected: bool = False
     idempotency: IdempotencyKey | None = None
     first_boot: FirstBoot | None = None
+    held: Held | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ async def create_machine(
 ) -> Created:
     """Decide and record; the caller hands the task to `TaskRunner.begin`.
 
-    Raises not_found (project, image, plan, node), conflict (name or key taken), invalid (too small for the image),
-    not_ready (the image has no digest yet), capacity (no node, no address).
+    Raises not_found (project, image, plan, node, copy), conflict (name or key taken), invalid (too small for the
+    image), not_ready (the image has no digest yet, the copy's store is being changed), capacity (no node, no address).
     """
     full: frozenset[UUID] = frozenset()
     try:
@@ -141,6 +144,8 @@ async def _create(
     address from the same one: it is held for a statement and the commit."""
     if new.idempotency is not None:
         await _retire_key(tx, new.idempotency)
+    if new.held is not None:
+        await hold_copy(tx, new.held)
     network_id = await _usable_image_and_network(tx, new)
     groups = await usable_groups(tx, new.project_id, new.group_ids) if new.group_ids else []
     need = Need(
@@ -194,6 +199,11 @@ async def _retire_key(tx: Transaction, key: IdempotencyKey) -> None:
 
 async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID, node_id: UUID) -> Task:
     """The task that builds it, the audit row and the event."""
+    parameters: dict[str, object] = {"start": new.start, GENERATION: _FIRST_GENERATION}
+    seconds, copy = task_seconds("vm.create"), {}
+    if new.held is not None:
+        seconds = task_seconds("vm.create.from_copy")
+        copy = {"copy_id": str(new.held.copy_id), "source_id": str(new.held.source_id)}
     task = await create_task(
         tx,
         caller,
@@ -203,8 +213,8 @@ async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID,
         resource_name=new.name,
         node_id=node_id,
         project_id=new.project_id,
-        parameters={"start": new.start, GENERATION: _FIRST_GENERATION},
-        timeout=task_seconds("vm.create"),
+        parameters=parameters | copy,
+        timeout=seconds,
     )
     await audit.record(
         tx,
@@ -216,6 +226,7 @@ async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID,
             "vcpus": new.vcpus,
             "memory_mib": new.memory_mib,
             "disk_gib": new.disk_gib,
+            **copy,
         },
     )
     await announce_status(tx, vm_id, new.name, new.project_id, node_id, status=MachineStatus.CREATING, reason=None)

@@ -23,8 +23,10 @@ from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import (
     copied_disks,
     forget_copies,
+    is_held,
     note_store,
     require_backups,
+    require_not_held,
     superseded_at,
 )
 from svc_actors.controller.machines import moving, power, processors, remaking, windows
@@ -347,6 +349,7 @@ class Machine(Actor):
             if caller is not None:
                 # The schedule asks the node itself: what is recorded may have been mended since.
                 await require_backups(tx, vm.node_id)
+            await require_not_held(tx, vm.id)
             await note_store(tx, vm.id, vm.node_id)
             return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", {})
 
@@ -378,7 +381,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
-            if not await deleted.is_due(tx, vm.id):
+            if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
                 return None
             await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.remove")
@@ -397,7 +400,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
             copies = await superseded_at(tx, vm.id, node_id)
-            if not copies:
+            if not copies or await is_held(tx, vm.id):
                 return None
             await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.forget")

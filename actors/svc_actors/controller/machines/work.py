@@ -43,13 +43,16 @@ from svc_nodeagent.protocol import (
     DeleteResult,
     DomainState,
     FailureCode,
+    ImageSpec,
     MachineSize,
+    MachineSpec,
     NodeOperation,
     OperationResult,
     VmBackup,
     VmBackupsForget,
     VmCpuSet,
     VmCreate,
+    VmCreateFromCopy,
     VmDelete,
     VmForceStop,
     VmReinstall,
@@ -131,11 +134,29 @@ class MachineWork:
         image, fetched = await self._images.of_task(run, image_id, span=(0, 50))
         if fetched:
             await run.log("Building the machine.")
+        if "copy_id" in run.task.parameters:
+            return await self._create_from_copy(run, spec, image, span=(50, 100) if fetched else (0, 100))
         return await run.perform(
             VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"])),
             step=HOST_STEP,
             span=(50, 100) if fetched else (0, 100),
         )
+
+    async def _create_from_copy(
+        self, run: TaskRun, spec: MachineSpec, image: ImageSpec, *, span: tuple[int, int]
+    ) -> OperationResult:
+        source_id, copy_id = (UUID(run.task.parameters[name]) for name in ("source_id", "copy_id"))
+        restoration = VmRestore(
+            vm_id=spec.vm_id,
+            copy_id=copy_id,
+            password=store_password(self._sealer, source_id),
+            disks=await copied_disks(self._database, source_id, copy_id),
+            source_id=source_id,
+        )
+        operation = VmCreateFromCopy(
+            machine=spec, image=image, start=bool(run.task.parameters["start"]), restoration=restoration
+        )
+        return await run.perform(operation, step=HOST_STEP, span=span)
 
     async def start(self, run: TaskRun) -> OperationResult:
         vm_id = run.task.resource_id

@@ -122,7 +122,7 @@ class MachineBackups:
 
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id
-        store = MachineStore(self._folders.backups, vm_id, operation.password)
+        store = MachineStore(self._folders.backups, operation.source_id or vm_id, operation.password)
         found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
         record = await self._record(vm_id)
         await self._require_off(vm_id)
@@ -133,7 +133,7 @@ class MachineBackups:
                 if snapshot is None:
                     raise HostError(
                         FailureCode.NOT_FOUND,
-                        "The target does not have this copy any more; the machine was left as it was.",
+                        "The target does not have this copy any more; nothing was changed.",
                         "Choose another copy, or see what has become of the target.",
                     )
                 span = (90 * place // len(written), 90 * (place + 1) // len(written))
@@ -213,8 +213,7 @@ class MachineBackups:
         if (written, digest.hexdigest()) != (disk.size_bytes, disk.digest):
             raise HostError(
                 FailureCode.HOST,
-                f"What the target gave back of disk {disk.index} is not what was copied; the machine was left"
-                " as it was.",
+                f"What the target gave back of disk {disk.index} is not what was copied; nothing was changed.",
                 "The target has lost or changed data: restore another copy, and check the target.",
             )
 

@@ -107,7 +107,7 @@ class MachineStore:
                 raise
             raise HostError(
                 FailureCode.HOST,
-                f"The target did not give back all of {snapshot.disk} of the copy; the machine was left as it was."
+                f"The target did not give back all of {snapshot.disk} of the copy; nothing was changed."
                 f" {failed.message}",
                 "The target is away, or has lost or changed data: see to it, or restore another copy.",
             ) from failed

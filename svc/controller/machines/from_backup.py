@@ -1,0 +1,73 @@
+"""A machine made from a backup: what it takes over from the machine that the backup is of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from svc.controller.access import require_visible
+from svc.controller.machines.models import AccessMode
+from svc.registry.principal import Principal, Role
+from svc_actors.controller.backups.records import Held
+from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.sizes import disk_text
+from svc_actors.store import Queryable, Record
+
+_GIB: Final = 1024**3
+
+
+@dataclass(frozen=True)
+class BackupSource:
+    """`image`: `id`, `login_user` and `os_family`, of the image that the machine was made from. `node_id`: at whose
+    target the backup lies."""
+
+    held: Held
+    node_id: UUID
+    project_id: UUID
+    image: Record
+    plan_id: UUID | None
+    access_mode: AccessMode
+    ssh_keys: tuple[str, ...]
+    disk_gib: int
+
+    def require_room(self, disk_gib: int) -> None:
+        """Raises invalid for a machine whose disk is smaller than the backup's."""
+        if disk_gib < self.disk_gib:
+            raise wrong_field("disk_gib", f"the disk of this backup needs at least {disk_text(self.disk_gib)}")
+
+
+async def backup_source(queryable: Queryable, principal: Principal, backup_id: UUID) -> BackupSource:
+    """The copies of a deleted machine are the administrators'. Raises not_found, conflict."""
+    row = await queryable.fetchrow(
+        """SELECT vms.*, copies.node_id AS copy_node_id, copies.disks, images.enabled
+           FROM machine_backups copies JOIN vms ON vms.id = copies.vm_id JOIN images ON images.id = vms.image_id
+           WHERE copies.id = $1 AND copies.removed_at IS NULL""",
+        backup_id,
+    )
+    if row is None or (row["deleted_at"] is not None and principal.role is not Role.ADMINISTRATOR):
+        raise not_found("There is no such backup.")
+    await require_visible(queryable, principal, row["project_id"], what="backup")
+    image = await queryable.fetchone("SELECT id, login_user, os_family FROM images WHERE id = $1", row["image_id"])
+    if image["os_family"] == "windows":
+        raise conflict(
+            "No new machine is made from a backup of a Windows: it would be two machines of one identity.",
+            hint="Restore the backup to the machine itself.",
+        )
+    if not row["enabled"]:
+        raise conflict(
+            "The image that this machine was made from is not offered any more, so no other is made on it.",
+            hint="An administrator enables the image for the time.",
+        )
+    if len(row["disks"]) != 1:
+        raise conflict("The backup has several disks, and a new machine has one.")
+    return BackupSource(
+        held=Held(row["id"], backup_id),
+        node_id=row["copy_node_id"],
+        project_id=row["project_id"],
+        image=image,
+        plan_id=row["plan_id"],
+        access_mode=AccessMode(row["access_mode"]),
+        ssh_keys=tuple(row["ssh_keys"]),
+        disk_gib=-(-row["disks"][0]["size_bytes"] // _GIB),
+    )
