@@ -4,16 +4,19 @@ full."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.backups.store import MachineStore
+from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot
+from svc_nodeagent.hypervisor.backups.verification import SHARES, share_of
 from svc_nodeagent.protocol import FailureCode
 from tests.support.small_disk import SmallDisk, small_disk
 
@@ -42,11 +45,15 @@ async def cut_short(store: MachineStore, mib: int) -> None:
 
 async def content_of(store: MachineStore, copy_id: UUID) -> bytes:
     [snapshot] = [each for each in await store.snapshots() if each.copy_id == copy_id]
-    read = bytearray()
+    return await read(store, snapshot)
+
+
+async def read(store: MachineStore, snapshot: Snapshot) -> bytes:
+    content = bytearray()
     async with store.reader(snapshot) as source:
         async for piece in source:
-            read += piece
-    return bytes(read)
+            content += piece
+    return bytes(content)
 
 
 @pytest.fixture
@@ -93,3 +100,55 @@ async def test_a_full_target_is_named_and_takes_copies_again(target: SmallDisk) 
     await store.prune()
     again = await keep(store, content + os.urandom(32 * MIB))
     assert len(await content_of(store, again)) == 40 * MIB
+
+
+async def test_each_of_a_chain_of_twenty_increments_is_what_was_copied(tmp_path: Path) -> None:
+    store, disk, rng = MachineStore(tmp_path, uuid4(), "key"), bytearray(os.urandom(16 * MIB)), random.Random(20)
+    await store.prepare()
+    kept = {}
+    for _ in range(20):
+        for _ in range(3):
+            place = rng.randrange(len(disk) - 65536)
+            disk[place : place + 65536] = rng.randbytes(65536)
+        kept[await keep(store, bytes(disk))] = hashlib.sha256(disk).hexdigest()
+    assert await store.size() < 20 * len(disk) / 2
+    # Every other goes, and what the others need stays
+    gone = list(kept)[::2]
+    await store.forget([each for each in await store.snapshots() if each.copy_id in gone])
+    assert await store.prune()
+    left = await store.snapshots()
+    assert {each.copy_id for each in left} == kept.keys() - set(gone)
+    for each in left:
+        assert hashlib.sha256(await read(store, each)).hexdigest() == kept[each.copy_id]
+
+
+@pytest.mark.parametrize("loss", ["changed", "removed"])
+async def test_what_the_target_has_lost_is_noticed_and_brought_again(tmp_path: Path, loss: str) -> None:
+    vm_id = uuid4()
+    store, content = MachineStore(tmp_path, vm_id, "key"), os.urandom(24 * MIB)
+    await store.prepare()
+    first = await keep(store, content)
+    file = max((tmp_path / str(vm_id) / "data").glob("*/*"), key=lambda path: path.stat().st_size)
+    if loss == "removed":
+        file.unlink()
+    else:
+        file.chmod(0o600)
+        file.write_bytes(b"changed" + file.read_bytes()[7:])
+        with pytest.raises(HostError, match="did not give back all of"):
+            await content_of(store, first)
+
+    shares = [await store.verify(share) for share in range(SHARES)]
+    assert shares.count(False) == (loss == "changed")
+    assert not await store.prune()
+    await store.strike_off_lost()
+    second = await keep(store, content)
+    assert await content_of(store, second) == content
+    # What the disk still had makes the earlier copy whole as well
+    assert await content_of(store, first) == content
+    assert await store.prune()
+
+
+@pytest.mark.parametrize(("days", "runs"), [(1, 14), (7, 7)])
+def test_every_part_is_read_within_a_fortnight_of_daily_runs_or_seven_weekly_ones(days: int, runs: int) -> None:
+    for begin in (date(2026, 11, 23) + timedelta(days=day) for day in range(7)):
+        assert {share_of(begin + timedelta(days=days * run)) for run in range(runs)} == set(range(SHARES))

@@ -13,6 +13,7 @@ import hashlib
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -25,6 +26,7 @@ from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder, thaw
 from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program, remove_store
+from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.disks import inspect, make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
 from svc_nodeagent.hypervisor.guests import Guests, absent
@@ -79,9 +81,7 @@ class MachineBackups:
         await store.prepare()
         # What a run that was interrupted has kept is of another moment than what it had not come to.
         await store.forget([each for each in await store.snapshots() if each.copy_id == operation.copy_id])
-        # Before anything is written: what attempts that were cut short have left may be all that fills the target.
-        await report(0, "removing what attempts that were cut short have left")
-        await store.prune()
+        whole = await self._tidied(store, report)
         stored_before = await store.size()
         copied = []
         async with moment_of(record, self._guests, self._folders) as moment:
@@ -109,8 +109,8 @@ class MachineBackups:
         superseded = [each for each in kept if each.copy_id in operation.forget]
         await store.forget(superseded)
         fault_point("backup.forgotten")
-        if superseded:
-            await store.prune()
+        if (superseded or not whole) and not await store.prune():
+            await report(95, "earlier backups need data that the target has lost, and may not be restored whole")
         return BackupResult(
             vm_id=record.vm_id,
             copy_id=operation.copy_id,
@@ -119,6 +119,16 @@ class MachineBackups:
             frozen=moment.frozen,
             forgotten=operation.forget,
         )
+
+    async def _tidied(self, store: MachineStore, report: Report) -> bool:
+        """Before anything is written: what attempts that were cut short have left may be all that fills the target, and
+        what the target has lost is not taken for kept. False where it has lost something."""
+        await report(0, "looking at what the target has")
+        if await store.verify(share_of(datetime.now(UTC).date())) and await store.prune():
+            return True
+        await report(0, "the target has lost data of earlier backups; this one brings what the disk still has of it")
+        await store.strike_off_lost()
+        return False
 
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id

@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.backups.verification import set_aside_damaged
 from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 from svc_nodeagent.protocol import FailureCode
@@ -35,6 +36,8 @@ _PRUNE_SECONDS = 3600.0
 _MOST_ERROR_BYTES = 4_096
 _FULL = ("no space left on device", "disk quota exceeded")
 """As restic writes ENOSPC and EDQUOT."""
+_LOST = ("packs from index missing", "index is not complete")
+"""As restic 0.14 refuses to prune where data is missing."""
 PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
 """The programs that copies are made with and a node may be without, each with the package that has it."""
 
@@ -122,9 +125,28 @@ class MachineStore:
         if ids:
             await self._run("forget", "--quiet", *ids, timeout=_LOOK_SECONDS)
 
-    async def prune(self) -> None:
-        """Remove the bytes that no snapshot needs, those of copies that were cut short among them."""
-        await self._run("prune", "--quiet", timeout=_PRUNE_SECONDS)
+    async def prune(self) -> bool:
+        """Remove the bytes that no snapshot needs, those of copies that were cut short among them. False where the
+        target has lost something that a snapshot needs: then nothing is removed."""
+        try:
+            await self._run("prune", "--quiet", timeout=_PRUNE_SECONDS)
+        except ProgramFailed as failed:
+            if not any(words in failed.error for words in _LOST):
+                raise
+            log.error("backup.data_lost", repository=str(self._repository), why=failed.message)
+            return False
+        return True
+
+    async def verify(self, share: int) -> bool:
+        """Read a part of the data, and set aside what is not what it was: whether there was nothing."""
+        damaged = await set_aside_damaged(self._repository, share)
+        for name in damaged:
+            log.error("backup.data_changed", repository=str(self._repository), file=name)
+        return not damaged
+
+    async def strike_off_lost(self) -> None:
+        """Take what the target has lost out of the index, so that the next copy brings it again."""
+        await self._run("rebuild-index", "--quiet", timeout=_PRUNE_SECONDS)
 
     async def _run(self, *arguments: str, timeout: float) -> bytes:
         output = bytearray()
