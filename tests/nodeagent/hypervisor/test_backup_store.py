@@ -152,3 +152,25 @@ async def test_what_the_target_has_lost_is_noticed_and_brought_again(tmp_path: P
 def test_every_part_is_read_within_a_fortnight_of_daily_runs_or_seven_weekly_ones(days: int, runs: int) -> None:
     for begin in (date(2026, 11, 23) + timedelta(days=day) for day in range(7)):
         assert {share_of(begin + timedelta(days=days * run)) for run in range(runs)} == set(range(SHARES))
+
+
+async def test_nothing_is_written_beneath_a_target_that_goes_away_meanwhile(tmp_path: Path) -> None:
+    target, away = tmp_path / "machines", tmp_path / "away"
+    target.mkdir()
+    store, content, copy_id = MachineStore(target, uuid4(), "key"), os.urandom(40 * MIB), uuid4()
+    await store.prepare()
+    async with store.writer(copy_id, DISK) as sink:
+        await sink.send_all(content[: 20 * MIB])
+        target.rename(away)
+        await sink.send_all(content[20 * MIB :])
+    assert not target.exists()
+    for order in (store.prepare, store.prune, store.snapshots):
+        with pytest.raises(HostError, match="no target for backups") as refused:
+            await order()
+        assert refused.value.code is FailureCode.CONFLICT
+    assert not target.exists()
+
+    away.rename(target)
+    await store.prepare()
+    assert await store.prune()
+    assert await content_of(store, copy_id) == content

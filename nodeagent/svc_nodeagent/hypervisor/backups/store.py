@@ -3,15 +3,17 @@
     backups/machines/<vm_id>/    the repository; of each copy one snapshot a disk, tagged with the copy's id
 
 Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
-that is mounted at `backups`, so a file system that is not mounted takes no copies; the repository is encrypted with the
-controller's key, which passes to restic in its environment and never onto a disk of the host; what reads takes no lock,
-which a full target could not hold, so nobody prunes meanwhile.
+that is mounted at `backups`, so a file system that is not mounted takes no copies; nor is anything written beneath one
+that goes away meanwhile, where restic would make the folders anew: it goes by the opened folder. The repository is
+encrypted with the controller's key, which passes to restic in its environment and never onto a disk of the host. What
+reads takes no lock, which a full target could not hold, so nobody prunes meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -34,6 +36,7 @@ log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 120.0
 _PRUNE_SECONDS = 3600.0
 _MOST_ERROR_BYTES = 4_096
+_RESTIC = "restic"
 _FULL = ("no space left on device", "disk quota exceeded")
 """As restic writes ENOSPC and EDQUOT."""
 _LOST = ("packs from index missing", "index is not complete")
@@ -94,19 +97,24 @@ class MachineStore:
         that fails leaves no snapshot, and bytes for `prune`. Raises `HostError` where restic fails."""
         arguments = ("backup", "--quiet", "--stdin", "--stdin-filename", disk, "--tag", str(copy_id), "--host", "svc")
         with _target_may_be_full():
-            async with fed(self._command(arguments), self._environment) as sink:
+            async with (
+                self._opened() as folder,
+                fed(self._command(folder, arguments), self._environment, pass_fds=(folder,)) as sink,
+            ):
                 yield sink
 
     @asynccontextmanager
     async def reader(self, snapshot: Snapshot) -> AsyncIterator[trio.abc.ReceiveStream]:
         """The disk's content. Raises `HostError` at the block's end where restic could not read all of it."""
-        command = self._command(("dump", "--no-lock", "--quiet", snapshot.id, snapshot.disk))
+        arguments = ("dump", "--no-lock", "--quiet", snapshot.id, snapshot.disk)
         try:
-            async with program(command, self._environment, stdout=subprocess.PIPE) as process:
-                assert process.stdout is not None
-                yield process.stdout
+            async with self._opened() as folder:
+                command = self._command(folder, arguments)
+                async with program(command, self._environment, stdout=subprocess.PIPE, pass_fds=(folder,)) as process:
+                    assert process.stdout is not None
+                    yield process.stdout
         except ProgramFailed as failed:
-            if failed.program != command[0]:
+            if failed.program != _RESTIC:
                 raise
             raise HostError(
                 FailureCode.HOST,
@@ -151,16 +159,30 @@ class MachineStore:
     async def _run(self, *arguments: str, timeout: float) -> bytes:
         output = bytearray()
         with _target_may_be_full(), trio.move_on_after(timeout) as deadline:
-            async with program(self._command(arguments), self._environment, stdout=subprocess.PIPE) as process:
-                assert process.stdout is not None
-                async for piece in process.stdout:
-                    output += piece
+            async with self._opened() as folder:
+                command = self._command(folder, arguments)
+                async with program(command, self._environment, stdout=subprocess.PIPE, pass_fds=(folder,)) as process:
+                    assert process.stdout is not None
+                    async for piece in process.stdout:
+                        output += piece
         if deadline.cancelled_caught:
             raise HostError(FailureCode.TIMED_OUT, f"restic {arguments[0]} did not end within {timeout:g} s.")
         return bytes(output)
 
-    def _command(self, arguments: Sequence[str]) -> list[str]:
-        return ["restic", "--no-cache", "--repo", str(self._repository), *arguments]
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[int]:
+        """A descriptor of the folder at the target. Raises `HostError(conflict)` where there is none."""
+        try:
+            folder = await in_thread(os.open, self._folder, os.O_PATH | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise _no_target(self._folder) from error
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _command(self, folder: int, arguments: Sequence[str]) -> list[str]:
+        return [_RESTIC, "--no-cache", "--repo", f"/proc/self/fd/{folder}/{self._repository.name}", *arguments]
 
 
 async def remove_store(folder: Path, vm_id: UUID) -> None:
@@ -186,11 +208,15 @@ def _require_programs() -> None:
 
 async def _require_target(folder: Path) -> None:
     if not await trio.Path(folder).is_dir():
-        raise HostError(
-            FailureCode.CONFLICT,
-            f"This node has no target for backups: there is no {folder}.",
-            "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
-        )
+        raise _no_target(folder)
+
+
+def _no_target(folder: Path) -> HostError:
+    return HostError(
+        FailureCode.CONFLICT,
+        f"This node has no target for backups: there is no {folder}.",
+        "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
+    )
 
 
 @contextlib.contextmanager
@@ -219,13 +245,19 @@ async def program(
     *,
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
 ) -> AsyncIterator[trio.Process]:
     """Run a program for the length of the block, then wait for its end; a block that raises kills it. Raises
     `ProgramFailed` when it ends with another status than 0."""
     # A file rather than a pipe: nobody has to read it, and a program that says much does not wait for that.
     with tempfile.TemporaryFile() as said:
         process = await trio.lowlevel.open_process(
-            [str(argument) for argument in command], stdin=stdin, stdout=stdout, stderr=said, env=environment
+            [str(argument) for argument in command],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=said,
+            env=environment,
+            pass_fds=pass_fds,
         )
         try:
             yield process
@@ -248,10 +280,10 @@ async def program(
 
 @asynccontextmanager
 async def fed(
-    command: Sequence[str | Path], environment: dict[str, str] = ENVIRONMENT
+    command: Sequence[str | Path], environment: dict[str, str] = ENVIRONMENT, *, pass_fds: Sequence[int] = ()
 ) -> AsyncIterator[trio.abc.SendStream]:
     """As `program`, of one that reads what the block writes. One that ends too early says why itself."""
-    async with program(command, environment, stdin=subprocess.PIPE) as process:
+    async with program(command, environment, stdin=subprocess.PIPE, pass_fds=pass_fds) as process:
         assert process.stdin is not None
         try:
             yield process.stdin
