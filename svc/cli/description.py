@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from svc.registry.operation import Operation
 
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
-_FORMAT = 7
+_FORMAT = 8
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
 """Fields of a change for which null says something else than leaving them out."""
 _LISTED = {"scopes"}
 """Lists that are typed as one word with commas, as the panel's specification has it."""
 _SECRETS = {"password", "set_password", "token"}
+_DOCUMENTS = {"user_data"}
+"""Secrets of many lines."""
 
 
 class Kind(StrEnum):
@@ -52,7 +54,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept.
+    """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept;
+    one that is a `document` is all that standard input has, and not its next line.
     `listed`: several values may stand in one word, with commas between them.
     `emptiable`: what is stored may be taken away, by an empty list or by null."""
 
@@ -63,6 +66,7 @@ class Parameter:
     required: bool
     choices: tuple[str, ...]
     secret: bool
+    document: bool
     emptiable: bool
     names: str | None
     default: str | None
@@ -199,6 +203,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         required=field.is_required(),
         choices=choices,
         secret=field.repr is False or (kind is Kind.TEXT and name in _SECRETS),
+        document=name in _DOCUMENTS,
         emptiable=changes and (many or nullable),
         names=names if kind is Kind.ID else None,
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),

@@ -189,8 +189,8 @@ async def _found_inside(
 
 
 async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:
-    """`-` in the place of a secret: typed unseen at a terminal, else the next line of standard input. A secret that
-    must be there is asked for."""
+    """`-` in the place of a secret: typed unseen at a terminal, else the next line of standard input; of a document all
+    of it. A secret that must be there is asked for."""
     for parameter in operation.parameters:
         given = values.get(parameter.name)
         if parameter.secret and (given == "-" or (given is None and parameter.required)):
@@ -198,6 +198,8 @@ async def _read_secrets(operation: OperationDescription, values: dict[str, Any])
 
 
 async def _secret(parameter: Parameter) -> str:
+    if parameter.document:
+        return _document(parameter)
     if sys.stdin.isatty():
         asked = parameter.name.replace("_", " ").capitalize()
         typed: str = await click.prompt(asked, hide_input=True, confirmation_prompt=True, err=True)
@@ -206,6 +208,13 @@ async def _secret(parameter: Parameter) -> str:
     if not line:
         raise Failure(Exit.INVALID, f"{flag_of(parameter)}: nothing on standard input")
     return line.rstrip("\r\n")
+
+
+def _document(parameter: Parameter) -> str:
+    text = sys.stdin.read()
+    if not text:
+        raise Failure(Exit.INVALID, f"{flag_of(parameter)}: nothing on standard input")
+    return text
 
 
 async def _confirm(client: Client, operation: OperationDescription, values: dict[str, Any], yes: bool) -> None:

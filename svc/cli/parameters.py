@@ -102,7 +102,7 @@ def metavar(parameter: Parameter) -> str:
     if parameter.names is not None:
         return parameter.name.removesuffix("_ids").removesuffix("_id").upper()
     if parameter.kind is Kind.TEXT:
-        return parameter.name.upper() if not parameter.secret else "SECRET"
+        return parameter.name.upper() if not parameter.secret or parameter.document else "SECRET"
     words = {Kind.INTEGER: "N", Kind.NUMBER: "X", Kind.JSON: "JSON", Kind.PAIRS: "NAME=VALUE,..."}
     return words.get(parameter.kind, parameter.name.upper())
 
@@ -111,7 +111,9 @@ def _help(parameter: Parameter) -> str | None:
     said = [parameter.help.rstrip(".") + "."] if parameter.help else []
     if parameter.names is not None:
         said.append("Its name or id.")
-    if parameter.secret:
+    if parameter.document:
+        said.append("`-` reads it from standard input.")
+    elif parameter.secret:
         said.append("`-` asks for it, or reads it from standard input.")
     if parameter.many:
         said.append("Several with commas." if parameter.listed else "May be repeated.")

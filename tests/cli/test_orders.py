@@ -131,6 +131,12 @@ async def test_refusals_have_their_own_codes_and_speak_of_flags(house: House, te
     locked_out = await house.svc(*order[:-1], "--vcpus", "1", "--disk-gib", "1", "--memory-mib", "128")
     assert locked_out.code == Exit.INVALID
     assert "--ssh-keys, --ssh-key, --set-password, or --password" in locked_out.err
+    sized = (*order, "--vcpus", "1", "--disk-gib", "1", "--memory-mib", "128", "--user-data", "-")
+    lengthy = await house.svc(*sized, given="#!/bin/sh\n" + "#" * 32_768)
+    assert lengthy.code == Exit.INVALID
+    assert "--user-data: " in lengthy.err
+    missing = await house.svc(*sized, given="")
+    assert "--user-data: nothing on standard input" in missing.err
     assert (await house.svc("vm", "create", "--plan", "small")).code == Exit.INVALID
     assert (await house.svc("vm", "lst")).code == Exit.INVALID
     assert (await house.svc("task", "show", "0" * 32)).code == Exit.NOT_FOUND

@@ -46,7 +46,8 @@ FILE_THREADS = trio.CapacityLimiter(4)
 
 
 class MachineRecord(BaseModel):
-    """All that the domain, the seed and the network of a machine are derived from. Carries no secret."""
+    """All that the domain, the seed and the network of a machine are derived from. Carries no secret but what its owner
+    wrote into `seed.user_data`, which its guest may read for as long as it is there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,9 +63,13 @@ class MachineRecord(BaseModel):
     cpu_mode: CpuMode = CpuMode.DEFAULT
 
     def stored(self) -> bytes:
-        """As it is written. The mode is left out where nobody chose one: agents before this one do not know it, and an
-        upgrade may be taken back."""
-        unsaid = {"cpu_mode"} if self.cpu_mode is CpuMode.DEFAULT else None
+        """As it is written. What nobody chose is left out: agents before this one do not know it, and an upgrade may be
+        taken back."""
+        unsaid: dict[str, Any] = {}
+        if self.cpu_mode is CpuMode.DEFAULT:
+            unsaid["cpu_mode"] = True
+        if self.seed.user_data is None:
+            unsaid["seed"] = {"user_data"}
         return self.model_dump_json(exclude=unsaid).encode()
 
 

@@ -38,7 +38,7 @@ async def write_seed(record: MachineRecord, password_hash: str | None, path: Pat
         content_folder, temporary = folder / _CONTENT, folder / path.name
         content_folder.mkdir()
         for name, content in render(record, password_hash).items():
-            await in_thread((content_folder / name).write_text, content)
+            await in_thread((content_folder / name).write_bytes, content.encode())
         await run_program(
             "genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", content_folder
         )
@@ -74,17 +74,21 @@ def _workshop(folder: Path) -> Iterator[Path]:
 
 
 def render(record: MachineRecord, password_hash: str | None) -> dict[str, str]:
-    """The seed's files by name."""
+    """The seed's files by name. User-data of the owner's is theirs to the byte; ours is vendor-data then, of which
+    cloud-init takes what theirs does not say."""
     seed = record.seed
     meta_data: Json = {"instance-id": seed.instance_id, "local-hostname": seed.hostname}
-    return {
+    files = {
         "meta-data": json.dumps(meta_data, indent=1) + "\n",
-        "user-data": "#cloud-config\n" + json.dumps(_user_data(record, password_hash), indent=1) + "\n",
+        "user-data": "#cloud-config\n" + json.dumps(_cloud_config(record, password_hash), indent=1) + "\n",
         "network-config": json.dumps(_network_config(record), indent=1) + "\n",
     }
+    if seed.user_data is not None:
+        files |= {"user-data": seed.user_data, "vendor-data": files["user-data"]}
+    return files
 
 
-def _user_data(record: MachineRecord, password_hash: str | None) -> Json:
+def _cloud_config(record: MachineRecord, password_hash: str | None) -> Json:
     seed, account = record.seed, record.seed.account
     # `hashed_passwd` also reaches an account that the image brings; `passwd` would be ignored there. An account with
     # neither password nor key is locked by its image or by cloud-init's default.

@@ -10,8 +10,10 @@ from pydantic import AnyUrl, Field
 
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import FEW, Name, Secret, Size, Wire
+from svc_nodeagent.protocol.versions import Since
 
 SshKey = Annotated[str, Field(max_length=16_384)]
+UserData = Annotated[str, Field(min_length=1, max_length=32_768)]
 
 
 class ImageFormat(StrEnum):
@@ -53,12 +55,14 @@ class Account(Wire):
 
 
 class SeedSpec(Wire):
-    """First boot, by NoCloud: the agent renders meta-data, user-data and network-config from this."""
+    """First boot, by NoCloud: the agent renders meta-data, user-data and network-config from this. `user_data` is the
+    owner's own, and stays with the machine as long as this system does."""
 
     instance_id: Name
     hostname: Name
     account: Account
     ssh_password_login: bool
+    user_data: Annotated[UserData | None, Since(4)] = Field(default=None, repr=False)
 
 
 class DiskSpec(Wire):

@@ -13,7 +13,16 @@ from pydantic import Field
 from svc.controller.access import require_visible, visible_projects
 from svc.controller.machines import guest_access
 from svc.controller.machines.arrivals import once_nodes_have_come
-from svc.controller.machines.fields import DiskGib, GivenPassword, Hostname, MachineName, MemoryMib, SshKeyText, Vcpus
+from svc.controller.machines.fields import (
+    DiskGib,
+    GivenPassword,
+    Hostname,
+    MachineName,
+    MemoryMib,
+    SshKeyText,
+    UserData,
+    Vcpus,
+)
 from svc.controller.machines.from_backup import BackupSource, backup_source
 from svc.controller.machines.guest_access import MAX_KEYS, GuestPassword, WindowsPassword
 from svc.controller.machines.labels import Labels
@@ -74,6 +83,7 @@ class VMCreateRequest(Request):
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    user_data: Annotated[UserData | None, Field(repr=False)] = None
     start: Annotated[bool, Field(description="Start it once it is there.")] = True
     restart_policy: Annotated[
         RestartPolicy,
@@ -169,7 +179,7 @@ async def _way_in(
     wants_password = request.set_password is not None or request.password
     keys = await guest_access.ssh_keys(queryable, principal, request.ssh_keys, request.ssh_key_ids)
     if image["os_family"] == "windows":
-        guest_access.require_windows(request.access_mode)
+        guest_access.require_windows(request.access_mode, request.user_data)
         given = guest_access.windows_password(request.set_password, field="set_password") if wants_password else None
         return WayIn(mode, ACCOUNT, keys, given, FirstBoot(given.itself if given else None))
     if source is not None and not keys:
@@ -219,6 +229,7 @@ async def resolve(
         idempotency=key,
         first_boot=way_in.first_boot,
         held=source.held if source else None,
+        user_data=request.user_data,
     )
     return new, way_in
 

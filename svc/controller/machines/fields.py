@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from svc.registry.shapes import Shape
+
+
+def _at_most_32_kib(text: str) -> str:
+    """Characters outside ASCII are several bytes each."""
+    if len(text.encode()) > 32_768:
+        raise ValueError("holds more than 32 KiB")
+    return text
+
 
 MachineName = Annotated[
     str,
@@ -26,6 +34,11 @@ Hostname = Annotated[
 Vcpus = Annotated[int, Field(ge=1, le=256, description="Virtual processors.")]
 MemoryMib = Annotated[int, Field(ge=64, le=4 * 1024 * 1024, description="Memory in MiB.")]
 SshKeyText = Annotated[str, Field(max_length=16384, description="A public key, as in ~/.ssh/id_ed25519.pub.")]
+UserData = Annotated[
+    str,
+    Field(min_length=1, max_length=32_768, description="For cloud-init of the first boot: a script, or #cloud-config."),
+    AfterValidator(_at_most_32_kib),
+]
 GivenPassword = Annotated[str, Field(max_length=1024)]
 DiskGib = Annotated[int, Field(ge=1, le=64 * 1024, description="Size of the disk in GiB.")]
 Confirmation = Annotated[str, Field(max_length=64, description="The machine's name, repeated.")]

@@ -108,8 +108,11 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
         )
 
 
-def require_windows(mode: AccessMode | None) -> None:
-    """Raise invalid for an access mode: a Windows machine has its administrator account alone."""
+def require_windows(mode: AccessMode | None, user_data: str | None) -> None:
+    """Raise invalid for what a Windows machine cannot be given: it has its administrator account alone, and no
+    cloud-init."""
+    if user_data is not None:
+        raise wrong_field("user_data", "must be left out: a Windows machine has no cloud-init")
     if mode is not None:
         raise wrong_field("access_mode", "must be left out: a Windows machine has its administrator account alone")
 

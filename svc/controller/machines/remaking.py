@@ -15,7 +15,7 @@ from pydantic import Field
 
 from svc.controller.machines import guest_access
 from svc.controller.machines.creation import enabled_image, enabled_plan
-from svc.controller.machines.fields import Confirmation, DiskGib, GivenPassword, MemoryMib, SshKeyText, Vcpus
+from svc.controller.machines.fields import Confirmation, DiskGib, GivenPassword, MemoryMib, SshKeyText, UserData, Vcpus
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
 from svc.controller.services import Controller
@@ -81,12 +81,13 @@ class System(Request):
 
 class VMReinstallRequest(System):
     """Everything on the machine's disk is lost; its name, addresses, size and groups stay. `image_id` or `image` (its
-    slug), or neither for the machine's own image."""
+    slug), or neither for the machine's own image. `user_data` is the new system's: that of the old one goes with it."""
 
     id: UUID
     confirm: Confirmation
     image: Slug | None = None
     ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
+    user_data: Annotated[UserData | None, Field(repr=False)] = None
     idempotency_key: Key | None = None
 
 
@@ -156,7 +157,13 @@ async def reinstall(context: Context[Controller], request: VMReinstallRequest) -
 
 async def _reinstall(context: Context[Controller], request: VMReinstallRequest, row: Record) -> VMReinstallResult:
     done = await reinstall_machine(
-        context, row, request, image=request.image, ssh_key_ids=request.ssh_key_ids, key=request.idempotency_key
+        context,
+        row,
+        request,
+        image=request.image,
+        ssh_key_ids=request.ssh_key_ids,
+        user_data=request.user_data,
+        key=request.idempotency_key,
     )
     return VMReinstallResult(
         vm=await show(context.services.database, context.principal, request.id),
@@ -191,6 +198,7 @@ async def reinstall_machine(
     *,
     image: str | None,
     ssh_key_ids: Sequence[UUID] = (),
+    user_data: str | None = None,
     key: str | None,
     decide: Decide | None = None,
 ) -> Reinstalled:
@@ -206,7 +214,7 @@ async def reinstall_machine(
     password_hash = generated = first_boot = None
     if wanted["os_family"] == "windows":
         account = ACCOUNT
-        guest_access.require_windows(system.access_mode)
+        guest_access.require_windows(system.access_mode, user_data)
         first_boot = FirstBoot()
         if wants_password:
             own = guest_access.windows_password(system.set_password, field="set_password")
@@ -225,6 +233,7 @@ async def reinstall_machine(
         generated=generated,
         order=f"{key_owner(principal)} {key}" if key is not None else None,
         first_boot=first_boot,
+        user_data=user_data,
     )
     machine = services.actors.ref(Machine, str(row["id"]))
     task, begun = await machine.ask(Machine.reinstall, context.caller, new, decide)

@@ -86,12 +86,19 @@ def mac_of(address: str) -> str:
     return "52:54:" + ":".join(f"{part:02x}" for part in IPv4Address(address).packed)
 
 
-def seed(account: str = "alice", *, password_hash: str | None = None, keys: tuple[str, ...] = ()) -> SeedSpec:
+def seed(
+    account: str = "alice",
+    *,
+    password_hash: str | None = None,
+    keys: tuple[str, ...] = (),
+    user_data: str | None = None,
+) -> SeedSpec:
     return SeedSpec(
         instance_id=f"i-{uuid4()}",
         hostname="web-1",
         account=Account(name=account, sudo=True, password_hash=password_hash, ssh_keys=keys),
         ssh_password_login=password_hash is not None,
+        user_data=user_data,
     )
 
 

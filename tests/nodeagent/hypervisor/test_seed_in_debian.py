@@ -1,4 +1,5 @@
-"""What cloud-init of a full Debian 12 makes of the seed at its first start, and of another network at its second."""
+"""What cloud-init of a full Debian 12 makes of the seed: at its first start, with user-data of the owner's or without,
+and of another network at its second."""
 
 from __future__ import annotations
 
@@ -74,3 +75,25 @@ async def test_a_debian_takes_its_network_anew_at_every_start(debian_image: Path
         assert "198.51.100.7" not in shown
         assert "default via 192.0.2.1" in await console.run("ip -4 route", within=ANSWER)
         assert "default via fe80::1" in await console.run("ip -6 route", within=ANSWER)
+
+
+@pytest.mark.parametrize(
+    "user_data",
+    [
+        "#!/bin/sh\necho by-the-owner >/greeting\n",
+        "#cloud-config\nwrite_files:\n- path: /greeting\n  content: |\n    by-the-owner\n",
+    ],
+    ids=["script", "cloud-config"],
+)
+async def test_a_debian_carries_out_user_data_of_its_owner_and_opens_the_account(
+    debian_image: Path, tmp_path: Path, user_data: str
+) -> None:
+    made = record(machine(network(address("192.0.2.5/32", "192.0.2.1")), seeded=seed("alice", user_data=user_data)))
+    path = tmp_path / "seed.iso"
+    await write_seed(made, sha512_crypt(PASSWORD), path, (0, 0))
+
+    async with Guest.started(debian_image, path, tmp_path, memory=512) as guest:
+        console = await logged_in(guest)
+        assert "done" in await console.run("cloud-init status --wait", within=BOOT)
+        assert "by-the-owner" in await console.run("cat /greeting", within=ANSWER)
+        assert "uid=0" in await console.run("sudo id", within=ANSWER)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from svc_nodeagent.hypervisor import seeds
-from svc_nodeagent.hypervisor.files import put_in_place
+from svc_nodeagent.hypervisor.files import MachineRecord, put_in_place
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.hypervisor.seeds import WORKSHOP, render, write_seed
 from svc_nodeagent.protocol import GuestAddress, MachineSpec, NetworkSpec, NicSpec, SeedSpec, Topology
@@ -171,3 +171,27 @@ async def test_the_seed_after_the_first_boot_holds_no_hash_and_the_same_instance
     await write_seed(rendered, None, path, (0, 0))
     assert HASH.encode() not in path.read_bytes()
     assert rendered.seed.instance_id.encode() in path.read_bytes()
+
+
+SCRIPT = "#!/bin/sh\necho 'grüß dich' >/greeting\n"
+
+
+async def test_user_data_of_the_owner_is_theirs_to_the_byte_and_ours_stands_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "seed.iso"
+    made = record(machine(seeded=seed(user_data=SCRIPT)))
+    await write_seed(made, HASH, path, (0, 0))
+    assert await run_program("isoinfo", "-J", "-x", "/user-data", "-i", path) == SCRIPT.encode()
+    ours = await run_program("isoinfo", "-J", "-x", "/vendor-data", "-i", path)
+    assert ours.startswith(b"#cloud-config\n")
+    assert HASH.encode() in ours
+
+
+def test_user_data_of_the_owner_outlives_the_first_boot_and_the_agent() -> None:
+    made = record(machine(seeded=seed(user_data=SCRIPT)))
+    again = MachineRecord.model_validate_json(made.stored())
+    assert render(again, None)["user-data"] == SCRIPT
+    assert "grüß" not in repr(again)
+
+
+def test_a_record_without_user_data_is_one_that_earlier_agents_read() -> None:
+    assert b"user_data" not in record(machine(seeded=seed())).stored()

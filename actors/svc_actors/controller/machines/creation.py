@@ -58,8 +58,9 @@ class IdempotencyKey:
 @dataclass(frozen=True)
 class NewMachine:
     """What is to be made. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
-    the password itself where the service made it, kept sealed until the task has ended. `first_boot`: of a Windows.
-    `held`: the copy of another machine that its disk is made from."""
+    the password itself where the service made it, kept sealed until the task has ended, and so is `user_data`, the
+    owner's own for cloud-init. `first_boot`: of a Windows. `held`: the copy of another machine that its disk is made
+    from."""
 
     name: str
     hostname: str
@@ -85,6 +86,7 @@ class NewMachine:
     idempotency: IdempotencyKey | None = None
     first_boot: FirstBoot | None = None
     held: Held | None = None
+    user_data: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ async def _insert(
     tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, network_id: UUID, node_id: UUID
 ) -> tuple[UUID, UUID]:
     """The machine and its NIC: their ids. The machine's row takes its room on the node (migration 0011)."""
-    seed = Seed(new.password_hash, new.generated)
+    seed = Seed(new.password_hash, new.generated, new.user_data)
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     vm_id = uuid4()
     nic_id: UUID | None = await tx.fetchval(

@@ -5,7 +5,7 @@ Both are done in the transaction of the Machine actor's order, which has the row
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from svc_actors.controller.machines.admission import moved, require_not_suspended, require_unprotected
@@ -57,7 +57,8 @@ class NewSize:
 @dataclass(frozen=True)
 class NewSystem:
     """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
-    the service made it. `order` tells one order from another, where it is repeated. `first_boot`: of a Windows."""
+    the service made it. `order` tells one order from another, where it is repeated. `first_boot`: of a Windows.
+    `user_data` is the owner's own, for cloud-init."""
 
     image_id: UUID
     access_mode: str
@@ -66,6 +67,7 @@ class NewSystem:
     generated: str | None
     order: str | None = None
     first_boot: FirstBoot | None = None
+    user_data: str | None = field(default=None, repr=False)
 
 
 async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
@@ -112,13 +114,13 @@ async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Para
 async def reinstall(
     tx: Transaction, vm: MachineRow, new: NewSystem, sealer: Sealer
 ) -> tuple[Parameters, MachineStatus]:
-    """Keep the new password sealed; gives the task's parameters and the status that the machine has meanwhile. Raises
-    conflict, invalid, not_found, not_ready."""
+    """Keep the new password and the user-data sealed; gives the task's parameters and the status that the machine has
+    meanwhile. Raises conflict, invalid, not_found, not_ready."""
     require_unprotected(vm, Order.REINSTALL)
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
-    seed = Seed(new.password_hash, new.generated)
+    seed = Seed(new.password_hash, new.generated, new.user_data)
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
     parameters: Parameters = {

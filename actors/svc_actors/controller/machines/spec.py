@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from itertools import groupby
 from typing import Final
@@ -36,22 +36,23 @@ class Seed:
     """The secret part of a first boot or of a password change, sealed in the machine's row while it is needed.
 
     `generated` is a password that the service made, kept only until the task has ended, so that an answer lost in a
-    crash can be given again. A chosen password is never in here, nor anywhere.
+    crash can be given again. A chosen password is never in here, nor anywhere. `user_data` is the owner's own, for
+    cloud-init.
     """
 
     password_hash: str | None
-    generated: str | None = None
+    generated: str | None = field(default=None, repr=False)
+    user_data: str | None = field(default=None, repr=False)
 
     def sealed(self, sealer: Sealer) -> bytes:
-        content = {"password_hash": self.password_hash, "generated": self.generated}
-        return sealer.seal(json.dumps(content).encode(), _SEED_PURPOSE)
+        return sealer.seal(json.dumps(vars(self)).encode(), _SEED_PURPOSE)
 
     @classmethod
     def unsealed(cls, sealer: Sealer, sealed: bytes | None) -> Seed:
         if sealed is None:
             return cls(None)
         content = json.loads(sealer.unseal(sealed, _SEED_PURPOSE))
-        return cls(content["password_hash"], content["generated"])
+        return cls(content["password_hash"], content["generated"], content.get("user_data"))
 
 
 def account_name(access_mode: str, login_user: str) -> str:
@@ -92,20 +93,21 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
             vm["hostname"],
             account_name(vm["access_mode"], vm["login_user"]),
             vm["ssh_keys"],
-            Seed.unsealed(sealer, vm["sealed_seed"]).password_hash,
+            Seed.unsealed(sealer, vm["sealed_seed"]),
         ),
     )
 
 
-def seed_spec(
-    instance_id: str, hostname: str, account: str, ssh_keys: Sequence[str], password_hash: str | None
-) -> SeedSpec:
+def seed_spec(instance_id: str, hostname: str, account: str, ssh_keys: Sequence[str], secret: Seed) -> SeedSpec:
     """A first boot: a guest that has booted with another `instance_id` takes it for a new machine's."""
     return SeedSpec(
         instance_id=instance_id,
         hostname=hostname,
-        account=Account(name=account, sudo=account != ROOT, password_hash=password_hash, ssh_keys=tuple(ssh_keys)),
-        ssh_password_login=password_hash is not None,
+        account=Account(
+            name=account, sudo=account != ROOT, password_hash=secret.password_hash, ssh_keys=tuple(ssh_keys)
+        ),
+        ssh_password_login=secret.password_hash is not None,
+        user_data=secret.user_data,
     )
 
 

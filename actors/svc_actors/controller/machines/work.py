@@ -235,12 +235,12 @@ class MachineWork:
             image_id,
         )
         account = account_name(parameters["access_mode"], vm["login_user"])
-        password_hash = Seed.unsealed(self._sealer, vm["sealed_seed"]).password_hash
+        secret = Seed.unsealed(self._sealer, vm["sealed_seed"])
         image, fetched = await self._images.of_task(run, image_id, span=(0, 50))
         operation = VmReinstall(
             vm_id=vm_id,
             image=image,
-            seed=seed_spec(str(run.task.id), vm["hostname"], account, parameters["ssh_keys"], password_hash),
+            seed=seed_spec(str(run.task.id), vm["hostname"], account, parameters["ssh_keys"], secret),
             network=await network_spec(self._database, vm_id),
         )
 

@@ -102,6 +102,12 @@ async function form(me: Me): Promise<void> {
       hint: "left empty, one is generated and shown once",
     },
     { name: "ssh_keys", label: "SSH keys", kind: "textarea", placeholder: "ssh-ed25519 AAAA… one a line" },
+    {
+      name: "user_data",
+      label: "User-data",
+      kind: "textarea",
+      hint: "for cloud-init of the first boot: a script, or #cloud-config",
+    },
   ];
   ask({
     title: "Create a machine",
@@ -118,7 +124,7 @@ async function form(me: Me): Promise<void> {
         idempotency_key: key,
         name: values["name"],
         image_id: values["image_id"],
-        ...given(values, ["plan_id", "project_id", "node_id", "access_mode", "restart_policy"]),
+        ...given(values, ["plan_id", "project_id", "node_id", "access_mode", "restart_policy", "user_data"]),
         ...(keys.length ? { ssh_keys: keys } : {}),
         ...(joined.length ? { security_group_ids: joined } : {}),
         ...(password ? { set_password: password } : keys.length ? {} : { password: true }),

@@ -97,6 +97,12 @@ async function reinstall(machine: Machine): Promise<void> {
         placeholder: "ssh-ed25519 AAAA… one a line",
         hint: "without keys and a password, it keeps the keys that it has",
       },
+      {
+        name: "user_data",
+        label: "User-data",
+        kind: "textarea",
+        hint: "for cloud-init of the first boot: a script, or #cloud-config",
+      },
     ],
     action: "Reinstall",
     dangerous: true,
@@ -110,7 +116,7 @@ async function reinstall(machine: Machine): Promise<void> {
       const { user, password } = await api.post<Reinstalled>(`/vms/${machine.id}/reinstall`, {
         confirm: machine.name,
         idempotency_key: key,
-        ...given(values, ["image_id"]),
+        ...given(values, ["image_id", "user_data"]),
         ...(keys.length ? { ssh_keys: keys } : {}),
         ...(chosen ? { set_password: chosen } : values["password"] === "on" ? { password: true } : {}),
       });
