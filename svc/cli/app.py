@@ -12,6 +12,7 @@ import trio
 
 from svc.cli import everyday
 from svc.cli.description import Service, service
+from svc.cli.diagnose import diagnose
 from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.generated import OperationCommand
 from svc.cli.output import say
@@ -143,6 +144,7 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
     else:
         _group(root, ["file"]).add_command(everyday.upload)
         _group(root, ["job"]).add_command(everyday.watching(WorkKind.JOB))
+        _group(root, ["site"]).add_command(diagnose)
     return root
 
 

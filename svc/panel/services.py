@@ -23,6 +23,7 @@ from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.transfers import DatabaseTransfers
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.panel.webhooks.endpoint import Clock
@@ -56,6 +57,7 @@ class Panel:
     databases: SiteDatabases
     transfers: DatabaseTransfers
     apps: AppServing
+    diagnosis: Diagnosis
     sftp: SftpAccess
     realm: Realm = REALM
 

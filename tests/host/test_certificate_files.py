@@ -29,6 +29,21 @@ def test_once_another_is_served_the_newest_few_are_kept(tmp_path: Path) -> None:
     assert put[0].key.read_bytes() == b"key"
 
 
+def test_files_that_were_damaged_are_put_back(tmp_path: Path) -> None:
+    files = CertificateFiles(tmp_path / "certificates")
+    paths = files.put(1001, "a" * 64, "chain", b"key")
+    whole = files.holds(1001, "a" * 64, "chain", b"key")
+
+    paths.key.write_bytes(b"")
+    paths.chain.unlink()
+    damaged = files.holds(1001, "a" * 64, "chain", b"key")
+    files.mend(1001, "a" * 64, "chain", b"key")
+
+    assert (whole, damaged) == (True, False)
+    assert (paths.chain.read_text(), paths.key.read_bytes()) == ("chain", b"key")
+    assert paths.key.stat().st_mode & 0o777 == 0o600
+
+
 def test_sites_that_are_gone_leave_nothing(tmp_path: Path) -> None:
     files = CertificateFiles(tmp_path / "certificates")
     kept, gone = files.put(1001, "a" * 64, "chain", b"key"), files.put(1002, "a" * 64, "chain", b"key")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from svc_actors.host.delegation import DelegationError
-from svc_actors.host.knot import Agreement, KnotError, Zone
+from svc_actors.host.knot import Agreement, KnotError, ResourceRecord, Served, Zone
+from svc_actors.host.knot.zone import SOA_TTL
 
 
 @dataclass
@@ -26,6 +27,16 @@ class RecordedNameServer:
     async def serials(self) -> dict[str, int | None]:
         self._check()
         return {name: self.known_serials.get(name) if zone else None for name, zone in self.zones.items()}
+
+    async def read(self, name: str) -> Served | None:
+        self._check()
+        if name not in self.zones:
+            return None
+        zone = self.zones[name]
+        if zone is None:
+            return Served(frozenset(), None)
+        soa = zone.authority.soa(self.known_serials[name])
+        return Served(zone.served, ResourceRecord.parsed(name, str(SOA_TTL), "SOA", soa))
 
     async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
         self._check()

@@ -25,6 +25,8 @@ class RecordedPhp:
     removed: list[SiteAccount] = field(default_factory=list)
     rested: list[float] = field(default_factory=list)
     held: list[Pool] = field(default_factory=list)
+    lost: set[ServiceName] = field(default_factory=set)
+    """Whose configuration is gone."""
     looks: int = 0
     done: list[str] = field(default_factory=list)
     """In their order: start, stop, stopped."""
@@ -52,6 +54,12 @@ class RecordedPhp:
 
     async def hold(self, pools: Collection[Pool]) -> None:
         self.held += pools
+
+    async def holds(self, pool: Pool) -> bool:
+        return pool.service_name not in self.lost
+
+    async def problem(self, pool: Pool) -> str | None:
+        return None if pool.service_name in self.pools else f"PHP {pool.version} does not run."
 
     async def stop(self, name: ServiceName) -> None:
         self.done.append("stop")

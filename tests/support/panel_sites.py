@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.site_rights import WrongRights
 from svc_actors.store import Database
 
 
@@ -51,11 +52,19 @@ class RecordedAccounts:
 
     pages: dict[str, str | None] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
+    wrong: dict[str, list[WrongRights]] = field(default_factory=dict)
     before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
         await self.before("make")
         self.pages.setdefault(account.name, first_page)
+
+    async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
+        return list(self.wrong.get(account.name, ()))
+
+    async def mend_rights(self, account: SiteAccount) -> None:
+        await self.before("mend_rights")
+        self.wrong[account.name] = [each for each in self.wrong.get(account.name, ()) if not each.mendable]
 
     async def end_processes(self, account: SiteAccount) -> None:
         await self.before("end_processes")

@@ -90,6 +90,10 @@ class RecordedDatabases:
         await self._begin("grant")
         self.accounts[name].access = dict(access)
 
+    async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
+        await self._begin("granted")
+        return dict(self.accounts[name].access) if name in self.accounts else {}
+
     async def databases(self) -> frozenset[DatabaseName]:
         await self._begin("databases")
         return frozenset(self.contents)

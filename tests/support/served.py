@@ -40,6 +40,9 @@ class RecordedServing:
                 self.sites[number] = site
         return dict(self.refuses)
 
+    async def difference(self, site: SiteServer) -> str | None:
+        return None if self.sites.get(site.number) == site else "It serves the site otherwise."
+
     async def rotate_logs(self) -> int:
         self.rotations += 1
         return 0

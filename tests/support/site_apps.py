@@ -45,5 +45,8 @@ class RecordedApps:
     async def running(self) -> Mapping[int, frozenset[int]]:
         return {number: frozenset(releases) for number, releases in self.releases.items() if releases}
 
+    async def problem(self, app: App) -> str | None:
+        return None if app.release in self.releases[app.account.number] else "The application does not run."
+
     async def status(self, app: App) -> ServiceStatus:
         return ServiceStatus(running=app.release in self.releases[app.account.number])

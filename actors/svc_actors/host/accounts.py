@@ -32,6 +32,7 @@ from typing import Final, Protocol, TypeVarTuple, Unpack
 import trio
 
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.site_rights import WrongRights, mend_rights, wrong_rights
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -75,11 +76,19 @@ class SiteAccount:
 
 
 class Accounts(Protocol):
-    """Both methods raise `AccountError`, and may be repeated."""
+    """All methods raise `AccountError`, and may be repeated."""
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
         """The account is there with its home and folders. `first_page` becomes public/index.html where public/ is
         empty."""
+        ...
+
+    async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
+        """What of its user, home and files has an owner or a mode with which the site does not work."""
+        ...
+
+    async def mend_rights(self, account: SiteAccount) -> None:
+        """Its files have the owner and modes with which it works; `make` does so for its folders."""
         ...
 
     async def end_processes(self, account: SiteAccount) -> None:
@@ -105,6 +114,21 @@ class SystemAccounts:
             await self._run(_ensure_group, account)
             await self._run(_ensure_user, account, self._folders.sites / account.name)
         await self._run(_make_folders, account, self._folders, first_page)
+
+    async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
+        home = self._folders.sites / account.name
+
+        def look() -> list[WrongRights]:
+            return list(_missing_user(account)) + wrong_rights(home, account.uid, _web_server())
+
+        try:
+            # Given up by who does not wait that long: it only reads.
+            return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._threads)
+        except OSError as error:
+            raise AccountError(str(error)) from error
+
+    async def mend_rights(self, account: SiteAccount) -> None:
+        await self._run(mend_rights, self._folders.sites / account.name, account.uid)
 
     async def end_processes(self, account: SiteAccount) -> None:
         await self._run(_end_processes, account.uid)
@@ -146,6 +170,18 @@ def _ensure_user(account: SiteAccount, home: Path) -> None:
         raise AccountError(f"the user {account.name} exists with the id {found.pw_uid}, and is not of this panel")
 
 
+def _missing_user(account: SiteAccount) -> Iterator[WrongRights]:
+    try:
+        pwd.getpwnam(account.name)
+    except KeyError:
+        yield WrongRights(f"This server has no user {account.name}.")
+
+
+def _web_server() -> int:
+    """The id of its group."""
+    return grp.getgrnam(WEB_SERVER_GROUP).gr_gid
+
+
 def _remove_user(account: SiteAccount) -> None:
     """userdel takes the group along where nobody else is in it."""
     _program("userdel", account.name, accepted=(0, _NO_SUCH_NAME))
@@ -171,7 +207,7 @@ def _program(*command: str, accepted: tuple[int, ...] = (0,)) -> None:
 
 
 def _make_folders(account: SiteAccount, folders: HostFolders, first_page: str | None) -> None:
-    web_server = grp.getgrnam(WEB_SERVER_GROUP).gr_gid
+    web_server = _web_server()
     for parent in (folders.sites, folders.site_logs):
         parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     logs = folders.site_logs / account.name

@@ -1,7 +1,7 @@
 """The certificates of sites as files that the web server reads as root: one folder for each that a site has had.
 
-A folder is whole before anything names it, and what it holds never changes, so that a configuration goes with exactly
-the certificate that it was tested with, also when it is returned to.
+A folder is whole before anything names it, and what it holds never changes, unless it was damaged: a configuration goes
+with exactly the certificate that it was tested with, also when it is returned to.
 """
 
 from __future__ import annotations
@@ -42,14 +42,21 @@ class CertificateFiles:
         if paths.chain.exists() and paths.key.exists():
             os.utime(paths.chain.parent)  # It is among the newest again.
             return paths
-        own = paths.chain.parent
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(paths.key, key, mode=0o600)
-        write_whole(paths.chain, chain.encode(), mode=0o600)
-        sync_folder(own.parent)
-        sync_folder(self._folder)
+        self._write(paths, chain, key)
         return paths
+
+    def holds(self, number: int, fingerprint: str, chain: str, key: bytes) -> bool:
+        """The files are there, and hold exactly this."""
+        paths = self.paths(number, fingerprint)
+        try:
+            return (paths.chain.read_bytes(), paths.key.read_bytes()) == (chain.encode(), key)
+        except OSError:
+            return False
+
+    def mend(self, number: int, fingerprint: str, chain: str, key: bytes) -> None:
+        """Have the files hold exactly this, whatever became of them."""
+        if not self.holds(number, fingerprint, chain, key):
+            self._write(self.paths(number, fingerprint), chain, key)
 
     def remove(self, number: int) -> None:
         """Of a site that is no more."""
@@ -68,3 +75,12 @@ class CertificateFiles:
         others = (path for path in own.iterdir() if path.name != served)
         for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
+
+    def _write(self, paths: CertificatePaths, chain: str, key: bytes) -> None:
+        own = paths.chain.parent
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(paths.key, key, mode=0o600)
+        write_whole(paths.chain, chain.encode(), mode=0o600)
+        sync_folder(own.parent)
+        sync_folder(self._folder)

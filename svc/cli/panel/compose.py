@@ -18,6 +18,7 @@ from svc.cli.panel.accounting import start_accounting
 from svc.cli.panel.host import Host
 from svc.cli.panel.job_work import handle_jobs
 from svc.cli.panel.loops import Loops
+from svc.cli.panel.repairs import repaired_parts
 from svc.cli.panel.retention import start_retention
 from svc.cli.panel.served_sites import serve_sites
 from svc.cli.panel.site_data import look_after_site_data, recover_site_data
@@ -40,6 +41,7 @@ from svc_actors.panel.files import Uploads
 from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
 from svc_actors.panel.handover import retry_handovers
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.webhooks.dispatch import install_webhooks, run_webhooks
@@ -107,8 +109,11 @@ async def open_services(
         data = await recover_site_data(
             config, database, host, sealer, files, actors=actors, certificates=served.certificates
         )
+        parts = repaired_parts(config, database, host, sealer, actors=actors, served=served, data=data)
         jobs = Jobs(database, actors, alert=loops.alert)
-        handle_jobs(jobs, database, host, folders, sealer, actors=actors, files=files, served=served, data=data)
+        handle_jobs(
+            jobs, database, host, folders, sealer, actors=actors, files=files, served=served, data=data, parts=parts
+        )
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         # All work is known from here on: what was queued before a restart begins now.
@@ -150,6 +155,7 @@ async def open_services(
                 databases=data.databases,
                 transfers=data.transfers,
                 apps=host.apps,
+                diagnosis=Diagnosis(parts),
                 wordpress=host.wordpress,
             )
         finally:

@@ -14,6 +14,8 @@ from svc_actors.panel import handover
 from svc_actors.panel.databases.transfers import EXPORT, IMPORT
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.repairs import Parts
+from svc_actors.panel.repairs import work as repairs
 from svc_actors.panel.sites import deletion, php_extensions
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.resuming import resume_sites
@@ -36,6 +38,7 @@ def handle_jobs(
     files: ConfinedFiles,
     served: ServedSites,
     data: SiteData,
+    parts: Parts,
 ) -> None:
     """Before the queues are served: a job whose work nobody knows would fail."""
     wordpress_databases = WordPressDatabases(database, data.databases)
@@ -79,6 +82,8 @@ def handle_jobs(
     resume = partial(resume_sites, database, actors)
     extensions = php_extensions.ExtensionWork(database, host.php_extensions, resume)
     jobs.handle(php_extensions.KIND, extensions, irrevocable=php_extensions.IRREVOCABLE)
+
+    jobs.handle(repairs.KIND, repairs.RepairWork(database, parts), seconds=repairs.SECONDS)
 
     for kind in (EXTRACT, COMPRESS):
         jobs.handle(kind, FileWork(database, files, folders))

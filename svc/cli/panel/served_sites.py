@@ -37,6 +37,7 @@ LOGS_SECONDS: Final = 60.0
 @dataclass(frozen=True)
 class ServedSites:
     certificates: SiteCertificates
+    serving: Serving
     programs: SitePrograms
     sftp: SftpAccess
 
@@ -56,6 +57,7 @@ async def serve_sites(
     """Register the actors of sites, and start the loops that serve them."""
     folders = config.folders
     challenges = ChallengeFiles(folders.challenges)
+    serving = Serving("127.0.0.1", config.sites_https_port)
     certificates = SiteCertificates(
         database,
         sealer,
@@ -63,7 +65,7 @@ async def serve_sites(
         CertificateFiles(folders.certificates),
         challenges,
         proving,
-        Serving("127.0.0.1", config.sites_https_port),
+        serving,
         config.acme,
         telling(telling_owners(outbox)),
         host.open_acme,
@@ -85,4 +87,4 @@ async def serve_sites(
     own = PanelCertificate(config, database, actors, challenges, web_server.serving_began, host.open_acme)
     loops.keep("certificate of the panel", own.run)
     loops.keep("access by SFTP", sftp.run)
-    return ServedSites(certificates, programs, sftp)
+    return ServedSites(certificates, serving, programs, sftp)

@@ -20,8 +20,6 @@ from svc.registry.principal import Access
 
 TO_BE_BUILT = frozenset(
     {
-        "GET /sites/{}/diagnose",
-        "POST /sites/{}/repair",
         "GET /sites/{}/staging",
         "POST /sites/{}/staging",
         "POST /sites/{}/staging/refresh",

@@ -29,6 +29,7 @@ from svc_actors.host.site_runtime import service_name
 
 ANSWERS_WITHIN: Final = 20.0
 """Of an application that is started."""
+_LOOK_SECONDS: Final = 1.2
 _DRAINED_WITHIN: Final = 5.0
 _LOOK_AGAIN: Final = 0.2
 _ERRORS_FROM: Final = 500
@@ -74,6 +75,10 @@ class AppServing(Protocol):
         ...
 
     async def status(self, app: App) -> ServiceStatus: ...
+
+    async def problem(self, app: App) -> str | None:
+        """Why visitors get nothing of this release, in words; None: it answers, and they come to it."""
+        ...
 
 
 def app_socket(folders: HostFolders, account: SiteAccount) -> Path:
@@ -141,6 +146,18 @@ class AppReleases:
             return await self._launcher.status(app.name)
         except LauncherError as error:
             raise AppError(str(error)) from error
+
+    async def problem(self, app: App) -> str | None:
+        status = await self.status(app)
+        if not status.running:
+            return f"The application does not run ({status.last_exit or 'it was not started'})."
+        socket, link = socket_of(app, self._folders), app_socket(self._folders, app.account)
+        if not await trio.to_thread.run_sync(lambda: link.is_symlink() and link.readlink().name == socket.name):
+            return "Visitors do not come to the application: its socket is gone, or leads elsewhere."
+        with trio.move_on_after(_LOOK_SECONDS):
+            answered = await _status_of(socket, app)
+            return None if answered < _ERRORS_FROM else f"It answers {app.health_path} with the status {answered}."
+        return f"It runs, and does not answer {app.health_path} within {_LOOK_SECONDS:g} seconds."
 
     async def _stop(self, name: ServiceName) -> None:
         try:

@@ -110,6 +110,10 @@ class DatabaseServer(Protocol):
         """The user may do exactly this."""
         ...
 
+    async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
+        """What the user may do, as the engine has it; nothing for one that is not there."""
+        ...
+
     async def databases(self) -> frozenset[DatabaseName]:
         """All that there are, but for the engine's own."""
         ...

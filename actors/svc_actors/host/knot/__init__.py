@@ -4,7 +4,7 @@ from svc_actors.host.knot.configuration import KnotSettings
 from svc_actors.host.knot.control import KnotAway, KnotError
 from svc_actors.host.knot.data import RecordData, RecordType
 from svc_actors.host.knot.server import Agreement, KnotServer, NameServer
-from svc_actors.host.knot.zone import Authority, ResourceRecord, Zone
+from svc_actors.host.knot.zone import Authority, ResourceRecord, Served, Zone
 
 __all__ = [
     "Agreement",
@@ -17,5 +17,6 @@ __all__ = [
     "RecordData",
     "RecordType",
     "ResourceRecord",
+    "Served",
     "Zone",
 ]

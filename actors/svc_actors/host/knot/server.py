@@ -55,6 +55,10 @@ class NameServer(Protocol):
         """The zones that are configured, with their serials; None for one without contents."""
         ...
 
+    async def read(self, name: str) -> Served | None:
+        """What is served of a zone; None where it is not configured."""
+        ...
+
     async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
         """Knot serves `zone` and nothing else there. `last_serial` is the highest that it is known to have had."""
         ...
@@ -114,7 +118,6 @@ class KnotServer:
         }
 
     async def read(self, name: str) -> Served | None:
-        """What Knot serves of a zone; None where it is not configured."""
         async with conversation(self.folders.socket) as knot:
             return await _read(knot, name)
 

@@ -143,11 +143,7 @@ class MariaDb:
 
     async def grant(self, name: UserName, access: Mapping[DatabaseName, Access]) -> None:
         account = _account(checked(name))
-        found = await self._ask(f"SELECT Db, Insert_priv FROM mysql.db WHERE User = '{name}' AND Host = 'localhost'")
-        there: dict[str, Access] = {}
-        for pattern, writes in (line.split("\t") for line in found.splitlines()):
-            # The client writes a backslash as two.
-            there[f"`{pattern.replace(_TWO, _ONE)}`"] = Access.FULL if writes == "Y" else Access.READ_ONLY
+        there = await self._granted(name)
         wanted = {_pattern(database): allowed for database, allowed in access.items()}
         taken = [pattern for pattern, allowed in there.items() if wanted.get(pattern) is not allowed]
         given = [pattern for pattern, allowed in wanted.items() if there.get(pattern) is not allowed]
@@ -158,6 +154,19 @@ class MariaDb:
         if taken:
             # What a connection may do with its database is looked up when it chooses it.
             await self._disconnect(name)
+
+    async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
+        there = await self._granted(UserName(checked(name)))
+        return {DatabaseName(pattern.strip("`").replace(r"\_", "_")): access for pattern, access in there.items()}
+
+    async def _granted(self, name: UserName) -> dict[str, Access]:
+        """By the pattern that a GRANT has."""
+        found = await self._ask(f"SELECT Db, Insert_priv FROM mysql.db WHERE User = '{name}' AND Host = 'localhost'")
+        there: dict[str, Access] = {}
+        for pattern, writes in (line.split("\t") for line in found.splitlines()):
+            # The client writes a backslash as two.
+            there[f"`{pattern.replace(_TWO, _ONE)}`"] = Access.FULL if writes == "Y" else Access.READ_ONLY
+        return there
 
     async def databases(self) -> frozenset[DatabaseName]:
         found = await self._ask(

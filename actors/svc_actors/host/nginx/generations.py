@@ -65,6 +65,11 @@ class WebServing(Protocol):
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]: ...
 
+    async def difference(self, site: SiteServer) -> str | None:
+        """What nginx has that is not as this site wants it, in words; None: nothing. Changes nothing. Raises
+        `NginxError` where the site cannot be rendered, or nothing can be found out."""
+        ...
+
     async def rotate_logs(self) -> int: ...
 
 
@@ -104,6 +109,29 @@ class Generations:
         rendered, refused = await self._render(changes)
         refused |= await self._apply(rendered)
         return refused
+
+    async def difference(self, site: SiteServer) -> str | None:
+        if await self._served() is None:
+            return "The web server does not run, or does not say what it serves."
+
+        def compare() -> str | None:
+            current = self._tree.current()
+            if current is None:
+                return "The web server has no configuration."
+            if self._tree.read_main(current) != self._main(current):
+                return "The main configuration of the web server was changed by others."
+            there = self._tree.site(current, site.number)
+            if there is None:
+                return "The web server has no configuration of the site."
+            return None if there == self._file(site).text else "The web server's configuration of the site was changed."
+
+        try:
+            return await trio.to_thread.run_sync(compare)
+        except FileNotFoundError as error:
+            return f"{Path(error.filename).name} of the web server's configuration is gone."
+        except (OSError, ValueError) as error:
+            words = str(error).replace(f"{self._folders.data}/", "")
+            raise NginxError(f"The configuration of the site cannot be compared: {words}") from error
 
     async def rotate_logs(self) -> int:
         """Begin new files for the logs that have grown large; one reload for all. Gives how many. Raises `NginxError`

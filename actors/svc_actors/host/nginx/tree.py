@@ -64,6 +64,11 @@ class Tree:
             return {}
         return {number: path.read_text() for number, path in self._files(generation).items()}
 
+    def site(self, generation: int, number: int) -> str | None:
+        """The text of one site's file; None where it has none."""
+        path = self._generations / str(generation) / "sites" / _name(number)
+        return path.read_text(errors="replace") if path.exists() else None
+
     def names(self, generation: int, *, without: Collection[int]) -> frozenset[str]:
         """The names that a generation answers for, but those of some sites."""
         kept = (path.read_text() for number, path in self._files(generation).items() if number not in without)

@@ -34,6 +34,8 @@ from svc_actors.host.site_runtime import service_name, stop_programs
 
 _ANSWERS_WITHIN: Final = 20.0
 _AGAIN: Final = 0.05
+_LOOK_SECONDS: Final = 1.2
+"""Of PHP that runs, or rests: it answers in milliseconds, or as soon as its master is started."""
 _PING: Final = {"SCRIPT_NAME": PING, "SCRIPT_FILENAME": PING, "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
 _TAIL: Final = 4096
 _CHILDREN_FAULTS: Final = 8
@@ -75,6 +77,14 @@ class PhpServing(Protocol):
 
     async def hold(self, pools: Collection[Pool]) -> None:
         """Of services that were started: what they are started again with is there, and as it shall be."""
+        ...
+
+    async def holds(self, pool: Pool) -> bool:
+        """The configuration that it is started with is there, and as it shall be."""
+        ...
+
+    async def problem(self, pool: Pool) -> str | None:
+        """Why visitors get nothing of it, in words; None: it answers. One that rests is started by the question."""
         ...
 
     async def stop(self, name: ServiceName) -> None:
@@ -147,6 +157,27 @@ class PhpMasters:
         except OSError as error:
             raise PhpError(f"The configuration of PHP cannot be written: {error}") from error
 
+    async def holds(self, pool: Pool) -> bool:
+        def look() -> bool:
+            try:
+                text = configuration_of(pool, self._folders).read_text(errors="replace")
+            except OSError:
+                return False
+            return text == render_pool(pool, self._folders)
+
+        return await trio.to_thread.run_sync(look)
+
+    async def problem(self, pool: Pool) -> str | None:
+        if pool.service_name not in await self.running():
+            return f"PHP {pool.version} does not run."
+        with trio.move_on_after(_LOOK_SECONDS):
+            try:
+                answer = await ask(socket_of(pool, self._folders), _PING)
+            except OSError as error:
+                return f"PHP {pool.version} does not answer: {error}"
+            return None if _is_answer(answer, pool) else f"PHP {pool.version} answers, and not as it shall."
+        return f"PHP {pool.version} runs, and does not answer within {_LOOK_SECONDS:g} seconds."
+
     async def stop(self, name: ServiceName) -> None:
         try:
             await self._launcher.stop(name)
@@ -172,13 +203,18 @@ class PhpMasters:
                 except OSError as error:
                     problem = str(error)
                 else:
-                    if answer.endswith(f"\r\n\r\n{pool.account.name}".encode()):
+                    if _is_answer(answer, pool):
                         return
                     problem = answer.decode(errors="replace")[:200]
                 await trio.sleep(_AGAIN)
         await written(self._folders, pool.account, LOG)
         said = await trio.to_thread.run_sync(_said, log_of(pool.account, self._folders), logged)
         raise PhpError(f"PHP {pool.version} does not answer within {_ANSWERS_WITHIN:g} seconds: {said or problem}")
+
+
+def _is_answer(answer: bytes, pool: Pool) -> bool:
+    """To a ping."""
+    return answer.endswith(f"\r\n\r\n{pool.account.name}".encode())
 
 
 def _asked(pid: int) -> int | None:

@@ -165,11 +165,7 @@ class Postgres:
         await self._drop_role(UserName(checked(name)), prefix_of(name))
 
     async def grant(self, name: UserName, access: Mapping[DatabaseName, Access]) -> None:
-        found = await self._ask(
-            "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
-            f"WHERE member = (SELECT oid FROM pg_roles WHERE rolname = '{checked(name)}')"
-        )
-        there = {UserName(line) for line in found.splitlines()}
+        there = await self._roles_of(name)
         wanted = {
             owner_of(database) if allowed is Access.FULL else _reader_of(database): database
             for database, allowed in access.items()
@@ -191,6 +187,24 @@ class Postgres:
         )
         if taken:
             await self._disconnect(name)
+
+    async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
+        roles = await self._roles_of(name)
+        found: dict[DatabaseName, Access] = {}
+        for database in await self._databases_of(prefix_of(name)):
+            if owner_of(database) in roles:
+                found[database] = Access.FULL
+            elif _reader_of(database) in roles:
+                found[database] = Access.READ_ONLY
+        return found
+
+    async def _roles_of(self, name: UserName) -> set[UserName]:
+        """Owners and readers of databases whose rights the user has."""
+        found = await self._ask(
+            "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
+            f"WHERE member = (SELECT oid FROM pg_roles WHERE rolname = '{checked(name)}')"
+        )
+        return {UserName(line) for line in found.splitlines()}
 
     async def databases(self) -> frozenset[DatabaseName]:
         return frozenset(await self._databases_of("s"))

@@ -169,6 +169,13 @@ class Site(Actor):
         await self._database.transact(work)
         await self._follow()
 
+    async def serve_again(self) -> None:
+        """Hand over what the record wants anew, though the web server has taken it before: what it has of the site was
+        changed by others. Nothing of a site that is not finished. Raises ServiceError."""
+        site = await read_site(self._database, self.site_id)
+        if site is not None and site.status in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
+            await self._serve(site)
+
     async def stop_serving(self) -> None:
         """Of a site that is being deleted. What was to be served before has been by now, and whatever follows reads
         that it is being deleted: nothing serves it again. May be repeated. Raises ServiceError."""

@@ -38,6 +38,8 @@ export type {
   ScheduleRunLog,
   Plan,
   ServerStatus,
+  SiteCheck,
+  SiteDiagnosis,
   Site,
   SiteAppModel as SiteApp,
   SiteDatabase as Database,

@@ -14,6 +14,7 @@ import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
 import { siteDatabases } from "./site-databases";
+import { siteDiagnosis } from "./site-diagnosis";
 import { siteDns } from "./site-dns";
 import { siteDomains } from "./site-domains";
 import { siteLogs } from "./site-logs";
@@ -53,6 +54,7 @@ export const SITE_TABS: SiteTab[] = [
   { path: "backups", label: "Backups", for: ["backup.list"], open: siteBackups },
   { path: "certificate", label: "Certificate", for: ["certificate.get"], open: siteCertificate },
   { path: "members", label: "Members", for: ["member.list"], open: siteMembers },
+  { path: "diagnosis", label: "Diagnosis", for: ["site.diagnose"], open: siteDiagnosis },
   { path: "logs", label: "Logs", for: ["site.log_sources"], open: (site, _, [source]) => siteLogs(site, source) },
 ];
 

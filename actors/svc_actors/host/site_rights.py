@@ -1,0 +1,163 @@
+"""Who owns the files of a site and with which modes, against what they have to be for the site to work.
+
+Invariants: nothing here follows a link that a site could have laid, folders and files are opened one below the other;
+owner and mode are changed of exactly the file that was judged, by its descriptor; a file that has another name
+somewhere (a hard link) and is somebody else's is left as it is, since its other name may be a file of the server's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MOST: Final = 1_000_000
+"""Files and folders that are looked at, and how many folders deep."""
+_DEEPEST: Final = 64
+_FOLDERS: Final = ("public", "private")
+
+
+@dataclass(frozen=True)
+class WrongRights:
+    words: str
+    mendable: bool = True
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """`descriptor` is of the entry itself, opened for nothing but to name it (O_PATH), and closed by who gave it."""
+
+    descriptor: int
+    path: str
+    uid: int
+    gid: int
+    mode: int
+    links: int
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+
+def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
+    """What of a site's home is not as it shall be; `uid` is also the id of its group. Raises OSError."""
+    try:
+        wrong = list(_wrong_folders(home, uid, web_server))
+    except FileNotFoundError as error:
+        return [WrongRights(f"The folder {error.filename} of the site is gone.")]
+    for seen in _below(home):
+        words = _words(seen, uid)
+        if words is not None:
+            wrong.append(WrongRights(f"{seen.path} {words}.", mendable=not _foreign_link(seen, uid)))
+    return wrong
+
+
+def mend_rights(home: Path, uid: int) -> None:
+    """Of what lies in the home's folders, which have their rights already. Raises OSError."""
+    for seen in _below(home):
+        if _words(seen, uid) is None or _foreign_link(seen, uid):
+            continue
+        itself = f"/proc/self/fd/{seen.descriptor}"
+        # The owner first: it takes the set-uid bits away.
+        if (seen.uid, seen.gid) != (uid, uid):
+            os.chown(itself, uid, uid)
+        if (mode := _mode(seen)) != stat.S_IMODE(seen.mode) or seen.uid != uid:
+            os.chmod(itself, mode)
+
+
+def _wrong_folders(home: Path, uid: int, web_server: int) -> Iterator[WrongRights]:
+    for name, mode, gid in (
+        ("", 0o710, web_server),
+        ("public", 0o755, uid),
+        ("private", 0o700, uid),
+        ("tmp", 0o700, uid),
+    ):
+        path = home / name
+        there = path.lstat()
+        shown = name or "The home"
+        if not stat.S_ISDIR(there.st_mode):
+            yield WrongRights(f"{shown} is no folder.", mendable=False)
+        elif (there.st_uid, there.st_gid) != (uid, gid):
+            yield WrongRights(f"{shown} belongs to {there.st_uid}:{there.st_gid}, not to {uid}:{gid}.")
+        elif stat.S_IMODE(there.st_mode) != mode:
+            yield WrongRights(f"{shown} has the mode {stat.S_IMODE(there.st_mode):04o}, not {mode:04o}.")
+
+
+def _words(seen: _Seen, uid: int) -> str | None:
+    mode = stat.S_IMODE(seen.mode)
+    if stat.S_ISLNK(seen.mode):
+        return None  # Whose a link is, and its mode, is of no consequence.
+    if _foreign_link(seen, uid):
+        return f"is a file of the user {seen.uid} that has {seen.links} names: remove this one of them"
+    if (seen.uid, seen.gid) != (uid, uid):
+        return f"belongs to {seen.uid}:{seen.gid}, not to {uid}:{uid}"
+    if seen.is_file and mode & (stat.S_ISUID | stat.S_ISGID):
+        return f"has the mode {mode:04o}: who runs it would be somebody else"
+    if _mode(seen) != mode:
+        return f"has the mode {mode:04o}: its owner may not read it"
+    return None
+
+
+def _foreign_link(seen: _Seen, uid: int) -> bool:
+    return not seen.is_folder and seen.links > 1 and seen.uid != uid
+
+
+def _mode(seen: _Seen) -> int:
+    """The mode that it shall have: its own, where its owner may read it."""
+    mode = stat.S_IMODE(seen.mode)
+    if seen.is_folder:
+        return mode if mode & 0o500 == 0o500 else 0o755
+    if not seen.is_file:
+        return mode
+    mode &= ~(stat.S_ISUID | stat.S_ISGID)
+    return mode if mode & 0o400 else 0o644
+
+
+def _below(home: Path) -> Iterator[_Seen]:
+    left = _MOST
+    for name in _FOLDERS:
+        try:
+            descriptor = _open_folder(None, home / name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # Said of the home.
+        for seen in _inside(descriptor, name, 1):
+            yield seen
+            left -= 1
+            if left == 0:
+                return
+
+
+def _inside(folder: int, path: str, depth: int) -> Iterator[_Seen]:
+    """Of all below a folder, whose descriptor is closed then. An entry comes before what is in it."""
+    try:
+        for name in sorted(os.listdir(folder)):
+            try:
+                descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            except FileNotFoundError:
+                continue  # Removed meanwhile.
+            try:
+                there = os.fstat(descriptor)
+                shown = f"{path}/{_printable(name)}"
+                seen = _Seen(descriptor, shown, there.st_uid, there.st_gid, there.st_mode, there.st_nlink)
+                yield seen
+                if seen.is_folder and depth < _DEEPEST:
+                    yield from _inside(_open_folder(descriptor, "."), shown, depth + 1)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(folder)
+
+
+def _open_folder(parent: int | None, path: str | Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+def _printable(name: str) -> str:
+    return name.encode(errors="backslashreplace").decode(errors="replace") if name.isprintable() else repr(name)

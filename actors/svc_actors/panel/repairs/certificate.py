@@ -1,0 +1,112 @@
+"""The certificate of a site: its files, its time, and what visitors are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+import trio
+
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.certificate_files import CertificateFiles
+from svc_actors.panel.certificates.records import KEY_PURPOSE
+from svc_actors.panel.certificates.served import Serving, shown_at
+from svc_actors.panel.certificates.site_certificates import SiteCertificates, Wish
+from svc_actors.panel.repairs.parts import Finding
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.sites.site import Site
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import CannotUnseal, Sealer
+from svc_actors.store import Database, service_itself
+
+T = TypeVar("T")
+
+_HANDSHAKE_SECONDS: Final = 1.2
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    fingerprint: str
+    chain: str
+    key: bytes
+    not_after: datetime
+    uploaded: bool
+
+    @property
+    def expired(self) -> bool:
+        return self.not_after <= datetime.now(UTC)
+
+
+class SiteCertificatePart:
+    """What is recorded is put back; where it is over, or there is none, another is asked for of the authority."""
+
+    def __init__(
+        self,
+        database: Database,
+        actors: ActorSystem,
+        sealer: Sealer,
+        files: CertificateFiles,
+        serving: Serving,
+        certificates: SiteCertificates,
+    ) -> None:
+        self._database = database
+        self._actors = actors
+        self._sealer = sealer
+        self._files = files
+        self._serving = serving
+        self._certificates = certificates
+
+    async def look(self, site: SiteRow) -> list[Finding]:
+        recorded = await self._recorded(site)
+        if recorded is None:
+            if not self._certificates.by_acme:
+                return []  # Nobody gives any out: the site is served by HTTP alone, as it shall be.
+            return [Finding(f"{site.domain} has no certificate yet.")]
+        findings = []
+        if not await self._of_files(self._files.holds, site, recorded):
+            findings.append(Finding("The files of the certificate are gone, or do not hold it."))
+        if recorded.expired:
+            mendable = not recorded.uploaded and self._certificates.by_acme
+            over = f"The certificate is over since {recorded.not_after:%Y-%m-%d}."
+            findings.append(Finding(over if mendable else f"{over} Upload another one.", mendable))
+        shown = None
+        with trio.move_on_after(_HANDSHAKE_SECONDS):
+            shown = await shown_at(self._serving, site.domain)
+        if shown is None:
+            findings.append(Finding(f"Visitors of {site.domain} by HTTPS are not answered."))
+        elif shown != recorded.fingerprint:
+            findings.append(Finding(f"Visitors of {site.domain} are shown another certificate, with SHA-256 {shown}."))
+        return findings
+
+    async def mend(self, site: SiteRow) -> None:
+        recorded = await self._recorded(site)
+        if recorded is not None:
+            await self._of_files(self._files.mend, site, recorded)
+            await self._actors.ref(Site, str(site.id)).ask(Site.serve_again)
+        if (recorded is None or (recorded.expired and not recorded.uploaded)) and self._certificates.by_acme:
+            await self._certificates.issue(service_itself("site.repair"), site, Wish())
+            raise conflict(
+                f"A certificate for {site.domain} was asked for, and has not come yet.",
+                hint="Diagnose the site again in a few minutes; svc certificate show says how far it is.",
+            )
+
+    async def _recorded(self, site: SiteRow) -> _Recorded | None:
+        row = await self._database.fetchrow(
+            "SELECT fingerprint, chain, sealed_key, not_after, source FROM site_certificates WHERE site_id = $1",
+            site.id,
+        )
+        if row is None:
+            return None
+        try:
+            key = self._sealer.unseal(row["sealed_key"], KEY_PURPOSE)
+        except CannotUnseal as error:
+            raise unavailable(f"The key of the certificate of {site.domain} cannot be read: {error}") from error
+        return _Recorded(row["fingerprint"], row["chain"], key, row["not_after"], row["source"] == "uploaded")
+
+    async def _of_files(self, work: Callable[[int, str, str, bytes], T], site: SiteRow, recorded: _Recorded) -> T:
+        try:
+            return await trio.to_thread.run_sync(work, site.number, recorded.fingerprint, recorded.chain, recorded.key)
+        except OSError as error:
+            raise unavailable(f"The files of the certificate of {site.domain} were not written: {error}") from error

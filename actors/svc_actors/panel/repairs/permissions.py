@@ -1,0 +1,27 @@
+"""Owners and modes of a site's folders and files."""
+
+from __future__ import annotations
+
+from svc_actors.errors import unavailable
+from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.panel.repairs.parts import Finding
+from svc_actors.panel.sites.records import SiteRow
+
+
+class Permissions:
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+
+    async def look(self, site: SiteRow) -> list[Finding]:
+        try:
+            return [Finding(wrong.words, wrong.mendable) for wrong in await self._accounts.wrong_rights(site.account)]
+        except AccountError as error:
+            raise unavailable(f"The files of {site.domain} could not be looked at: {error}") from error
+
+    async def mend(self, site: SiteRow) -> None:
+        try:
+            # Its user, group and folders, as when it was created, but for its first page.
+            await self._accounts.make(site.account, None)
+            await self._accounts.mend_rights(site.account)
+        except AccountError as error:
+            raise unavailable(f"The rights of {site.domain} were not mended: {error}") from error

@@ -1,0 +1,98 @@
+"""What is wrong with a site, and the six repairs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.jobs import JobModel, job_answer
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.panel.jobs import require_turn
+from svc_actors.panel.repairs import Checked, CheckState, Repair
+from svc_actors.panel.repairs.diagnosis import require_finished
+from svc_actors.panel.repairs.work import enqueue_repair
+from svc_actors.store import Transaction, audit
+
+operations = Operations[Panel]()
+
+
+class SiteFinding(Model):
+    """`repair`: the one that helps; null where a person has to."""
+
+    evidence: str
+    repair: Repair | None
+
+
+class SiteCheck(Model):
+    """One part of a site. `unknown`: it could not be looked at, or not in time, and its finding says why."""
+
+    name: Repair
+    state: CheckState
+    findings: list[SiteFinding]
+
+    @classmethod
+    def told(cls, checked: Checked) -> SiteCheck:
+        findings = [
+            SiteFinding(evidence=each.evidence, repair=checked.repair if each.mendable else None)
+            for each in checked.findings
+        ]
+        return cls(name=checked.repair, state=checked.state, findings=findings)
+
+
+class SiteDiagnosis(Model):
+    """`healthy`: every part of the site is."""
+
+    site_id: UUID
+    healthy: bool
+    checks: list[SiteCheck]
+
+
+class SiteDiagnoseRequest(SiteRequest):
+    """Of which site."""
+
+
+class SiteRepairRequest(SiteChange):
+    """Which of the six."""
+
+    repair: Annotated[Repair, Field(description="What is to be made as the records say.")]
+
+
+@operations.declare(
+    "site.diagnose",
+    "What is wrong with a site, by what that shows, and which repair helps; changes nothing",
+    Route.get("/sites/{id}/diagnose"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def diagnose(context: Context[Panel], request: SiteDiagnoseRequest) -> SiteDiagnosis:
+    site = await site_of(context.services.database, context.principal, request.id)
+    checks = [SiteCheck.told(each) for each in await context.services.diagnosis.of(site)]
+    healthy = all(each.state is CheckState.HEALTHY for each in checks)
+    return SiteDiagnosis(site_id=site.id, healthy=healthy, checks=checks)
+
+
+@operations.declare(
+    "site.repair",
+    "Make one part of a site as its records say; nothing is done where nothing is wrong",
+    Route.post("/sites/{id}/repair"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("id", "repair"),
+)
+async def repair(context: Context[Panel], request: SiteRepairRequest) -> JobModel:
+    async def work(tx: Transaction) -> JobModel:
+        site = await locked_site_of(tx, context.principal, request.id)
+        require_finished(site)
+        await require_turn(tx, site.id, site.owner_id)
+        job = await enqueue_repair(tx, site, request.repair)
+        await audit.record(tx, context.caller, site.target, {"repair": request.repair.value, "job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(work)

@@ -1,0 +1,92 @@
+"""Owners and modes of a site's files: what is wrong is found and mended, and nothing outside of the site is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from svc_actors.host.site_rights import mend_rights, wrong_rights
+
+UID, WEB = 1_900_001_001, 33
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "s1001"
+    for name, mode in (("", 0o710), ("public", 0o755), ("private", 0o700), ("tmp", 0o700), ("public/wp", 0o755)):
+        folder = home / name
+        folder.mkdir()
+        folder.chmod(mode)
+        os.chown(folder, UID, WEB if not name else UID)
+    for name in ("public/index.php", "public/wp/config.php", "private/notes"):
+        (home / name).write_text("x")
+        (home / name).chmod(0o640)
+        os.chown(home / name, UID, UID)
+    return home
+
+
+def words(home: Path) -> list[str]:
+    return [wrong.words for wrong in wrong_rights(home, UID, WEB)]
+
+
+def test_of_a_healthy_site_nothing_is_said_and_nothing_changed(home: Path) -> None:
+    before = {path: path.stat().st_ctime_ns for path in home.rglob("*")}
+
+    mend_rights(home, UID)
+
+    assert words(home) == []
+    assert {path: path.stat().st_ctime_ns for path in home.rglob("*")} == before
+
+
+def test_files_of_root_without_modes_or_with_set_uid_bits_are_mended(home: Path) -> None:
+    (home / "public/index.php").chmod(0)
+    (home / "private/notes").chmod(0o6755)
+    (home / "public/wp").chmod(0o000)
+    for path in (home / "public/wp", home / "public/wp/config.php"):
+        os.chown(path, 0, 0)
+
+    found = words(home)
+    mend_rights(home, UID)
+
+    assert len(found) == 4
+    assert words(home) == []
+    assert (home / "public/index.php").stat().st_mode & 0o7777 == 0o644
+    assert (home / "private/notes").stat().st_mode & 0o7777 == 0o755
+    assert (home / "public/wp").stat().st_mode & 0o7777 == 0o755
+    assert (home / "public/wp/config.php").stat().st_mode & 0o7777 == 0o640, "a mode that works stays"
+
+
+def test_nothing_that_a_link_leads_to_is_touched(home: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "shadow"
+    outside.write_text("secret")
+    outside.chmod(0o600)
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "passwd").write_text("x")
+    os.link(outside, home / "public/hard")
+    (home / "public/soft").symlink_to(outside)
+    (home / "public/away").symlink_to(folder)
+
+    found = wrong_rights(home, UID, WEB)
+    mend_rights(home, UID)
+
+    assert [(wrong.words.partition(" ")[0], wrong.mendable) for wrong in found] == [("public/hard", False)]
+    assert outside.stat().st_uid == (folder / "passwd").stat().st_uid == os.geteuid()
+    assert outside.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_home_that_is_gone_or_somebody_elses_is_said(home: Path) -> None:
+    os.chown(home / "public", 0, 0)
+    (home / "tmp").chmod(0o777)
+
+    found = words(home)
+    (home / "tmp").rmdir()
+
+    assert found == [
+        f"public belongs to 0:0, not to {UID}:{UID}.",
+        "tmp has the mode 0777, not 0700.",
+    ]
+    assert len(words(home)) == 1
+    assert "tmp" in words(home)[0]
