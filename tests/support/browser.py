@@ -1,43 +1,36 @@
-"""A real browser, driven over the Chrome DevTools Protocol: nothing to install beside Chromium.
+"""A real browser: Debian's Chromium, driven by Playwright.
 
 `async with open_browser() as browser`, then `page = await browser.open(url)`. A page is told in terms of what a person
 sees and does: `await page.shows("text")`, `await page.press("Sign in")`, `await page.fill("Email", "a@b")`.
+
+Playwright's synchronous interface has a loop of its own, so each browser has a thread in which nothing else runs.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import subprocess
+import re
 import tempfile
-from base64 import b64decode
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import trio
-from trio_websocket import WebSocketConnection, open_websocket_url
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Playwright, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import Page as Tab
 
-_PATIENCE = 30.0
-_POLL = 0.05
-_MESSAGE = 64 << 20
-_OPTIONS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--ignore-certificate-errors",
-    "--remote-debugging-port=0",
-    "--window-size=1280,860",
-)
+_PATIENCE: Final = 30.0
+_POLL: Final = 0.05
+_PLACE: Final = ("dialog[open]", "body:not(:has(dialog[open]))")
+"""Where a person can do something: in the dialog, if one is open."""
 
-
-class BrowserRefused(Exception):  # noqa: N818 - named for what it says
-    """The browser answered a command with an error, or a page's script threw."""
+T = TypeVar("T")
 
 
 @dataclass
@@ -45,30 +38,33 @@ class Page:
     """One tab. `complaints` are what scripts and the Content-Security-Policy wrote to its console as errors."""
 
     browser: Browser
-    session: str
+    tab: Tab
     complaints: list[str] = field(default_factory=list)
 
     async def goto(self, url: str) -> None:
-        await self.browser.command("Page.navigate", {"url": url}, self.session)
+        await self.browser.do(lambda: self.tab.goto(url, wait_until="commit"))
 
     async def evaluate(self, expression: str) -> Any:
-        answer = await self.browser.command(
-            "Runtime.evaluate",
-            {"expression": expression, "awaitPromise": True, "returnByValue": True, "userGesture": True},
-            self.session,
-        )
-        if "exceptionDetails" in answer:
-            details = answer["exceptionDetails"]
-            raise BrowserRefused(details.get("exception", {}).get("description", details["text"]))
-        return answer["result"].get("value")
+        return await self.browser.do(lambda: self.tab.evaluate(expression))
 
     async def until(self, expression: str, *, patience: float = _PATIENCE) -> None:
         """Return once the expression is true; what the page shows is in the failure otherwise."""
-        with trio.move_on_after(patience):
-            while not await self.evaluate(expression):
-                await trio.sleep(_POLL)
-            return
-        raise AssertionError(f"never true: {expression}\nThe page shows:\n{await self.text()}\n{self.complaints}")
+
+        def wait() -> bool:
+            last = time.monotonic() + patience
+            while time.monotonic() < last:
+                try:
+                    # Not wait_for_function, which the page's Content-Security-Policy keeps from evaluating anything.
+                    if self.tab.evaluate(expression):
+                        return True
+                except PlaywrightError as error:
+                    if "context was destroyed" not in error.message:  # by the page that takes its place
+                        raise
+                self.tab.wait_for_timeout(_POLL * 1000)
+            return False
+
+        if not await self.browser.do(wait):
+            raise AssertionError(f"never true: {expression}\nThe page shows:\n{await self.text()}\n{self.complaints}")
 
     async def text(self) -> str:
         return str(await self.evaluate("document.body ? document.body.innerText : ''"))
@@ -78,126 +74,93 @@ class Page:
 
     async def press(self, label: str) -> None:
         """Press the button or follow the link with this text, in the dialog if one is open."""
-        found = f"""(() => {{
-            const place = document.querySelector('dialog[open]') ?? document;
-            const found = [...place.querySelectorAll('button, a')].find(
-                (one) => one.innerText.trim() === {json.dumps(label)} && !one.disabled);
-            if (found) found.click();
-            return !!found;
-        }})()"""
-        await self.until(found)
+        await self._told(lambda: self._any("button:enabled", "a", text=rf"^\s*{re.escape(label)}\s*$").click())
 
     async def fill(self, label: str, value: str) -> None:
-        """Type into the field whose label begins with this text."""
-        found = f"""(() => {{
-            const place = document.querySelector('dialog[open]') ?? document;
-            const label = [...place.querySelectorAll('label')].find(
-                (one) => one.innerText.trim().startsWith({json.dumps(label)}));
-            const input = label?.querySelector('input, select, textarea');
-            if (!input) return false;
-            input.value = {json.dumps(value)};
-            input.dispatchEvent(new Event('input', {{ bubbles: true }}));
-            input.dispatchEvent(new Event('change', {{ bubbles: true }}));
-            return true;
-        }})()"""
-        await self.until(found)
+        """Type into the field whose label begins with this text, or choose that value of it."""
+
+        def enter() -> None:
+            labelled = self._any("label", text=rf"^\s*{re.escape(label)}")
+            entry = labelled.locator("input, select, textarea").first
+            if entry.evaluate("one => one.tagName") == "SELECT":
+                entry.select_option(value)
+            else:
+                entry.fill(value)
+
+        await self._told(enter)
 
     async def type(self, text: str) -> None:
         """Type on the keyboard, into whatever has the focus."""
-        for character in text:
-            key = {"type": "char", "text": character}
-            await self.browser.command("Input.dispatchKeyEvent", key, self.session)
+        await self.browser.do(lambda: self.tab.keyboard.type(text))
 
     async def screenshot(self, path: Path) -> None:
-        answer = await self.browser.command("Page.captureScreenshot", {"format": "png"}, self.session)
-        path.write_bytes(b64decode(answer["data"]))
+        await self.browser.do(lambda: self.tab.screenshot(path=path))
+
+    def _any(self, *elements: str, text: str) -> Locator:
+        found = self.tab.locator(", ".join(f"{place} {element}" for place in _PLACE for element in elements))
+        return found.filter(has_text=re.compile(text)).first
+
+    async def _told(self, call: Callable[[], T]) -> T:
+        try:
+            return await self.browser.do(call)
+        except PlaywrightError as error:
+            error.add_note(f"The page shows:\n{await self.text()}\n{self.complaints}")
+            raise
 
 
 class Browser:
-    def __init__(self, socket: WebSocketConnection) -> None:
-        self._socket = socket
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
-        self._pages: dict[str, Page] = {}
+    """One person's: its pages share their cookies."""
+
+    def __init__(self, thread: ThreadPoolExecutor, context: BrowserContext) -> None:
+        self._thread = thread
+        self._context = context
+
+    async def do(self, call: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(lambda: self._thread.submit(call).result())
 
     async def open(self, url: str, *, dark: bool = False, width: int = 1280, height: int = 860) -> Page:
-        target = await self.command("Target.createTarget", {"url": "about:blank"})
-        attached = await self.command("Target.attachToTarget", {"targetId": target["targetId"], "flatten": True})
-        page = Page(self, attached["sessionId"])
-        self._pages[page.session] = page
-        for domain in ("Page", "Runtime", "Log"):
-            await self.command(f"{domain}.enable", {}, page.session)
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        await self.command("Emulation.setDeviceMetricsOverride", size, page.session)
-        scheme = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
-        await self.command("Emulation.setEmulatedMedia", scheme, page.session)
+        tab = await self.do(self._context.new_page)
+        page = Page(self, tab)
+
+        def said(message: ConsoleMessage) -> None:
+            if message.type == "error":
+                page.complaints.append(f"{message.text} {message.location['url']}")
+
+        def begin() -> None:
+            tab.on("pageerror", lambda error: page.complaints.append(str(error)))
+            tab.on("console", said)
+            tab.set_viewport_size({"width": width, "height": height})
+            tab.emulate_media(color_scheme="dark" if dark else "light")
+
+        await self.do(begin)
         await page.goto(url)
         return page
-
-    async def command(self, method: str, parameters: dict[str, Any], session: str | None = None) -> dict[str, Any]:
-        number = next(self._numbers)
-        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
-        if session is not None:
-            message["sessionId"] = session
-        send, receive = trio.open_memory_channel[dict[str, Any]](1)
-        self._waiting[number] = send
-        try:
-            await self._socket.send_message(json.dumps(message))
-            with trio.fail_after(_PATIENCE):
-                answer = await receive.receive()
-        finally:
-            del self._waiting[number]
-        if "error" in answer:
-            raise BrowserRefused(f"{method}: {answer['error']['message']}")
-        result: dict[str, Any] = answer["result"]
-        return result
-
-    async def listen(self) -> None:
-        while True:
-            self._heard(json.loads(await self._socket.get_message()))
-
-    def _heard(self, message: dict[str, Any]) -> None:
-        if "id" in message:
-            if (waiting := self._waiting.get(message["id"])) is not None:
-                waiting.send_nowait(message)
-        elif (page := self._pages.get(message.get("sessionId", ""))) is not None:
-            parameters = message["params"]
-            if message["method"] == "Runtime.exceptionThrown":
-                details = parameters["exceptionDetails"]
-                page.complaints.append(details.get("exception", {}).get("description", details["text"]))
-            elif message["method"] == "Log.entryAdded" and parameters["entry"]["level"] == "error":
-                entry = parameters["entry"]
-                page.complaints.append(f"{entry['source']}: {entry['text']} {entry.get('url', '')}")
 
 
 @asynccontextmanager
 async def open_browser() -> AsyncIterator[Browser]:
     """Chromium, headless, with a profile of its own; gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="svc-browser-", ignore_cleanup_errors=True) as profile:
-        process = subprocess.Popen(
-            ["chromium", *_OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-            env={**os.environ, "HOME": profile},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="svc-browser-", ignore_cleanup_errors=True) as profile,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        playwright = await trio.to_thread.run_sync(lambda: thread.submit(lambda: sync_playwright().start()).result())
         try:
-            url = await _address(Path(profile) / "DevToolsActivePort")
-            async with open_websocket_url(url, max_message_size=_MESSAGE) as socket, trio.open_nursery() as nursery:
-                browser = Browser(socket)
-                nursery.start_soon(browser.listen)
-                yield browser
-                nursery.cancel_scope.cancel()
+            context = await trio.to_thread.run_sync(lambda: thread.submit(_launched, playwright, profile).result())
+            yield Browser(thread, context)
         finally:
-            process.kill()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-                await trio.to_thread.run_sync(process.wait)
+            # Chromium ends with it.
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(lambda: thread.submit(playwright.stop).result())
 
 
-async def _address(file: Path) -> str:
-    """Chromium writes the port it chose, and the path, into this file once it listens."""
-    with trio.fail_after(_PATIENCE):
-        while True:
-            lines = file.read_text().split() if file.is_file() else []
-            if len(lines) == 2:
-                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
-            await trio.sleep(_POLL)
+def _launched(playwright: Playwright, profile: str) -> BrowserContext:
+    chromium = playwright.chromium.launch(
+        executable_path="/usr/bin/chromium",
+        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"],
+        env={**os.environ, "HOME": profile},
+        timeout=_PATIENCE * 1000,
+    )
+    context = chromium.new_context(ignore_https_errors=True)
+    context.set_default_timeout(_PATIENCE * 1000)
+    return context
