@@ -467,7 +467,7 @@ async def asked_of_agent(domain: str, command: str) -> object:
 
 
 async def until_agent_answers(domain: str) -> None:
-    with trio.fail_after(120):
+    with trio.fail_after(300):
         while await asked_of_agent(domain, "guest-ping") is None:
             await trio.sleep(0.5)  # the guest's own start
 
