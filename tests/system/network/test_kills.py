@@ -96,6 +96,31 @@ async def test_killed_while_restoring_nothing_leaks_and_the_next_agent_ends_it(a
                 await carried_on(outwards, across)
 
 
+async def test_while_tables_are_replaced_others_filter_alike(alone: Lab) -> None:
+    """A packet that is between the chains of a table that goes and one that comes, when they change places, would be
+    judged by neither: so it is not for these two to keep it out. Here both are away for longer than that."""
+    change = CHANGES[0]
+    before, after = ends_of(alone, change)
+    async with alone.agents.agent(alone.start(alone.as_found())) as agent:
+        await agent.restore()
+        matrix = Matrix(alone, agent)
+        async with (
+            matrix.established(GUARDED, OUTSIDE, 4) as outwards,
+            matrix.established(NEIGHBOUR, GUARDED, 6) as across,
+        ):
+            await agent.apply({GUARDED.vm_id: before})
+            tables = sorted(alone.host.output("nft", "list", "tables").splitlines())
+            async with nothing_forbidden_arrives(matrix):
+                async with alone.agents.agent(alone.start(alone.as_found() | {GUARDED: after})) as doomed:
+                    await doomed.arm("restore.held")
+                    with pytest.raises(Killed):
+                        await doomed.restore()
+                alone.host.output("nft", "delete", "table", "inet", alone.naming.table)
+                await carried_on(outwards, across)
+                await recover(alone, change, after, after)
+            assert sorted(alone.host.output("nft", "list", "tables").splitlines()) == tables
+
+
 async def killed_over(lab: Lab, change: Change, point: str) -> bool:
     """Go through a change with an agent that is killed at a point; False when it does not come there."""
     before, after = ends_of(lab, change)

@@ -338,12 +338,17 @@ class HostNetwork:
         for device in devices - seen.keys():
             counted.pop(device, None)
         bridged = self._uplink is not None
+        there = await nft.list_tables()
+        if any(ruleset.is_ours(family, name, self._naming) for family, name in there):
+            await nft.load(ruleset.standing_in(wanted, self._naming, bridged=bridged))
+            fault_point("restore.held")
         commands = ruleset.fresh(self._naming, bridged=bridged)
-        if not bridged and ("bridge", self._naming.table) in await nft.list_tables():
+        if not bridged and ("bridge", self._naming.table) in there:
             commands += nft.no_table("bridge", self._naming.table)
         commands += ruleset.change((), wanted, self._naming, counted=counted)
         await nft.load(commands)
         fault_point("restore.rules")
+        await nft.load(ruleset.without_stand_in(self._naming, await nft.list_tables()))
         await self._open(wanted, seen)
         fault_point("restore.routes")
         rated = await rated_devices(self._naming)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from svc_nodeagent.hypervisor.naming import Naming
@@ -80,7 +81,37 @@ def families(*, bridged: bool) -> tuple[str, ...]:
 def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
     """Our tables as they are without guests; what was in them goes."""
     guards = [*no_table(FAMILY, naming.table), table(FAMILY, naming.table), *sets(naming.table)]
-    return guards + [
+    return guards + _paths(naming, bridged=bridged)
+
+
+def standing_in(wanted: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
+    """Tables that filter as ours shall, to be there while ours are put in the place of earlier ones.
+
+    One transaction does that, but a packet passes the hooked chains of the tables that come and that go one after the
+    other. Whichever is not of the generation that the packet finds is empty for it, so a packet that is between the two
+    when the generation changes would be judged by neither. (Guards need none: their chains drop by their policy.)
+    """
+    other = _stand_in(naming)
+    commands = _paths(other, bridged=bridged)
+    for tap in wanted:
+        if firewall.is_filtered(tap):
+            commands += _filtered(tap, other)
+    for name, found in members(wanted).items():
+        commands += elements("inet", other.table, name, found)
+    return commands
+
+
+def without_stand_in(naming: Naming, tables: Iterable[tuple[str, str]]) -> list[Json]:
+    other = _stand_in(naming)
+    return [command for family, name in tables if name == other.table for command in no_table(family, name)]
+
+
+def _stand_in(naming: Naming) -> Naming:
+    return replace(naming, table=f"{naming.table}-restoring")
+
+
+def _paths(naming: Naming, *, bridged: bool) -> list[Json]:
+    return [
         command
         for family in families(bridged=bridged)
         for command in (
@@ -203,7 +234,7 @@ def removal(naming: Naming, tables: Iterable[tuple[str, str]]) -> list[Json]:
 
 
 def is_ours(family: str, name: str, naming: Naming) -> bool:
-    return family in (FAMILY, *HOOKS) and name == naming.table
+    return family in (FAMILY, *HOOKS) and name in (naming.table, _stand_in(naming).table)
 
 
 def digest(entries: Iterable[Json]) -> str:
