@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -26,6 +26,7 @@ from tests.cli.conftest import Terminal
 from tests.support.panel import PanelHarness
 from tests.support.panel_core import listening_core
 from tests.support.panel_sites import site_row
+from tests.support.served import RecordedServing
 from tests.support.site_files import give, site_folder
 
 
@@ -240,6 +241,28 @@ async def test_what_belongs_to_a_site_is_named_once_the_site_is_said(
     assert unknown.code == Exit.NOT_FOUND
     assert [redirect["path"] for redirect in kept.json] == ["/old"]
     assert gone.json == []
+
+
+async def test_a_site_is_diagnosed_and_repaired_by_one_command(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        # The web server was never told of it.
+        await site_row(panel.database, await panel.person("ada@example.com"), "example.test")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+
+        found = await terminal.ok("site", "diagnose", "example.test", "-o", "json", **at)
+        unknown = await terminal.svc("site", "diagnose", "example.test", "--repair", "everything", **at)
+        mended = await terminal.ok("site", "diagnose", "example.test", "--repair", "configuration", "-o", "json", **at)
+        serving = cast(RecordedServing, panel.host.web)
+        [number] = serving.sites
+        serving.refuses[number] = "no"
+        serving.sites.clear()
+        failed = await terminal.svc("site", "diagnose", "example.test", "--repair", "configuration", **at)
+
+    assert [check["name"] for check in found.json["checks"] if check["state"] == "faulty"] == ["configuration"]
+    assert unknown.code == Exit.INVALID
+    assert mended.json["healthy"] is True
+    assert failed.code != 0
+    assert "configuration" in failed.out
 
 
 async def _site_with_files(panel: PanelHarness, monkeypatch: pytest.MonkeyPatch) -> UUID:

@@ -16,6 +16,7 @@ import trio
 
 from svc_actors.host.accounts import FIRST_UID
 from svc_actors.host.databases import EngineKind
+from tests.support.certificates import self_signed
 from tests.support.databases import ask
 from tests.support.panel_programs import PanelPrograms, shared_panel_programs
 
@@ -156,6 +157,49 @@ async def test_php_that_hangs_or_lost_its_socket_answers_again(panel: PanelProgr
     assert answered == "page"
     assert after == {}
     assert (await panel.visit(site["domain"])).text == "page"
+
+
+async def test_a_damaged_certificate_is_put_back_and_shown(
+    panel: PanelPrograms, site: dict[str, Any], tmp_path: Path
+) -> None:
+    own = self_signed(tmp_path, [site["domain"]])
+    chain = own.certificate.read_text()
+    async with panel.client() as root:
+        uploaded = await root.put(f"/sites/{site['id']}/ssl", json={"certificate": chain, "key": own.key.read_text()})
+        healthy = await faults(root, site)
+        [key] = (panel.data / "certificates" / str(site["account"])).glob("*/key.pem")
+        key.write_text("damaged")
+        before = await faults(root, site)
+        job = await repaired(root, site, "certificate")
+        after = await faults(root, site)
+
+    assert uploaded.status_code < 300, uploaded.text
+    assert healthy == {}
+    assert list(before) == ["certificate"]
+    assert job["status"] == "succeeded", job
+    assert after == {}
+    assert key.read_bytes() == own.key.read_bytes()
+    assert (await panel.visit(site["domain"], trusted=chain)).text == "page"
+
+
+async def test_a_zone_that_lost_a_record_is_whole_again(panel: PanelPrograms, site: dict[str, Any]) -> None:
+    domain = str(site["domain"])
+    socket = panel.data / "knot" / "run" / "knot.sock"
+    async with panel.client() as root:
+        pointed = await root.post(f"/sites/{site['id']}/dns/point", json={})
+        healthy = await faults(root, site)
+        for command in (("zone-begin", domain), ("zone-unset", domain, "@", "A"), ("zone-commit", domain)):
+            await trio.run_process(["knotc", "-s", str(socket), *command], capture_stdout=True)
+        before = await faults(root, site)
+        job = await repaired(root, site, "dns")
+        after = await faults(root, site)
+
+    assert pointed.status_code == 200, pointed.text
+    assert healthy == {}
+    # What watches the zones may have been there first.
+    assert before.keys() <= {"dns"}
+    assert job["status"] == "succeeded", job
+    assert after == {}
 
 
 async def test_grants_and_accounts_of_a_database_come_back(panel: PanelPrograms, site: dict[str, Any]) -> None:
