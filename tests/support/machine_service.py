@@ -153,6 +153,17 @@ class FakeGateway:
             raise NodeUnavailable("the node is offline")
         return await answer(self, node_id, OperationId("query"), operation)
 
+    def hold(self, op: str) -> trio.Event:
+        """From now on nodes carry this operation out once the event that is given is set."""
+        let_go = trio.Event()
+
+        async def held(gateway: FakeGateway, _: UUID, __: OperationId, operation: NodeOperation) -> OperationResult:
+            await let_go.wait()
+            return gateway.obey(operation)
+
+        self.answers[op] = held
+        return let_go
+
     async def until_cancelled(self, operation_id: OperationId) -> None:
         await self.cancellation.setdefault(operation_id, trio.Event()).wait()
         raise OperationFailed(FailureCode.CANCELLED, "given up", None)

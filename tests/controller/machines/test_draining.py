@@ -71,7 +71,7 @@ async def test_every_machine_moves_to_the_emptiest_node_that_can_take_it(databas
         assert await drain.where() == dict.fromkeys(machines, beta)
         assert gamma not in set((await drain.where()).values())
         lines = [line["message"] for line in await database.fetch("SELECT message FROM task_events")]
-        assert "m-3 has moved; 0 to go." in lines or "m-2 has moved; 0 to go." in lines
+        assert [line for line in lines if line.endswith(" has moved; 0 to go.")], lines
         [row] = await database.fetch(
             "SELECT details FROM audit WHERE operation = 'node.drain' AND target_kind = 'node'"
         )
@@ -136,13 +136,7 @@ async def test_a_machine_that_is_busy_gets_its_turn(database: Database) -> None:
         gateway = drain.now.service.gateway
         gateway.answers["vm.backup"] = goes_on
         backup = await drain.now.staff("vm.backup", id=busy)
-        released = trio.Event()
-
-        async def waits(gateway: FakeGateway, _: UUID, __: object, operation: NodeOperation) -> OperationResult:
-            await released.wait()
-            return gateway.obey(operation)
-
-        gateway.answers["vm.send"] = waits
+        released = gateway.hold("vm.send")
         await drain.maintenance()
         task = await drain.ordered()
         await drain.now.service.until_asked("vm.send")
@@ -158,13 +152,7 @@ async def test_a_drain_that_is_cancelled_begins_no_more_moves(database: Database
     async with a_drain(database) as drain:
         await drain.machines(5)
         await make_node(database, drain.now.world.location_id, "beta")
-        released = trio.Event()
-
-        async def waits(gateway: FakeGateway, _: UUID, __: object, operation: NodeOperation) -> OperationResult:
-            await released.wait()
-            return gateway.obey(operation)
-
-        drain.now.service.gateway.answers["vm.send"] = waits
+        released = drain.now.service.gateway.hold("vm.send")
         await drain.maintenance()
         task = await drain.ordered()
         await drain.now.service.until_asked("vm.send", count=2)
@@ -199,13 +187,7 @@ async def test_maintenance_that_ends_ends_it(database: Database) -> None:
     async with a_drain(database) as drain:
         await drain.machines(4)
         await make_node(database, drain.now.world.location_id, "beta")
-        released = trio.Event()
-
-        async def waits(gateway: FakeGateway, _: UUID, __: object, operation: NodeOperation) -> OperationResult:
-            await released.wait()
-            return gateway.obey(operation)
-
-        drain.now.service.gateway.answers["vm.send"] = waits
+        released = drain.now.service.gateway.hold("vm.send")
         await drain.maintenance()
         task = await drain.ordered()
         await drain.now.service.until_asked("vm.send", count=2)
@@ -220,22 +202,16 @@ async def test_maintenance_that_ends_ends_it(database: Database) -> None:
 
 
 async def test_it_goes_on_after_a_restart_of_the_controller(database: Database) -> None:
-    hold = trio.Event()
-
-    async def waits(gateway: FakeGateway, _: UUID, __: object, operation: NodeOperation) -> OperationResult:
-        await hold.wait()
-        return gateway.obey(operation)
-
     async with a_drain(database) as drain:
         machines = await drain.machines(3)
         beta = await make_node(database, drain.now.world.location_id, "beta")
         gateway = drain.now.service.gateway
-        gateway.answers["vm.send"] = waits
+        released = gateway.hold("vm.send")
         await drain.maintenance()
         task = await drain.ordered()
         await drain.now.service.until_asked("vm.send", count=2)
 
-    hold.set()
+    released.set()
     async with open_service(database, gateway) as service, trio.open_nursery() as nursery:
         await nursery.start(RemainsWatch(database, gateway, interval=0.02).run)
         assert (await service.ended(task.id)).status == "succeeded"

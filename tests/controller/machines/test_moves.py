@@ -122,13 +122,7 @@ async def test_a_machine_moves_with_all_that_is_its_own(database: Database) -> N
 
 async def test_while_it_moves_room_is_held_on_both_and_it_takes_no_other_order(database: Database) -> None:
     async with a_move(database) as move:
-        go = trio.Event()
-
-        async def slow(gateway: Any, node_id: UUID, _: object, operation: NodeOperation) -> OperationResult:
-            await go.wait()
-            return gateway.obey(operation)  # type: ignore[no-any-return]
-
-        move.now.service.gateway.answers["vm.send"] = slow
+        go = move.now.service.gateway.hold("vm.send")
         task = await move.order()
         await move.now.service.until_asked("vm.send")
 

@@ -79,8 +79,10 @@ async def test_with_restart_the_guest_has_it_at_once(database: Database) -> None
         vm_id = (await now.created()).vm.id
         await change(now, vm_id, "maximum")
 
+        changed = now.service.gateway.hold("vm.cpu.set")
         task = await now.administrator("vm.cpu", id=vm_id, cpu_mode="maximum", restart=True)
         under_way = (await now.customer("vm.show", id=vm_id)).status
+        changed.set()
         await now.service.ended(task.id)
 
         assert (under_way, told(now)[-1].restart) == ("rebooting", True)

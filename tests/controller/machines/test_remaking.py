@@ -81,8 +81,10 @@ async def test_a_customer_moves_to_a_larger_plan_and_the_guest_is_restarted_for_
         await larger_plan(database)
         vm_id = (await now.created()).vm.id
 
+        resized = now.service.gateway.hold("vm.resize")
         task = await now.customer("vm.resize", id=vm_id, plan="m", reboot=True)
         under_way = await now.customer("vm.show", id=vm_id)
+        resized.set()
         ended = await now.service.ended(task.id)
 
         told = last(now, VmResize)
@@ -113,8 +115,10 @@ async def test_a_disk_grows_while_the_guest_runs_and_never_shrinks(database: Dat
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
 
+        resized = now.service.gateway.hold("vm.resize")
         grown = await now.staff("vm.resize", id=vm_id, disk_gib=3)
         during = await now.staff("vm.show", id=vm_id)
+        resized.set()
         await now.service.ended(grown.id)
         refused = await refusal(now.staff, "vm.resize", id=vm_id, disk_gib=2)
 

@@ -21,11 +21,7 @@ from tests.support.machine_service import SEALER, FakeGateway, make_fleet, open_
 async def test_a_creation_survives_the_controllers_death(database: Database, point: str) -> None:
     world, gateway = await make_fleet(database), FakeGateway()
     created = await create_machine(database, SEALER, ADMINISTRATOR, world.machine())
-    finish, reported = trio.Event(), trio.Event()
-
-    async def slow(gateway: FakeGateway, _: UUID, __: OperationId, operation: NodeOperation) -> OperationResult:
-        await finish.wait()
-        return gateway.obey(operation)
+    reported = trio.Event()
 
     async def lose(_: Task, __: Ending) -> None:
         reported.set()
@@ -35,7 +31,7 @@ async def test_a_creation_survives_the_controllers_death(database: Database, poi
         tasks.handles("vm.create", tasks._handlers["vm.create"].work, end=lose)
 
     if point in ("image.pull", "vm.create"):
-        gateway.answers[point] = slow
+        finish = gateway.hold(point)
         async with open_service(database, gateway) as service:
             await service.until_asked(point)
         finish.set()
@@ -81,13 +77,7 @@ async def test_whenever_the_controller_dies_each_machine_is_built_once_and_ends(
 @pytest.mark.parametrize("name", ["shutdown", "reboot", "force_stop", "delete"])
 async def test_an_order_survives_the_controllers_death(database: Database, name: str) -> None:
     world, gateway = await make_fleet(database), FakeGateway()
-    dead = trio.Event()
-
-    async def slow(gateway: FakeGateway, _: UUID, __: OperationId, operation: NodeOperation) -> OperationResult:
-        await dead.wait()
-        return gateway.obey(operation)
-
-    gateway.answers[f"vm.{name}"] = slow
+    dead = gateway.hold(f"vm.{name}")
     async with open_service(database, gateway) as service:
         created = await service.create(world.machine())
         await service.ended(created.task)
