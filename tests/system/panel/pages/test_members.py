@@ -76,7 +76,19 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
     assert (await ada.get("/members")).json()["items"] == []
 
 
-TABS = ["Overview", "Domains", "DNS", "Files", "Access", "Databases", "Schedules", "Backups", "Certificate", "Logs"]
+TABS = [
+    "Overview",
+    "Domains",
+    "DNS",
+    "Files",
+    "Access",
+    "Databases",
+    "Schedules",
+    "Backups",
+    "Certificate",
+    "Diagnosis",
+    "Logs",
+]
 OFFERED: dict[str, set[str]] = {
     "viewer": set(),
     "editor": {"New folder", "New file"},
