@@ -228,6 +228,15 @@ def absent(vm_id: UUID) -> HostError:
     return HostError(FailureCode.NOT_FOUND, f"This node has no machine {vm_id}.", "See the node's inventory.")
 
 
+def agent_is_silent(error: libvirt.libvirtError) -> bool:
+    """The guest's agent is there and has not answered: it may do yet what it was asked for. libvirt has the same number
+    for one that is not there."""
+    return (
+        error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE
+        and "not connected" not in (error.get_error_message() or "").lower()
+    )
+
+
 def password_failed(error: LibvirtError, account: str) -> HostError:
     """What a failure to set a password through the guest's agent is to those who ordered it."""
     text = error.message.lower()

@@ -32,13 +32,16 @@ from svc_nodeagent.hypervisor.connection import LibvirtError
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
-from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.hypervisor.guests import Guests, agent_is_silent
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import DomainState, FailureCode
 
 _AGENT_SECONDS: Final = 10
 _BEGIN_SECONDS: Final = 60.0
 """Twice what the guest's agent has for its answer, and more than libvirt takes for the rest."""
+_LATE_SECONDS: Final = 120.0
+"""For a guest's agent that was silent: it may be about to freeze, for as long as a busy guest takes to write out."""
+_PAUSE_SECONDS: Final = 1.0
 _APPEAR_SECONDS: Final = 15.0
 _END_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
@@ -50,6 +53,14 @@ class Moment:
 
     exports: dict[int, str]
     frozen: bool
+
+
+@dataclass(frozen=True)
+class _Began:
+    """`may_last`: its agent was asked to freeze it, and has not said since that it writes again."""
+
+    frozen: bool
+    may_last: bool
 
 
 @asynccontextmanager
@@ -92,19 +103,21 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
     vm_id, address = record.vm_id, sockets / "nbd"
     await end_job(vm_id, guests)
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
-    frozen: bool | None = None
+    held = True
     try:
         for index, path in scratch.items():
             size = (await inspect(folders.disk(vm_id, index), "qcow2")).virtual_bytes
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
-        frozen = await _begun(vm_id, guests, xml)
+        began = await _begun(vm_id, guests, xml)
         fault_point("backup.begun")
-        yield Moment({index: f"nbd+unix:///{disk_target(index)}?socket={address}" for index in scratch}, frozen=frozen)
+        held = began.may_last and not await thaw(vm_id, guests, patience=_LATE_SECONDS)
+        exports = {index: f"nbd+unix:///{disk_target(index)}?socket={address}" for index in scratch}
+        yield Moment(exports, frozen=began.frozen)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
-            if frozen is None:
+            if held:
                 await thaw(vm_id, guests)
             try:
                 await end_job(vm_id, guests)
@@ -113,27 +126,35 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             await in_thread(remove_scratch, folders, vm_id)
 
 
-async def _begun(vm_id: UUID, guests: Guests, xml: str) -> bool:
+async def _begun(vm_id: UUID, guests: Guests, xml: str) -> _Began:
     """Begin the job and see how that ended, cancelled or not: a call that nobody waits for would begin the job behind
-    whoever ends it, and might leave the guest frozen. Whether it was frozen for the moment."""
+    whoever ends it, and might leave the guest frozen."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _BEGIN_SECONDS):
         return await guests.on_domain(vm_id, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
     raise HostError(FailureCode.TIMED_OUT, f"libvirt did not begin the backup within {_BEGIN_SECONDS:g} s.")
 
 
-async def thaw(vm_id: UUID, guests: Guests) -> None:
+async def thaw(vm_id: UUID, guests: Guests, *, patience: float = 0.0) -> bool:
     """Let the guest write again, where its file systems may have been left frozen. Mostly there is nothing to do, or
-    nobody in the guest to ask."""
+    nobody in the guest to ask. An agent that is silent does first what it was asked for before: it is asked again for
+    `patience` seconds. Whether it has answered."""
 
     def work(domain: Any) -> None:
         if domain.isActive():
             domain.agentSetResponseTimeout(_AGENT_SECONDS)
             domain.fsThaw()
 
-    try:
-        await guests.on_domain(vm_id, "virDomainFSThaw", work)
-    except HostError as error:
-        log.info("backup.thaw_not_answered", vm_id=str(vm_id), error=error.message)
+    ends = trio.current_time() + patience
+    while True:
+        try:
+            await guests.on_domain(vm_id, "virDomainFSThaw", work)
+        except HostError as error:
+            if trio.current_time() < ends:
+                await trio.sleep(_PAUSE_SECONDS)
+                continue
+            log.warning("backup.thaw_not_answered", vm_id=str(vm_id), error=error.message)
+            return False
+        return True
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
@@ -150,25 +171,27 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
             raise
 
 
-def _begin(domain: Any, xml: str) -> bool:
-    """Whether the guest's agent held its file systems still meanwhile."""
+def _begin(domain: Any, xml: str) -> _Began:
     domain.agentSetResponseTimeout(_AGENT_SECONDS)
-    frozen = False
+    frozen = may_last = False
     try:
         domain.fsFreeze()
-        frozen = True
+        frozen = may_last = True
         fault_point("backup.frozen")
     except libvirt.libvirtError as error:
+        # One that is there and did not answer in time may freeze the guest yet.
+        may_last = agent_is_silent(error)
         log.info("backup.not_frozen", domain=domain.name(), why=error.get_error_message())
     try:
         domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
     finally:
         try:
             domain.fsThaw()
+            may_last = False
         except libvirt.libvirtError as error:
-            if frozen:
-                log.error("backup.not_thawed", domain=domain.name(), why=error.get_error_message())
-    return frozen
+            if may_last:
+                log.warning("backup.not_thawed", domain=domain.name(), why=error.get_error_message())
+    return _Began(frozen, may_last)
 
 
 def _job(record: MachineRecord, scratch: dict[int, Path], address: Path) -> str:
