@@ -1,6 +1,6 @@
 """Run one part of the tests: attempts.py NAME PYTEST-ARGUMENTS.
 
-What fails in up to three files gets one more attempt when the part is over: a machine that stood still for a moment
+What fails in up to six files gets one more attempt when the part is over: a machine that stood still for a moment
 fails nobody's change, and what fails twice is a defect. What passed only then is named at the end, to be mended.
 """
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-_MOST_FILES: Final = 3
+_MOST_FILES: Final = 6
 """Files rather than tests: those of one file often share a server, which one that fails half way may leave broken."""
 
 

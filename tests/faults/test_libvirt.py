@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 POINTS = ("create.record", "create.disks", "create.network", "create.defined", "create.started")
 """Points that nothing but a creation passes: an agent that is told to die at another may meet it in an order of the
 controller's own, such as the correction of a network, before the creation is given."""
-CONVERGED_WITHIN = 30.0
+CONVERGED_WITHIN = 120.0
 
 
 async def order(client: Client, image_id: str, name: str, *, start: bool) -> dict[str, Any]:

@@ -77,16 +77,16 @@ def replacing(function: str, body: str) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "reason"),
+    ("file", "change", "reason", "seconds"),
     [
-        ("cli.py", lambda text: text + "\nraise LookupError('broken')\n", "does not start: LookupError: broken"),
-        ("cli.py", replacing("_run", "sys.exit(9)"), "it ended with code 9"),
-        ("connection.py", replacing("dial", "await trio.sleep(600)"), "did not accept it within 3 seconds"),
+        ("cli.py", lambda text: text + "\nraise LookupError('broken')\n", "does not start: LookupError: broken", 60.0),
+        ("cli.py", replacing("_run", "sys.exit(9)"), "it ended with code 9", 60.0),
+        ("connection.py", replacing("dial", "await trio.sleep(600)"), "did not accept it within 3 seconds", 3.0),
     ],
     ids=["does not start", "ends", "hangs"],
 )
 async def test_a_release_that_does_not_come_up_gives_way_to_the_one_before(
-    rig: GatewayHarness, file: str, change: Callable[[str], str], reason: str
+    rig: GatewayHarness, file: str, change: Callable[[str], str], reason: str, seconds: float
 ) -> None:
     node = await rig.new_node()
     old = kept_release(rig.folder / "files", "1.0", wheel_of("1.0"))
@@ -96,7 +96,7 @@ async def test_a_release_that_does_not_come_up_gives_way_to_the_one_before(
     with launched(node.folder.path, "--simulated"):
         await until_of_release(rig, old)
         with pytest.raises(OperationFailed, match=reason) as failed:
-            await perform(rig, node, upgrade_to(rig, node, broken, trial_seconds=3.0))
+            await perform(rig, node, upgrade_to(rig, node, broken, trial_seconds=seconds))
 
         assert "run" in failed.value.message
         await until_of_release(rig, old)
