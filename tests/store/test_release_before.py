@@ -108,9 +108,10 @@ def repository(tmp_path: Path) -> Path:
     """The sources, committed, with a changelog that is ready for a release."""
     for package in (*PACKAGES, "tools", "actors/svc_actors/store/migrations"):
         shutil.copytree(ROOT / package, tmp_path / package, dirs_exist_ok=True)
-    for file in ("pyproject.toml", "tests/store/release_before.json"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, tmp_path / file)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    before = tmp_path / "tests/store/release_before.json"
+    before.parent.mkdir(parents=True)
+    before.write_text("{}")
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 0.1.0\n")
     (tmp_path / ".gitignore").write_text("build/\n.venv\n__pycache__\n")
     (tmp_path / "build").mkdir()
