@@ -42,7 +42,7 @@ def test_all_tests_of_three_files_that_fail_once_are_tried_again_and_named(tmp_p
 
 
 def test_failures_in_more_files_are_no_accident(tmp_path: Path, run: Run) -> None:
-    for name in "abcd":
+    for name in "abcdefg":
         (tmp_path / f"test_{name}.py").write_text(_ONCE.format(tests=1))
 
     done = run()
