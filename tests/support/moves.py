@@ -55,7 +55,7 @@ class _Defined:
 class _Emulation:
     async def verdict(self) -> Verdict:
         await trio.lowlevel.checkpoint()
-        return Verdict(boot_id="", device="", accelerator=Accelerator.TCG, reason="")
+        return Verdict(boot_id="", device="", guest="", accelerator=Accelerator.TCG, reason="")
 
 
 class _Images:

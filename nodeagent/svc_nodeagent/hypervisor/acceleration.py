@@ -1,17 +1,19 @@
 """Whether guests run under KVM here, found out by running one as QEMU's own account.
 
-/dev/kvm may exist and its guests never get past their firmware (some nested hosts), or exist and be closed to the
-account that libvirt runs guests as (no udev gave it to the group kvm), or be absent. So a guest of the kind that
-machines are, whose boot sector does one thing, leave through QEMU's exit port, is given a few seconds under KVM.
+/dev/kvm may exist and its guests never get past their firmware or their boot loader (some nested hosts), or exist and
+be closed to the account that libvirt runs guests as (no udev gave it to the group kvm), or be absent. So a guest of the
+kind that machines are, which goes through the modes of a boot and leaves through QEMU's exit port, is given a few
+seconds under KVM.
 
-Invariant: a verdict holds for the device it was found on. It is found anew when the host was booted again, and when
-/dev/kvm came, went, or was given to somebody else.
+Invariant: a verdict holds for the device it was found on. It is found anew when the host was booted again, when
+/dev/kvm came, went, or was given to somebody else, and when an upgraded agent tries another guest.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import pwd
 import tempfile
@@ -25,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.boot_sector import BOOT_SECTOR, EXIT_PORT, EXIT_STATUS
 from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import RunAs, try_program
@@ -34,14 +37,8 @@ DEVICE = Path("/dev/kvm")
 EMULATOR = "qemu-system-x86_64"
 PROBE_SECONDS = 5.0
 _KVM_GET_API_VERSION = 0xAE00  # linux/kvm.h
-_EXIT_PORT = 0xF4
-_EXIT_VALUE = 0x2A
-# mov dx, port; mov al, value; out dx, al; hlt; jump back to the hlt; padding; the boot signature
-_BOOT_SECTOR = (bytes([0xBA, _EXIT_PORT, 0x00, 0xB0, _EXIT_VALUE, 0xEE, 0xF4, 0xEB, 0xFD])).ljust(
-    510, b"\0"
-) + b"\x55\xaa"
 _DISK_BYTES = 1024 * 1024  # firmware boots from no disk of a single sector
-_EXPECTED_STATUS = _EXIT_VALUE << 1 | 1
+_GUEST = hashlib.sha256(BOOT_SECTOR).hexdigest()
 
 log = structlog.get_logger()
 
@@ -55,12 +52,13 @@ class DeviceAccess(StrEnum):
 
 
 class Verdict(BaseModel):
-    """`boot_id` and `device` say of which boot and of which state of /dev/kvm this was found."""
+    """`boot_id`, `device` and `guest`: of which boot, of which state of /dev/kvm and with what guest it was found."""
 
     model_config = ConfigDict(frozen=True)
 
     boot_id: str
     device: str
+    guest: str
     accelerator: Accelerator
     reason: str
 
@@ -80,10 +78,10 @@ class Acceleration:
             boot_id = (await trio.Path("/proc/sys/kernel/random/boot_id").read_text()).strip()
             device = await in_thread(_state_of, self.device)
             known = await in_thread(_read, self.cache)
-            if known is not None and (known.boot_id, known.device) == (boot_id, device):
+            if known is not None and (known.boot_id, known.device, known.guest) == (boot_id, device, _GUEST):
                 return known
             accelerator, reason = await self._probe()
-            verdict = Verdict(boot_id=boot_id, device=device, accelerator=accelerator, reason=reason)
+            verdict = Verdict(boot_id=boot_id, device=device, guest=_GUEST, accelerator=accelerator, reason=reason)
             await in_thread(write_whole, self.cache, verdict.model_dump_json().encode(), mode=0o644)
             log.info("accelerator.chosen", accelerator=accelerator, reason=reason)
             return verdict
@@ -114,12 +112,12 @@ class Acceleration:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o711)  # noqa: S103  (QEMU's user passes through)
             disk = Path(folder) / "boot-sector"
-            await in_thread(disk.write_bytes, _BOOT_SECTOR.ljust(_DISK_BYTES, b"\0"))
+            await in_thread(disk.write_bytes, BOOT_SECTOR.ljust(_DISK_BYTES, b"\0"))
             arguments = [
                 *(self.emulator, "-accel", "kvm", "-machine", "q35", "-cpu", "host", "-m", "64"),
                 *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
                 *("-drive", f"file={disk},format=raw,if=ide,snapshot=on"),
-                *("-device", f"isa-debug-exit,iobase={_EXIT_PORT:#x},iosize=0x4"),
+                *("-device", f"isa-debug-exit,iobase={EXIT_PORT:#x},iosize=0x4"),
             ]
             try:
                 status, _, error = await try_program(*arguments, timeout=self.probe_seconds, run_as=qemu_user())
@@ -130,7 +128,7 @@ class Acceleration:
                     f"{self.device} is there, but a guest on it did not boot within {self.probe_seconds:g} s: "
                     "guests are emulated"
                 )
-        if status == _EXPECTED_STATUS:
+        if status == EXIT_STATUS:
             return Accelerator.KVM, "a guest booted under KVM"
         said = " ".join(error.split())[-200:] or f"QEMU ended with status {status}"
         return Accelerator.TCG, f"{self.device} is there and not usable ({said}): guests are emulated"

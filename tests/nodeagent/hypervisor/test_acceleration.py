@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
-from svc_nodeagent.hypervisor.acceleration import DEVICE, Acceleration, qemu_user
+from svc_nodeagent.hypervisor.acceleration import DEVICE, EMULATOR, Acceleration, qemu_user
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.protocol import (
     CheckStatus,
@@ -36,6 +36,8 @@ PATIENCE = 400.0
 
 BOOTS, HANGS = "exit 85", "exec sleep 600"
 """What a stand-in for QEMU does under KVM: the guest leaves by its exit port, or never gets past its firmware."""
+EMULATES = f"exec {EMULATOR} $(echo \"$@\" | sed 's/-accel kvm/-accel tcg/; s/-cpu host/-cpu max/')"
+"""A processor that is whole, wherever the test runs."""
 
 
 @dataclass
@@ -109,6 +111,29 @@ async def test_a_device_whose_guests_never_get_past_their_firmware_is_not_used(s
 
     assert verdict.accelerator is Accelerator.TCG
     assert "did not boot within 0.5 s" in verdict.reason
+
+
+async def test_the_guest_that_is_tried_gets_through_on_a_whole_processor(data_folder: Path, stand_in: StandIn) -> None:
+    stand_in.is_a_device(0o660, group=qemu_user().gid)
+    stand_in.qemu(EMULATES)
+    patient = Acceleration(
+        data_folder / "patient.json", device=stand_in.acceleration.device, emulator=stand_in.acceleration.emulator
+    )
+
+    verdict = await patient.verdict()
+
+    assert (verdict.accelerator, verdict.reason) == (Accelerator.KVM, "a guest booted under KVM")
+
+
+async def test_a_verdict_that_another_guest_led_to_is_found_anew(stand_in: StandIn) -> None:
+    stand_in.is_a_device(0o660, group=qemu_user().gid)
+    found = await stand_in.acceleration.verdict()
+    before = found.model_copy(update={"guest": "the release before tried less"})
+    stand_in.acceleration.cache.write_text(before.model_dump_json())
+
+    await stand_in.acceleration.verdict()
+
+    assert stand_in.runs() == 2
 
 
 async def test_a_verdict_is_kept_until_the_device_changes_hands(stand_in: StandIn) -> None:

@@ -114,7 +114,7 @@ class Network:
 class Emulation:
     async def verdict(self) -> Verdict:
         await trio.lowlevel.checkpoint()
-        return Verdict(boot_id="", device="", accelerator=Accelerator.TCG, reason="")
+        return Verdict(boot_id="", device="", guest="", accelerator=Accelerator.TCG, reason="")
 
 
 class Node:
