@@ -1,12 +1,12 @@
 """Versions of the protocol, and how two ends of different releases agree on one.
 
 A release speaks its own version and the one before, so that the controller and its agents are upgraded one after the
-other, in any order. The agent names the versions that it speaks as websocket subprotocols (`svc-agent.4`), the
-controller chooses the newest that both speak. An end that names none is of the releases before, and speaks version 3.
+other, in any order. The agent names the versions that it speaks as websocket subprotocols (`svc-agent.5`), the
+controller chooses the newest that both speak. An end that names none is older than names, and speaks version 3.
 
 Rules for a change:
 
-- what a version adds says so: `Facts.since` of an operation, `Annotated[..., Since(4)]` of a field, which then has a
+- what a version adds says so: `Facts.since` of an operation, `Annotated[..., Since(5)]` of a field, which then has a
   default;
 - a frame is sent by `encode`, which leaves out the fields that the other end cannot know;
 - the controller does not ask for what an agent cannot know: see `needed`;
@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from svc_nodeagent.protocol.facts import Facts
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 _UNNAMED: Final = 3
 """What was spoken before versions were named."""
 _PREFIX: Final = "svc-agent."
