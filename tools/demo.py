@@ -237,7 +237,12 @@ class Demo:
                 except ConnectionClosed as closed:
                     raise Failure(Exit.UNAVAILABLE, f"the console closed: {closed.reason}") from closed
         if patience.cancelled_caught:
-            raise Failure(Exit.WAIT_TIMED_OUT, f"no login prompt within {BOOT_DEADLINE:g} s")
+            why = (await client.call("GET", f"/vms/{self.vm_id}"))["status_reason"] or "its console may say why"
+            raise Failure(
+                Exit.WAIT_TIMED_OUT,
+                f"no login prompt within {BOOT_DEADLINE:g} s: {why}",
+                f"everything is left running; svc vm force-stop {MACHINE}, svc vm start {MACHINE} boots it anew",
+            )
 
     async def _until_settled(self, client: Client) -> dict[str, Any]:
         """A node that is only just coming back has to say first what its machines do."""
