@@ -91,6 +91,8 @@ class SitePrograms:
                     await self._woken.wait()
 
     async def _round(self, nursery: trio.Nursery) -> None:
+        # From before the look, which may still show what has stopped since.
+        stopping = frozenset(self._stopping)
         try:
             running = await self._php.running()
         except PhpError as error:
@@ -112,7 +114,7 @@ class SitePrograms:
         self._unneeded = {name: self._unneeded.get(name, now) for name in unneeded}
         for name, since in self._unneeded.items():
             at_once = _owner(name, sites) is None
-            if name not in self._stopping and (at_once or now - since >= GRACE_SECONDS):
+            if name not in stopping and (at_once or now - since >= GRACE_SECONDS):
                 self._stopping.add(name)
                 nursery.start_soon(self._stop, name)
         try:
