@@ -228,33 +228,29 @@ def absent(vm_id: UUID) -> HostError:
     return HostError(FailureCode.NOT_FOUND, f"This node has no machine {vm_id}.", "See the node's inventory.")
 
 
-def agent_is_silent(error: libvirt.libvirtError) -> bool:
+def agent_is_silent(error: LibvirtError) -> bool:
     """The guest's agent is there and has not answered: it may do yet what it was asked for. libvirt has the same number
     for one that is not there."""
-    return (
-        error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE
-        and "not connected" not in (error.get_error_message() or "").lower()
-    )
+    return error.number == libvirt.VIR_ERR_AGENT_UNRESPONSIVE and "not connected" not in error.message.lower()
 
 
 def password_failed(error: LibvirtError, account: str) -> HostError:
     """What a failure to set a password through the guest's agent is to those who ordered it."""
-    text = error.message.lower()
     if error.number == libvirt.VIR_ERR_OPERATION_INVALID:
         return HostError(
             FailureCode.CONFLICT, "The guest is not running, so its password was not changed.", "Start it first."
         )
-    if error.number == libvirt.VIR_ERR_AGENT_UNRESPONSIVE and "not connected" in text:
-        return HostError(
-            FailureCode.CONFLICT,
-            "The guest's agent is not running, so the password was not changed.",
-            "Wait until the guest has booted; its image must bring qemu-guest-agent.",
-        )
-    if error.number in (libvirt.VIR_ERR_AGENT_UNRESPONSIVE, libvirt.VIR_ERR_AGENT_UNSYNCED):
+    if agent_is_silent(error) or error.number == libvirt.VIR_ERR_AGENT_UNSYNCED:
         return HostError(
             FailureCode.TIMED_OUT,
             "The guest's agent did not answer; whether the password was changed is not known.",
             "Try again, or look at the guest's console.",
+        )
+    if error.number == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
+        return HostError(
+            FailureCode.CONFLICT,
+            "The guest's agent is not running, so the password was not changed.",
+            "Wait until the guest has booted; its image must bring qemu-guest-agent.",
         )
     return HostError(
         FailureCode.HOST,

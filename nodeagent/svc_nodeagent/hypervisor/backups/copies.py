@@ -24,11 +24,12 @@ import trio
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor.acceleration import qemu_user
-from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder, thaw
+from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program, remove_store
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.disks import inspect, make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
+from svc_nodeagent.hypervisor.freezing import thaw
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache
 from svc_nodeagent.protocol import (
@@ -64,6 +65,7 @@ class MachineBackups:
         for vm_id in await in_thread(self._folders.scratched):
             if vm_id not in self._under_way:
                 await thaw(vm_id, self._guests)
+            if vm_id not in self._under_way:  # its next backup may have begun while its agent was silent
                 await end_job(vm_id, self._guests)
                 await in_thread(remove_scratch, self._folders, vm_id)
                 log.info("backup.abandoned_ended", vm_id=str(vm_id))

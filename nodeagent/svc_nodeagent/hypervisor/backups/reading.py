@@ -5,7 +5,7 @@ the disks as they were. Where the guest's agent answers, its file systems are fr
 off: qemu-nbd reads the disk, and its lock keeps the guest from starting meanwhile.
 
 Nothing of it is left when the block ends; where the agent dies before, the next one ends the job (`end_job`) and lets
-the guest write again (`thaw`).
+the guest write again (`freezing.thaw`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,13 @@ from svc_nodeagent.hypervisor.connection import LibvirtError
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
-from svc_nodeagent.hypervisor.guests import Guests, agent_is_silent
+from svc_nodeagent.hypervisor.freezing import frozen, thaw
+from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import DomainState, FailureCode
 
-_AGENT_SECONDS: Final = 10
 _BEGIN_SECONDS: Final = 60.0
 """Twice what the guest's agent has for its answer, and more than libvirt takes for the rest."""
-_LATE_SECONDS: Final = 120.0
-"""For a guest's agent that was silent: it may be about to freeze, for as long as a busy guest takes to write out."""
-_PAUSE_SECONDS: Final = 1.0
 _APPEAR_SECONDS: Final = 15.0
 _END_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
@@ -53,14 +50,6 @@ class Moment:
 
     exports: dict[int, str]
     frozen: bool
-
-
-@dataclass(frozen=True)
-class _Began:
-    """`may_last`: its agent was asked to freeze it, and has not said since that it writes again."""
-
-    frozen: bool
-    may_last: bool
 
 
 @asynccontextmanager
@@ -110,15 +99,16 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
-        began = await _begun(vm_id, guests, xml)
+        was_frozen = await _begun(vm_id, guests, xml)
         fault_point("backup.begun")
-        held = began.may_last and not await thaw(vm_id, guests, patience=_LATE_SECONDS)
+        held = not await thaw(vm_id, guests)
         exports = {index: f"nbd+unix:///{disk_target(index)}?socket={address}" for index in scratch}
-        yield Moment(exports, frozen=began.frozen)
+        yield Moment(exports, frozen=was_frozen)
     finally:
+        if held:
+            with trio.CancelScope(shield=True):
+                await thaw(vm_id, guests, at_most=_END_SECONDS)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
-            if held:
-                await thaw(vm_id, guests)
             try:
                 await end_job(vm_id, guests)
             except HostError as error:
@@ -126,35 +116,12 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             await in_thread(remove_scratch, folders, vm_id)
 
 
-async def _begun(vm_id: UUID, guests: Guests, xml: str) -> _Began:
-    """Begin the job and see how that ended, cancelled or not: a call that nobody waits for would begin the job behind
-    whoever ends it, and might leave the guest frozen."""
+async def _begun(vm_id: UUID, guests: Guests, xml: str) -> bool:
+    """Begin the job and see whether the guest was frozen for it, cancelled or not: a call that nobody waits for would
+    begin the job behind whoever ends it, and might leave the guest frozen."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + _BEGIN_SECONDS):
         return await guests.on_domain(vm_id, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
     raise HostError(FailureCode.TIMED_OUT, f"libvirt did not begin the backup within {_BEGIN_SECONDS:g} s.")
-
-
-async def thaw(vm_id: UUID, guests: Guests, *, patience: float = 0.0) -> bool:
-    """Let the guest write again, where its file systems may have been left frozen. Mostly there is nothing to do, or
-    nobody in the guest to ask. An agent that is silent does first what it was asked for before: it is asked again for
-    `patience` seconds. Whether it has answered."""
-
-    def work(domain: Any) -> None:
-        if domain.isActive():
-            domain.agentSetResponseTimeout(_AGENT_SECONDS)
-            domain.fsThaw()
-
-    ends = trio.current_time() + patience
-    while True:
-        try:
-            await guests.on_domain(vm_id, "virDomainFSThaw", work)
-        except HostError as error:
-            if trio.current_time() < ends:
-                await trio.sleep(_PAUSE_SECONDS)
-                continue
-            log.warning("backup.thaw_not_answered", vm_id=str(vm_id), error=error.message)
-            return False
-        return True
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
@@ -171,27 +138,11 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
             raise
 
 
-def _begin(domain: Any, xml: str) -> _Began:
-    domain.agentSetResponseTimeout(_AGENT_SECONDS)
-    frozen = may_last = False
-    try:
-        domain.fsFreeze()
-        frozen = may_last = True
+def _begin(domain: Any, xml: str) -> bool:
+    with frozen(domain) as was_frozen:
         fault_point("backup.frozen")
-    except libvirt.libvirtError as error:
-        # One that is there and did not answer in time may freeze the guest yet.
-        may_last = agent_is_silent(error)
-        log.info("backup.not_frozen", domain=domain.name(), why=error.get_error_message())
-    try:
         domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
-    finally:
-        try:
-            domain.fsThaw()
-            may_last = False
-        except libvirt.libvirtError as error:
-            if may_last:
-                log.warning("backup.not_thawed", domain=domain.name(), why=error.get_error_message())
-    return _Began(frozen, may_last)
+    return was_frozen
 
 
 def _job(record: MachineRecord, scratch: dict[int, Path], address: Path) -> str:
