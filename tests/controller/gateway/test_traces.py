@@ -19,8 +19,8 @@ from svc_actors.tracing import Kind, Origin, working_for
 from svc_nodeagent.protocol import PROTOCOL_VERSION, OperationId, Versions, VmStart
 from tests.support.gateway import BRISK, create, open_rig, until
 
-BEFORE = Versions(PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 1)
-BOTH = Versions(PROTOCOL_VERSION - 1, PROTOCOL_VERSION)
+WITHOUT_CALLS = 3
+"""The last version of the protocol that has none."""
 
 
 class Traced:
@@ -48,14 +48,18 @@ class Traced:
         return {span.name: names[span.parent.span_id] if span.parent else None for span in self.spans}
 
 
-@pytest.mark.parametrize(("agent", "calls"), [(BOTH, {"simulated vm.create": "node vm.create"}), (BEFORE, {})])
+@pytest.mark.parametrize(
+    ("agent", "calls"), [(PROTOCOL_VERSION, {"simulated vm.create": "node vm.create"}), (WITHOUT_CALLS, {})]
+)
 async def test_agents_tell_their_calls_of_the_host_and_older_ones_work_without(
-    database: Database, tmp_path: Path, agent: Versions, calls: dict[str, str]
+    database: Database, tmp_path: Path, agent: int, calls: dict[str, str]
 ) -> None:
     traced = Traced()
     async with open_rig(database, tmp_path) as rig:
         node = await rig.new_node()
-        async with node.running(BRISK, agent):
+        await rig.stop_gateway()
+        await rig.start_gateway(Versions(WITHOUT_CALLS, PROTOCOL_VERSION))
+        async with node.running(BRISK, Versions(agent, agent)):
             await rig.until_online(node.node_id)
 
             async with traced.request():

@@ -62,7 +62,7 @@ async def test_a_password_that_is_made_up_is_shown_once_and_kept_as_its_hash(wor
     kept = cast(str, server(world).logins[made["login"]].password_hash)
     assert kept.startswith("$y$")
     checked = subprocess.run(  # noqa: ASYNC221 - crypt(3) by another program's hand
-        ["perl", "-e", "print crypt($ARGV[0], $ARGV[1])", made["password"], kept], capture_output=True, check=True
+        ["perl", "-e", "print crypt($ARGV[0], $ARGV[1])", "--", made["password"], kept], capture_output=True, check=True
     )
     assert checked.stdout.decode() == kept
     assert made["password"] not in (await world.ada.get(f"/sites/{site['id']}/sftp")).text
