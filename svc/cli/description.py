@@ -203,7 +203,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
         required=field.is_required(),
         choices=choices,
         secret=field.repr is False or (kind is Kind.TEXT and name in _SECRETS),
-        document=name in _DOCUMENTS,
+        document=name in _DOCUMENTS or (kind is Kind.PAIRS and field.repr is False),
         emptiable=changes and (many or nullable),
         names=names if kind is Kind.ID else None,
         default=None if default is None or kind is Kind.JSON or not field.repr else _shown(default),

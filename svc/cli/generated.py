@@ -197,9 +197,9 @@ async def _read_secrets(operation: OperationDescription, values: dict[str, Any])
             values[parameter.name] = await _secret(parameter)
 
 
-async def _secret(parameter: Parameter) -> str:
+async def _secret(parameter: Parameter) -> str | dict[str, str | None]:
     if parameter.document:
-        return _document(parameter)
+        return _pairs(parameter) if parameter.kind is Kind.PAIRS else _document(parameter)
     if sys.stdin.isatty():
         asked = parameter.name.replace("_", " ").capitalize()
         typed: str = await click.prompt(asked, hide_input=True, confirmation_prompt=True, err=True)
@@ -208,6 +208,12 @@ async def _secret(parameter: Parameter) -> str:
     if not line:
         raise Failure(Exit.INVALID, f"{flag_of(parameter)}: nothing on standard input")
     return line.rstrip("\r\n")
+
+
+def _pairs(parameter: Parameter) -> dict[str, str | None]:
+    """A line each, NAME=VALUE; a NAME alone is null. Blank lines and those that begin with # say nothing."""
+    lines = [line for line in _document(parameter).splitlines() if line.strip() and not line.startswith("#")]
+    return {name: value if equals else None for name, equals, value in (line.partition("=") for line in lines)}
 
 
 def _document(parameter: Parameter) -> str:

@@ -241,7 +241,9 @@ class _Number(click.Choice[str]):
 class _Pairs(click.ParamType[dict[str, str]]):
     name = "pairs"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "-":
+            return value
         pairs = [pair.partition("=") for pair in value.split(",")] if value != "none" else []
         if not all(name and equals for name, equals, _ in pairs):
             self.fail("not NAME=VALUE, with commas between several", param, ctx)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from svc.panel.access import SiteChange, SiteRequest
 from svc.panel.file_models import SITE_PATH, FolderPath
@@ -21,6 +21,8 @@ from svc_actors.host.launcher import ServiceStatus
 from svc_actors.panel.apps.records import AppRow
 
 _CALLABLE: Final = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_MOST_VARIABLES: Final = 200
+_MOST_BYTES: Final = 64 * 1024
 _SCRIPT: Final = r"(?!-).*\.[cm]?js"
 
 Entry = Annotated[
@@ -37,6 +39,17 @@ HealthPath = Annotated[
     Field(max_length=512, description="Answered with a status below 500 before visitors come to a new start."),
     Shape(r"/[A-Za-z0-9/._~!&()*+,;=:@%?-]*", "a path such as /health"),
 ]
+
+
+VariableName = Annotated[
+    str,
+    Field(max_length=128),
+    Shape(
+        r"(?!SVC_|LISTEN_)[A-Za-z_][A-Za-z0-9_]*",
+        "letters, digits and underscores, no digit first, and not begin with SVC_ or LISTEN_",
+    ),
+]
+VariableValue = Annotated[str, Field(max_length=16_384), Shape(r"[^\u0000]*", "without NUL")]
 
 
 class AppState(StrEnum):
@@ -100,6 +113,30 @@ class AppStopRequest(SiteChange):
 
 class AppRestartRequest(SiteChange):
     """The new start takes the place of the one before when it answers; where it does not, that one goes on."""
+
+
+class AppVariable(Model):
+    """What an application finds in its environment. Its value is never shown."""
+
+    name: str
+    set_at: datetime
+
+
+class AppVariablesRequest(SiteChange):
+    """Exactly these are there from the next start on; null keeps the value that there is."""
+
+    variables: Annotated[
+        dict[VariableName, VariableValue | None],
+        Field(max_length=_MOST_VARIABLES, repr=False, description="By name, all of them; null keeps a value."),
+    ]
+
+    @field_validator("variables")
+    @classmethod
+    def _bounded(cls, values: dict[str, str | None]) -> dict[str, str | None]:
+        size = sum(len(name) + len((value or "").encode()) for name, value in values.items())
+        if size > _MOST_BYTES:
+            raise ValueError(f"must not have more than {_MOST_BYTES // 1024} KiB together")
+        return values
 
 
 class AppLogRequest(SiteRequest):

@@ -9,6 +9,8 @@ from svc.panel.app_models import (
     AppStartRequest,
     AppStopRequest,
     AppUpdateRequest,
+    AppVariable,
+    AppVariablesRequest,
     SiteAppModel,
     require_entry,
 )
@@ -25,6 +27,7 @@ from svc_actors.host.launcher import ServiceStatus
 from svc_actors.host.site_logs import written
 from svc_actors.panel.apps import AppOrder, SiteApp
 from svc_actors.panel.apps.records import app_of, change_app
+from svc_actors.panel.apps.variables import replace_variables, variables_of
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, audit
 
@@ -62,6 +65,42 @@ async def update_app(context: Context[Panel], request: AppUpdateRequest) -> Site
 
     await database.transact(work)
     return await _shown(context, site)
+
+
+@operations.declare(
+    "app.env",
+    "The names of what a site's application finds in its environment",
+    Route.get("/sites/{id}/env"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+)
+async def get_variables(context: Context[Panel], request: SiteRequest) -> list[AppVariable]:
+    database = context.services.database
+    site = await site_of(database, context.principal, request.id)
+    await app_of(database, site)
+    return await _variables(context, site)
+
+
+@operations.declare(
+    "app.env_set",
+    "Replace what a site's application finds in its environment, from its next start on",
+    Route.put("/sites/{id}/env"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def set_variables(context: Context[Panel], request: AppVariablesRequest) -> list[AppVariable]:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+
+    async def work(tx: Transaction) -> None:
+        locked = await locked_site_of(tx, context.principal, site.id)
+        await app_of(tx, locked)
+        changed = await replace_variables(tx, services.sealer, locked.id, request.variables)
+        await audit.record(tx, context.caller, locked.target, {"changed": changed})
+
+    await services.database.transact(work)
+    return await _variables(context, site)
 
 
 @operations.declare(
@@ -124,6 +163,11 @@ async def _ordered(context: Context[Panel], request: SiteChange, order: AppOrder
     await app_of(services.database, site)
     await services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, context.caller, order)
     return await _shown(context, site)
+
+
+async def _variables(context: Context[Panel], site: SiteRow) -> list[AppVariable]:
+    found = await variables_of(context.services.database, site.id)
+    return [AppVariable(name=one.name, set_at=one.set_at) for one in found]
 
 
 async def _shown(context: Context[Panel], site: SiteRow) -> SiteAppModel:

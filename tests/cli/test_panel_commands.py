@@ -85,6 +85,27 @@ async def test_a_site_is_deleted_once_its_domain_is_typed(panel_database: Databa
     assert "site.delete" in deleted.out
 
 
+async def test_variables_of_an_application_are_read_from_standard_input(
+    panel_database: Database, terminal: Terminal
+) -> None:
+    async with listening_core(panel_database) as panel:
+        await panel.person("ada@example.com")
+        at = {"SVC_SOCKET": str(panel.services.config.socket)}
+        order = ("site", "create", "shop.example.com", "--type", "app", "--runtime", "node", "--entry", "server.js")
+        await terminal.ok(*order, "--admin-email", "ada@example.com", **at)
+        put = ("app", "env-set", "shop.example.com", "--variables", "-")
+
+        await terminal.ok(*put, given="# of the shop\nTOKEN=one=two\n\nMODE=live\n", **at)
+        kept = await terminal.ok(*put, given="TOKEN\nMODE=test\n", **at)
+        nothing = await terminal.svc(*put, given="", **at)
+        listed = await terminal.ok("app", "env", "shop.example.com", "-o", "json", **at)
+
+    assert [row["name"] for row in listed.json] == ["MODE", "TOKEN"]
+    assert "one=two" not in kept.out
+    assert nothing.code == Exit.INVALID
+    assert "--variables: nothing on standard input" in nothing.err
+
+
 async def test_a_job_is_waited_for_and_followed(panel_database: Database, terminal: Terminal) -> None:
     async with listening_core(panel_database) as panel:
         await panel.person("ada@example.com")

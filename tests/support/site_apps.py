@@ -13,20 +13,23 @@ from svc_actors.host.launcher import ServiceStatus
 
 @dataclass
 class RecordedApps:
-    """`releases` run, by the number of their site; `live` are those that visitors come to. `refuses` is what an
-    application says that does not start."""
+    """`releases` run, by the number of their site; `live` are those that visitors come to. `variables` are those of
+    the release that was started last. `refuses` is what an application says that does not start."""
 
     releases: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     live: dict[int, App] = field(default_factory=dict)
+    variables: dict[int, Mapping[str, str]] = field(default_factory=dict)
     refuses: str | None = None
 
-    async def start(self, app: App) -> None:
+    async def start(self, app: App, variables: Mapping[str, str]) -> None:
         if self.refuses is not None:
             raise AppError(self.refuses)
         self.releases[app.account.number].add(app.release)
+        self.variables[app.account.number] = variables
 
-    async def hold(self, app: App) -> None:
+    async def hold(self, app: App, variables: Mapping[str, str]) -> None:
         self.releases[app.account.number].add(app.release)
+        self.variables[app.account.number] = variables
         await self.go_over(app)
 
     async def go_over(self, app: App) -> None:

@@ -75,7 +75,7 @@ async def serve_sites(
     web_server = WebServer(database, host.web, lambda: all_servers(database, folders))
     programs = SitePrograms(database, host.php)
     actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders, host.launcher))
-    actors.register(SiteApp, lambda _: SiteApp(database, host.apps))
+    actors.register(SiteApp, lambda _: SiteApp(database, sealer, host.apps))
     sftp = SftpAccess(database, events, host.sftp)
     # Before the programs; what they say until it is there waits.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))

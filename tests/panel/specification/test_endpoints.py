@@ -26,7 +26,6 @@ TO_BE_BUILT = frozenset(
         "POST /sites/{}/staging/push",
         "POST /sites/{}/deploy",
         "POST /sites/{}/rollback",
-        "PUT /sites/{}/env",
         "GET /recovery",
         "POST /recovery/run",
         "POST /recovery/manifest",

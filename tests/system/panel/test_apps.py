@@ -46,6 +46,17 @@ const version = fs.readFileSync("version", "utf8");
 const words = () => `${version} ${process.getuid()} ${fs.readdirSync("..")}`;
 http.createServer((request, answer) => answer.end(words())).listen(3000);
 """
+SAYS_ITS_ENVIRONMENT = """
+import os
+def application(environ, start_response):
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    yield f"{os.environ.get('TOKEN')} {sum(name.startswith('SVC_APP_V') for name in os.environ)}".encode()
+"""
+NODE_SAYS_ITS_ENVIRONMENT = """
+const http = require("node:http");
+const own = Object.keys(process.env).filter((name) => name.startsWith("SVC_APP_V")).length;
+http.createServer((request, answer) => answer.end(`${process.env.TOKEN} ${own}`)).listen(3000);
+"""
 FILES = {"app.py": WSGI, "asgi.py": ASGI, "server.js": NODE}
 
 
@@ -82,6 +93,10 @@ class AppWorld:
 
     def write(self, site: dict[str, Any], name: str, text: str) -> None:
         (self.nginx.folders.sites / site["account"] / name).write_text(text)
+
+    async def set_variables(self, site: dict[str, Any], **variables: str) -> None:
+        answer = await self.root.call("PUT", f"/sites/{site['id']}/env", {"variables": variables})
+        assert answer.status_code == 200, answer.text
 
     async def order(self, site: dict[str, Any], action: str) -> httpx.Response:
         return await self.root.post(f"/sites/{site['id']}/app/{action}")
@@ -192,6 +207,40 @@ async def test_a_restart_loses_no_request_and_a_failed_one_changes_nothing(
     assert "Error: " in failed.json()["error"]["message"]
     assert (shown["state"], shown["release"]) == ("running", 3)
     assert "Error: " in shown["problem"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "entry", "file", "source"),
+    [
+        ("python", "app:application", "app.py", SAYS_ITS_ENVIRONMENT),
+        ("node", "server.js", "server.js", NODE_SAYS_ITS_ENVIRONMENT),
+    ],
+)
+async def test_variables_reach_the_application_and_nobody_else(
+    world: AppWorld, runtime: str, entry: str, file: str, source: str
+) -> None:
+    site = await world.site("app.example", runtime=runtime, entry=entry)
+    other = await world.site("other.example", runtime=runtime, entry=entry)
+    world.write(site, file, source)
+
+    await world.set_variables(site, TOKEN="first")
+    await world.started(site)
+    first = (await world.nginx.visit("app.example")).text
+    await world.set_variables(site, TOKEN="second value")
+    meanwhile = (await world.nginx.visit("app.example")).text
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    [kept] = world.nginx.folders.apps.glob(f"{site['account']}-*.variables")
+    status = kept.stat()
+    await world.started(site, "restart")
+    second = (await world.nginx.visit("app.example")).text
+    await world.order(site, "stop")
+    await world.nothing_runs(site)
+
+    assert (first, meanwhile, second) == ("first 0", "first 0", "second value 0")
+    assert not any(b"first" in command for command in commands)
+    assert (status.st_mode & 0o777, status.st_uid) == (0o400, SiteAccount(site["number"]).uid)
+    assert status.st_uid != SiteAccount(other["number"]).uid
+    assert list(world.nginx.folders.apps.glob("*.variables*")) == []
 
 
 async def test_a_suspended_site_runs_nothing_and_a_deleted_one_leaves_nothing(world: AppWorld) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.apps.variables import variables_file
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, Service, ServiceName
 from svc_actors.host.site_logs import site_log
@@ -67,17 +68,18 @@ def service_of(app: App, folders: HostFolders) -> Service:
     if app.runtime is AppRuntime.PYTHON:
         server, program, words = SERVE_PYTHON, "/usr/bin/python3", [app.interface.value, app.entry]
     home = folders.sites / app.account.name
+    variables = variables_file(folders, app.account, app.release)
     return site_service(
         folders,
         app.account,
         f"{KIND}{app.release}",
         (program, str(server), *words),
-        environment={"SVC_APP_RUNTIME": app.runtime.value},
+        environment={"SVC_APP_RUNTIME": app.runtime.value, "SVC_APP_VARIABLES": str(variables)},
         sockets=(site_socket(socket_of(app, folders), "SVC_APP_SOCKET"),),
         limits=app.limits,
         log=LOG,
         folder=home / app.folder,
         # It may lie where sites see nothing.
-        shown=(server,),
+        shown=(server, variables),
         stop_seconds=STOP_SECONDS,
     )

@@ -1,7 +1,8 @@
 """The applications of this server's sites: started beside what runs, proven by an answer, and gone over to.
 
-    run/apps/s1001-4.sock    bound for release 4, and held while it is started again
-    run/apps/s1001.sock      leads to the socket of the release that visitors come to
+    run/apps/s1001-4.sock         bound for release 4, and held while it is started again
+    run/apps/s1001.sock           leads to the socket of the release that visitors come to
+    run/apps/s1001-4.variables    what release 4 finds in its environment
 
 The web server connects by the second name, a link. A release takes the place of another by one rename(2): who connects
 before it comes to the old one, who connects after it to the new one, and nothing of the web server is changed. The old
@@ -22,8 +23,9 @@ import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.apps.model import KIND, LOG, App, app_log, service_of, socket_of
+from svc_actors.host.apps.variables import variables_file, write_variables
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, LauncherError, ServiceName, ServiceStatus
+from svc_actors.host.launcher import Launcher, LauncherError, ServiceStatus
 from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name
 
@@ -46,11 +48,11 @@ class AppError(Exception):
 class AppServing(Protocol):
     """Applications of this server, as the panel needs them. Every method raises `AppError`, and may be repeated."""
 
-    async def start(self, app: App) -> None:
-        """It runs and answers; where it does not, nothing of this release is left."""
+    async def start(self, app: App, variables: Mapping[str, str]) -> None:
+        """It runs and answers, with these in its environment; where it does not, nothing of this release is left."""
         ...
 
-    async def hold(self, app: App) -> None:
+    async def hold(self, app: App, variables: Mapping[str, str]) -> None:
         """It is started where it does not run, say after a boot, and visitors come to it."""
         ...
 
@@ -91,9 +93,9 @@ class AppReleases:
         self._folders = folders
         self._launcher = launcher
 
-    async def start(self, app: App) -> None:
+    async def start(self, app: App, variables: Mapping[str, str]) -> None:
         log = app_log(self._folders, app.account)
-        before = await trio.to_thread.run_sync(self._prepare, log)
+        before = await trio.to_thread.run_sync(self._prepare, app, variables)
         try:
             await self._launcher.ensure(service_of(app, self._folders))
             problem = await self._problem(app)
@@ -102,13 +104,13 @@ class AppReleases:
         if problem is None:
             return
         with trio.CancelScope(shield=True):
-            await self._stop(app.name)
+            await self._stop(app.account, app.release)
         await written(self._folders, app.account, LOG)
         said = await trio.to_thread.run_sync(_said, log, before)
         raise AppError(f"{problem}{f' It said: {said}' if said else ''}")
 
-    async def hold(self, app: App) -> None:
-        await trio.to_thread.run_sync(self._prepare, app_log(self._folders, app.account))
+    async def hold(self, app: App, variables: Mapping[str, str]) -> None:
+        await trio.to_thread.run_sync(self._prepare, app, variables)
         try:
             await self._launcher.ensure(service_of(app, self._folders))
         except LauncherError as error:
@@ -124,12 +126,12 @@ class AppReleases:
     async def stop(self, app: App) -> None:
         with trio.move_on_after(_DRAINED_WITHIN):
             await _status_of(socket_of(app, self._folders), app)
-        await self._stop(app.name)
+        await self._stop(app.account, app.release)
 
     async def remove(self, account: SiteAccount) -> None:
         await self.hide(account)
         for release in (await self.running()).get(account.number, frozenset()):
-            await self._stop(service_name(account, f"{KIND}{release}"))
+            await self._stop(account, release)
 
     async def running(self) -> Mapping[int, frozenset[int]]:
         found = defaultdict[int, set[int]](set)
@@ -159,15 +161,18 @@ class AppReleases:
             return None if answered < _ERRORS_FROM else f"It answers {app.health_path} with the status {answered}."
         return f"It runs, and does not answer {app.health_path} within {_LOOK_SECONDS:g} seconds."
 
-    async def _stop(self, name: ServiceName) -> None:
+    async def _stop(self, account: SiteAccount, release: int) -> None:
         try:
-            await self._launcher.stop(name)
+            await self._launcher.stop(service_name(account, f"{KIND}{release}"))
         except LauncherError as error:
             raise AppError(str(error)) from error
+        variables_file(self._folders, account, release).unlink(missing_ok=True)
 
-    def _prepare(self, log: Path) -> int:
+    def _prepare(self, app: App, variables: Mapping[str, str]) -> int:
         """Bytes that its log has by now."""
         self._folders.apps.mkdir(mode=0o711, parents=True, exist_ok=True)
+        write_variables(variables_file(self._folders, app.account, app.release), app.account, variables)
+        log = app_log(self._folders, app.account)
         return log.stat().st_size if log.exists() else 0
 
     async def _problem(self, app: App) -> str | None:

@@ -1,15 +1,20 @@
 // Serve a site's node application on the socket that is held for it: `serve_node.cjs SCRIPT`
 //
 // Started as the site's account, in the folder of the application. Whatever port or path the script listens at first, it
-// is given the held socket in its place; so a script that was written for a port needs no change.
+// is given the held socket in its place; so a script that was written for a port needs no change. The variables of the
+// application are in a file (apps/variables.py).
 "use strict";
 
+const fs = require("node:fs");
 const net = require("node:net");
 const path = require("node:path");
 const { pathToFileURL } = require("node:url");
 
 const held = Number(process.env.SVC_APP_SOCKET);
+const variables = JSON.parse(fs.readFileSync(process.env.SVC_APP_VARIABLES, "utf8"));
 delete process.env.SVC_APP_SOCKET;
+delete process.env.SVC_APP_VARIABLES;
+Object.assign(process.env, variables);
 const listen = net.Server.prototype.listen;
 let serving;
 

@@ -1,12 +1,14 @@
 """Serve a site's Python application on the socket that is held for it: `serve_python.py wsgi|asgi MODULE:CALLABLE`
 
 Started by Debian's Python as the site's account, in the folder of the application. What is installed in `venv/` there
-comes before what Debian has. The servers are Debian's gunicorn and uvicorn.
+comes before what Debian has. The servers are Debian's gunicorn and uvicorn. The variables of the application are in a
+file (apps/variables.py).
 """
 
 from __future__ import annotations
 
 import glob
+import json
 import os
 import site
 import sys
@@ -20,6 +22,8 @@ def main(interface: str, entry: str) -> None:
     held = int(os.environ.pop("SVC_APP_SOCKET"))
     if held != SOCKET:
         os.dup2(held, SOCKET)
+    with open(os.environ.pop("SVC_APP_VARIABLES")) as file:
+        os.environ.update(json.load(file))
     folder = os.getcwd()
     # Before the system's, so that the application has the versions that it asks for.
     before = list(sys.path[1:])

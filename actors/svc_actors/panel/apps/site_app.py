@@ -18,9 +18,11 @@ from uuid import UUID
 from svc_actors.errors import conflict, unavailable
 from svc_actors.host.apps import AppError, AppServing
 from svc_actors.panel.apps.records import AppRow, app_of, read_app, write_failed, write_live, write_wanted
+from svc_actors.panel.apps.variables import open_variables
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import Actor
+from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Transaction, audit
 
 
@@ -31,8 +33,9 @@ class AppOrder(StrEnum):
 
 
 class SiteApp(Actor):
-    def __init__(self, database: Database, apps: AppServing) -> None:
+    def __init__(self, database: Database, sealer: Sealer, apps: AppServing) -> None:
         self._database = database
+        self._sealer = sealer
         self._apps = apps
 
     @property
@@ -78,12 +81,12 @@ class SiteApp(Actor):
     async def _hold(self, site: SiteRow, app: AppRow, live: int) -> None:
         running = await self._apps.running()
         if live not in running.get(site.number, frozenset()):
-            await self._apps.hold(app.release(site, live))
+            await self._apps.hold(app.release(site, live), await self._variables())
 
     async def _replace(self, site: SiteRow, app: AppRow, wanted: int) -> None:
         release = app.release(site, wanted)
         try:
-            await self._apps.start(release)
+            await self._apps.start(release, await self._variables())
             await self._apps.go_over(release)
         except AppError as error:
             problem = str(error)
@@ -93,6 +96,9 @@ class SiteApp(Actor):
                 f"The application of {site.domain} was not started: {problem}", hint=f"{before} Its log has more."
             ) from error
         await self._database.transact(lambda tx: write_live(tx, app, wanted))
+
+    async def _variables(self) -> dict[str, str]:
+        return await open_variables(self._database, self._sealer, self.site_id)
 
     async def _stop(self, site: SiteRow, app: AppRow) -> None:
         """Visitors come to it no more; the watch ends it when it has answered those who did."""

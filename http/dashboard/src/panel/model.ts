@@ -3,6 +3,7 @@ export type {
   Account,
   Alert,
   ApiToken as Token,
+  AppVariable,
   AuditEntry,
   Backup,
   ConfigurationChange,

@@ -155,6 +155,17 @@ async def test_an_application_is_made_stopped_and_started(panel: PanelPages) -> 
         browser.shows("running")
         browser.press("Stop")
         browser.shows("stopped")
+        for name in ("API_KEY", "MODE"):
+            browser.press("Set a variable")
+            browser.fill("Variable", name)
+            browser.fill("Value", "a value that is not shown again")
+            browser.press("Set")
+            expect(browser.row(name).first).to_be_visible()
+        browser.row("MODE").get_by_role("button", name="Remove").click()
+        browser.press("Remove")
+        expect(browser.row("MODE")).to_have_count(0)
+        expect(browser.row("API_KEY").first).to_be_visible()
+        expect(browser.page.locator("body")).not_to_contain_text("a value that is not shown again")
 
     await panel.browse(visit)
 

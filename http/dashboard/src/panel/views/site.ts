@@ -9,7 +9,9 @@ import { filesTab } from "../files/browser";
 import type { OperationName } from "../operations";
 import { siteRights, type Viewer } from "../rights";
 import { siteMembers } from "./members";
+import { together } from "./rows";
 import { siteAccess } from "./site-access";
+import { appVariables } from "./app-variables";
 import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
@@ -43,7 +45,13 @@ export interface SiteTab {
 export const SITE_TABS: SiteTab[] = [
   { path: "", label: "Overview", for: ["site.get"], open: siteSummary },
   { path: "wordpress", label: "WordPress", of: ["wordpress"], for: ["wordpress.get"], open: siteWordPress },
-  { path: "app", label: "Application", of: ["app"], for: ["app.get"], open: siteApp },
+  {
+    path: "app",
+    label: "Application",
+    of: ["app"],
+    for: ["app.get"],
+    open: (site, viewer) => together(siteApp(site, viewer), appVariables(site, viewer)),
+  },
   { path: "domains", label: "Domains", for: ["domain.list", "redirect.list"], open: siteDomains },
   { path: "dns", label: "DNS", for: ["dns.list"], open: siteDns },
   { path: "files", label: "Files", for: ["file.list"], open: filesTab },

@@ -1,0 +1,54 @@
+"""Variables of applications as the database keeps them: sealed, and read by nobody but the application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from svc_actors.errors import wrong_field
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Transaction
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    set_at: datetime
+
+
+async def variables_of(queryable: Queryable, site_id: UUID) -> list[Variable]:
+    rows = await queryable.fetch("SELECT name, set_at FROM app_variables WHERE site_id = $1 ORDER BY name", site_id)
+    return [Variable(row["name"], row["set_at"]) for row in rows]
+
+
+async def open_variables(queryable: Queryable, sealer: Sealer, site_id: UUID) -> dict[str, str]:
+    """With their values: for the application alone."""
+    rows = await queryable.fetch("SELECT name, sealed_value FROM app_variables WHERE site_id = $1", site_id)
+    return {row["name"]: sealer.unseal(row["sealed_value"], _purpose(site_id, row["name"])).decode() for row in rows}
+
+
+async def replace_variables(
+    tx: Transaction, sealer: Sealer, site_id: UUID, values: Mapping[str, str | None]
+) -> list[str]:
+    """Exactly these are there then, None for the value that there is. Gives the names of those that changed. The row
+    of the application is locked. Raises `invalid` for a None without a value."""
+    before = await open_variables(tx, sealer, site_id)
+    if absent := sorted(name for name, value in values.items() if value is None and name not in before):
+        raise wrong_field("variables", f"keeps no value of {', '.join(absent)}: there is none yet")
+    after = {name: before[name] if value is None else value for name, value in values.items()}
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    await tx.execute("DELETE FROM app_variables WHERE site_id = $1 AND name = ANY($2)", site_id, changed)
+    for name in changed:
+        if name in after:
+            sealed = sealer.seal(after[name].encode(), _purpose(site_id, name))
+            await tx.execute(
+                "INSERT INTO app_variables (site_id, name, sealed_value) VALUES ($1, $2, $3)", site_id, name, sealed
+            )
+    return changed
+
+
+def _purpose(site_id: UUID, name: str) -> str:
+    """A row that is moved to another site or name does not open."""
+    return f"variable {name} of {site_id}"
