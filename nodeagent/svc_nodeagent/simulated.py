@@ -83,6 +83,9 @@ from svc_nodeagent.protocol import (
     VmSend,
     VmSetPassword,
     VmShutdown,
+    VmSnapshotDelete,
+    VmSnapshotRestore,
+    VmSnapshotTake,
     VmStart,
     VmUpdate,
     VmWindowsPassword,
@@ -92,6 +95,7 @@ from svc_nodeagent.protocol import (
 )
 from svc_nodeagent.simulated_console import open_console
 from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
+from svc_nodeagent.simulated_snapshots import snapshot
 
 _CHANGES: Final = 10_000
 
@@ -123,6 +127,7 @@ class SimulatedMachine(Wire):
     """What it was made by, without its password; None for one that was there from the beginning."""
     image_digest: str = ""
     cpu_mode: CpuMode = CpuMode.DEFAULT
+    snapshots: tuple[UUID, ...] = ()
 
 
 class _State(Wire):
@@ -338,6 +343,10 @@ class SimulatedHost:
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
+            case VmSnapshotTake() | VmSnapshotRestore() | VmSnapshotDelete():
+                change, result = snapshot(self._machine(operation.vm_id), operation)
+                self._change(operation.vm_id, change)
+                return result
             case VmBackupsForget() | VmBackupsRemove():
                 return Done()
             case VmMigrate():
@@ -448,7 +457,7 @@ class SimulatedHost:
     def _reinstall(self, operation: VmReinstall) -> DomainResult:
         machine = self._machine(operation.vm_id)
         self._pull(operation.image)
-        change: dict[str, object] = {"image_digest": operation.image.digest}
+        change: dict[str, object] = {"image_digest": operation.image.digest, "snapshots": ()}
         if machine.spec is not None:
             change["spec"] = machine.spec.model_copy(update={"seed": _without_password(operation.seed)})
         self._change(operation.vm_id, change)

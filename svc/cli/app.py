@@ -62,6 +62,7 @@ _HELP = {
     "setup": "The first administrator of a new service.",
     "sftp": "Logins of a site: SFTP and shells.",
     "site": "Sites: create, look after, suspend, delete.",
+    "snapshot": "Snapshots of machines: take, restore, delete.",
     "ssh-key": "Public keys for machines.",
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",

@@ -15,6 +15,7 @@ from svc.controller.machines import (
     plans,
     processors,
     remaking,
+    snapshots,
     ssh_keys,
     windows,
 )
@@ -74,6 +75,7 @@ AREAS = (
     machine_orders,
     remaking,
     processors,
+    snapshots,
     windows,
     migration,
     draining,

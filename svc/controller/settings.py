@@ -12,18 +12,20 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.controller.machines import snapshots
 
 operations = Operations[Controller]()
 
 
 class ControllerSettings(Settings):
-    """Beside what every service has: how long what is over of machines and tasks is kept. `disk_...` hold for the disks
-    of nodes as well."""
+    """Beside what every service has: how long what is over of machines and tasks is kept, and how many snapshots a
+    machine may have. `disk_...` hold for the disks of nodes as well."""
 
     keep_task_days: int = 90
     keep_sample_days: int = 400
     keep_deleted_days: int = 90
     keep_traffic_months: int = 25
+    most_snapshots: int = snapshots.MOST
 
 
 class ControllerSettingsUpdate(SettingsUpdate):
@@ -31,6 +33,7 @@ class ControllerSettingsUpdate(SettingsUpdate):
     keep_sample_days: Days | None = None
     keep_deleted_days: Days | None = None
     keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
+    most_snapshots: Annotated[int, Field(ge=0, le=50, description="Of one machine; 0 forbids them.")] | None = None
 
 
 @operations.declare(

@@ -41,6 +41,7 @@ from svc_nodeagent.protocol import (
     OperationResult,
     Progress,
     SentDisks,
+    SnapshotResult,
     VmCpuSet,
     VmCreate,
     VmCreateFromCopy,
@@ -54,6 +55,8 @@ from svc_nodeagent.protocol import (
     VmResize,
     VmSend,
     VmShutdown,
+    VmSnapshotRestore,
+    VmSnapshotTake,
     VmStart,
 )
 from tests.support.callers import ADMINISTRATOR
@@ -206,6 +209,11 @@ class FakeGateway:
             case VmShutdown(vm_id=vm_id) | VmForceStop(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.STOPPED
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
+            case VmSnapshotTake(vm_id=vm_id, snapshot_id=snapshot_id):
+                frozen = self.domains[vm_id] is DomainState.RUNNING
+                return SnapshotResult(vm_id=vm_id, snapshot_id=snapshot_id, frozen=frozen)
+            case VmSnapshotRestore(vm_id=vm_id):
+                return DomainResult(vm_id=vm_id, state=self.domains[vm_id])
             case VmDescribe(vm_id=vm_id):
                 return MachineResult(machine=self.kept[vm_id])
             case VmSend(vm_id=vm_id) | VmMigrate(vm_id=vm_id):

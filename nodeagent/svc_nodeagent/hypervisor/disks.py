@@ -37,6 +37,7 @@ class DiskInfo:
     virtual_bytes: int
     refers_to: tuple[str, ...]
     encrypted: bool
+    snapshots: tuple[str, ...]
 
 
 _CONFINED = ("prlimit", "--cpu=10", f"--as={GIB}", "--")
@@ -54,6 +55,7 @@ async def inspect(path: Path, format: str | None = None) -> DiskInfo:
         format=told["format"],
         virtual_bytes=int(told["virtual-size"]),
         refers_to=tuple(str(name) for name in referred if name),
+        snapshots=tuple(str(each["name"]) for each in told.get("snapshots", ())),
         encrypted=bool(told.get("encrypted")) or "encrypt" in data,
     )
 

@@ -125,6 +125,13 @@ class Folders:
     def scratched(self) -> tuple[UUID, ...]:
         return tuple({UUID(path.parent.name) for path in self.machines.glob("*/backup-*.qcow2")})
 
+    def frozen(self, vm_id: UUID) -> Path:
+        """There while the guest's file systems may be held still for a snapshot."""
+        return self.machine(vm_id) / "frozen"
+
+    def maybe_frozen(self) -> tuple[UUID, ...]:
+        return tuple(UUID(path.parent.name) for path in self.machines.glob("*/frozen"))
+
     def restored_disk(self, vm_id: UUID, index: int) -> Path:
         """While it is being written from a copy."""
         return self.machine(vm_id) / f"restore-{index}.qcow2"

@@ -1,13 +1,14 @@
 """A guest's file systems held still for one moment, where its agent answers, and let go again whatever the agent does.
 
 An agent carries out late what it did not answer in time: one that was silent over the freeze may hold the guest still
-afterwards, with nobody there any more who would let go. So whoever has used `frozen` calls `thaw` afterwards.
+afterwards, with nobody there any more who would let go. So whoever has called `while_frozen` calls `thaw` afterwards,
+also where it has failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,30 +19,41 @@ import trio
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import LibvirtError
 from svc_nodeagent.hypervisor.guests import Guests, agent_is_silent
+from svc_nodeagent.protocol import FailureCode
 
 _AGENT_SECONDS: Final = 10
 _LATE_SECONDS: Final = 120.0
 """For a guest's agent that is silent: it may be about to freeze, for as long as a busy guest takes to write out."""
 _PAUSE_SECONDS: Final = 1.0
+_MOMENT_SECONDS: Final = 60.0
+"""Three times what the guest's agent has for an answer, and more than libvirt takes for the rest."""
 log = structlog.get_logger(__name__)
 
 
-@contextmanager
-def frozen(domain: Any) -> Iterator[bool]:
-    """In a thread of libvirt's calls: whether the guest is held still in the block. It is asked to go on in the same
-    thread, which may end when nobody waits for it any more."""
-    domain.agentSetResponseTimeout(_AGENT_SECONDS)
-    held = True
-    try:
-        domain.fsFreeze()
-    except libvirt.libvirtError as error:
-        held = False
-        log.info("guest.not_frozen", domain=domain.name(), why=error.get_error_message())
-    try:
-        yield held
-    finally:
-        with suppress(libvirt.libvirtError):  # `thaw` asks again, and tells
-            domain.fsThaw()
+async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[Any], None]) -> bool:
+    """Have `work` call libvirt on the guest's domain, with the guest held still where its agent answers; gives whether
+    it was. Cancelled or not, how it ended is seen: a call that nobody waits for would do its work behind whoever undoes
+    it, and might leave the guest frozen."""
+
+    def held_still(domain: Any) -> bool:
+        domain.agentSetResponseTimeout(_AGENT_SECONDS)
+        frozen = True
+        try:
+            domain.fsFreeze()
+        except libvirt.libvirtError as error:
+            frozen = False
+            log.info("guest.not_frozen", domain=domain.name(), why=error.get_error_message())
+        try:
+            work(domain)
+        finally:
+            # Here as well, since this thread may outlive whoever waits for it. `thaw` asks again, and tells.
+            with suppress(libvirt.libvirtError):
+                domain.fsThaw()
+        return frozen
+
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _MOMENT_SECONDS):
+        return await guests.on_domain(vm_id, name, held_still)
+    raise HostError(FailureCode.TIMED_OUT, f"libvirt did not end {name} within {_MOMENT_SECONDS:g} s.")
 
 
 async def thaw(vm_id: UUID, guests: Guests, *, at_most: float | None = None) -> bool:

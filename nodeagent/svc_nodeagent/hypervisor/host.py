@@ -54,6 +54,7 @@ from svc_nodeagent.hypervisor.paused import keep_resuming
 from svc_nodeagent.hypervisor.preflight import network_features, preflight
 from svc_nodeagent.hypervisor.programs import host_is_stopping
 from svc_nodeagent.hypervisor.remaking import Remaking
+from svc_nodeagent.hypervisor.snapshots import Snapshots
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.hypervisor.turns import Turns
 from svc_nodeagent.hypervisor.windows import WindowsGuests
@@ -95,6 +96,9 @@ from svc_nodeagent.protocol import (
     VmResize,
     VmRestore,
     VmSend,
+    VmSnapshotDelete,
+    VmSnapshotRestore,
+    VmSnapshotTake,
     VmWindowsPassword,
     VmWindowsReport,
 )
@@ -161,6 +165,7 @@ class LibvirtHost:
             turns=turns,
         )
         self._backups = MachineBackups(self._guests, folders, self._images, turns.steps)
+        self._snapshots = Snapshots(self._guests, folders, turns.steps)
         self._moves = Moves(
             guests=self._guests,
             folders=folders,
@@ -292,6 +297,8 @@ class LibvirtHost:
             case VmWindowsPassword():
                 await self._windows.set_password(operation.vm_id, operation.account, operation.password)
                 return Done()
+            case VmSnapshotTake() | VmSnapshotRestore() | VmSnapshotDelete():
+                return await self._snapshots.perform(operation)
             case VmBackup():
                 return await self._backups.backup(operation, report)
             case VmRestore():
@@ -439,6 +446,7 @@ class LibvirtHost:
         self._nursery.start_soon(self._guarded, self._compare)
         self._nursery.start_soon(self._guarded, self._machines.remove_abandoned)
         self._nursery.start_soon(self._guarded, self._backups.end_abandoned)
+        self._nursery.start_soon(self._guarded, self._snapshots.thaw_abandoned)
         self._nursery.start_soon(self._guarded, self._remaking.complete_reinstallations)
 
     def lifecycle(self, event: LifecycleEvent) -> None:

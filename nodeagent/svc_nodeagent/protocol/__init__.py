@@ -20,7 +20,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import operations
+from svc_nodeagent.protocol import operations, snapshots
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
@@ -96,9 +96,11 @@ from svc_nodeagent.protocol.results import (
     ProbeResult,
     ReleaseResult,
     SentDisks,
+    SnapshotResult,
     TrafficResult,
     WindowsReport,
 )
+from svc_nodeagent.protocol.snapshots import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.values import (
     AGENT_PATH,
     MANY,
@@ -134,6 +136,7 @@ from svc_nodeagent.protocol.versions import (
 __all__ = [
     "CONTROLLER_NAME",
     *operations.__all__,
+    *snapshots.__all__,
     "AGENT_PATH",
     "DOWN",
     "MANY",
@@ -213,6 +216,7 @@ __all__ = [
     "Result",
     "SeedSpec",
     "SentDisks",
+    "SnapshotResult",
     "Since",
     "Size",
     "Spoof",

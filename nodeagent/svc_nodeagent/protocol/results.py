@@ -77,6 +77,15 @@ class BackupResult(Wire):
     forgotten: Annotated[tuple[UUID, ...], Field(max_length=FEW)]
 
 
+class SnapshotResult(Wire):
+    """`frozen`: as of `BackupResult`."""
+
+    kind: Literal["snapshot"] = "snapshot"
+    vm_id: UUID
+    snapshot_id: UUID
+    frozen: bool
+
+
 class SentDisks(Wire):
     """The disks of a machine that moves, as one host has sent them or the other has them now. `size_bytes` is the
     file's; `digest` is of the stream, and both hosts have to say the same."""
@@ -242,6 +251,7 @@ OperationResult = Annotated[
     | ReleaseResult
     | DeleteResult
     | BackupResult
+    | SnapshotResult
     | SentDisks
     | WindowsReport
     | MachineResult

@@ -77,7 +77,7 @@ class BackupList(PageRequest):
 
 
 class RestoreRequest(Request):
-    """What the machine's disks hold now is lost. `confirm` is its name."""
+    """What the machine's disks hold now is lost, and with it its snapshots. `confirm` is its name."""
 
     id: UUID
     backup_id: UUID

@@ -80,8 +80,9 @@ class System(Request):
 
 
 class VMReinstallRequest(System):
-    """Everything on the machine's disk is lost; its name, addresses, size and groups stay. `image_id` or `image` (its
-    slug), or neither for the machine's own image. `user_data` is the new system's: that of the old one goes with it."""
+    """Everything on the machine's disk is lost, its snapshots too; its name, addresses, size and groups stay.
+    `image_id` or `image` (its slug), or neither for the machine's own image. `user_data` is the new system's: that of
+    the old one goes with it."""
 
     id: UUID
     confirm: Confirmation

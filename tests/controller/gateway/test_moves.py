@@ -173,6 +173,20 @@ async def test_a_machine_moves_with_its_disk(site: Site) -> None:
     assert site.hosts[site.target].machines[site.vm_id].state is DomainState.STOPPED
 
 
+async def test_a_machine_moves_with_its_snapshots(site: Site) -> None:
+    disk, before = site.disk(site.source), site.whole.with_name("before.qcow2")
+    qemu_img("snapshot", "-c", "a snapshot", disk)
+    site.whole.rename(before)
+    qemu_io(disk, "write -P 3 1M 1M")
+    qemu_img("convert", "-O", "qcow2", disk, site.whole)
+    async with controller(site.database, site.rig.gateway) as service:
+        assert (await site.ended(await order(service, site))).status == "succeeded"
+        assert await site.settled() == site.target
+
+    qemu_img("snapshot", "-a", "a snapshot", site.disk(site.target))
+    qemu_img("compare", "-q", site.disk(site.target), before)
+
+
 @pytest.mark.parametrize("point", [*AT_TARGET, "move.sent"])
 async def test_killed_anywhere_an_agent_comes_back_and_the_machine_moves(site: Site, point: str) -> None:
     dies = site.hosts[site.source if point == "move.sent" else site.target]

@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from svc_nodeagent.hypervisor import Naming
+from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.files import read_record
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.programs import run_program
@@ -45,6 +46,8 @@ from svc_nodeagent.protocol import (
     VmResize,
     VmRestore,
     VmSend,
+    VmSnapshotRestore,
+    VmSnapshotTake,
     VmStart,
 )
 from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic, seed
@@ -107,6 +110,8 @@ REINSTALLING = (
 BACKING_UP = ("backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
 RESTORING_A_COPY = ("restore.disk0.placed",)
 FROM_A_COPY = ("copy.created", "restore.disk0.placed", "copy.started")
+SNAPSHOT_OF_RUNNING = ("snapshot.frozen", "snapshot.taken")
+SNAPSHOT_OF_STOPPED = ("snapshot.taken", "snapshot.disk0.restored")
 TAKING_IN = (
     "move.begun",
     "move.disk0.received",
@@ -341,6 +346,50 @@ async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@pytest.mark.parametrize("point", SNAPSHOT_OF_RUNNING)
+async def test_killed_over_a_snapshot_the_guest_writes_on_and_it_is_taken_again(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    name, disk = naming.domain(spec.vm_id), data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
+    take = VmSnapshotTake(vm_id=spec.vm_id, snapshot_id=uuid4())
+    assert await perform(VmCreate(machine=spec, image=image(demo_image))) == 0
+    await until_agent_answers(name)
+
+    assert await perform(take, kill_at=point) == KILLED
+    assert await perform(take) == 0
+
+    assert await asked_of_agent(name, "guest-fsfreeze-status") == "thawed"
+    assert (await inspect(disk, "qcow2")).snapshots == (str(take.snapshot_id),)
+    await made_once(spec, naming, data_folder, True)
+    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
+@pytest.mark.parametrize("point", SNAPSHOT_OF_STOPPED)
+async def test_killed_over_a_snapshot_of_a_stopped_machine_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
+    take = VmSnapshotTake(vm_id=spec.vm_id, snapshot_id=uuid4())
+    restore = VmSnapshotRestore(vm_id=spec.vm_id, snapshot_id=take.snapshot_id)
+    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
+    before = await content(disk)
+
+    if point == "snapshot.taken":
+        assert await perform(take, kill_at=point) == KILLED
+    assert await perform(take) == 0
+    await run_program("qemu-io", "-f", "qcow2", "-c", "write -P 7 100M 8M", disk)
+    if point == "snapshot.disk0.restored":
+        assert await perform(restore, kill_at=point) == KILLED
+    assert await perform(restore) == 0
+
+    assert await content(disk) == before
+    assert (await inspect(disk, "qcow2")).snapshots == (str(take.snapshot_id),)
+    await made_once(spec, naming, data_folder, False)
+    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
+
+
 @pytest.mark.parametrize("point", FROM_A_COPY)
 async def test_killed_anywhere_in_making_a_machine_from_a_copy_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -451,6 +500,8 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
         *BACKING_UP,
         *RESTORING_A_COPY,
         *FROM_A_COPY,
+        *SNAPSHOT_OF_RUNNING,
+        *SNAPSHOT_OF_STOPPED,
         *TAKING_IN,
         *SENDING,
     )

@@ -29,7 +29,7 @@ from svc_actors.controller.backups.records import (
     require_not_held,
     superseded_at,
 )
-from svc_actors.controller.machines import moving, power, processors, remaking, windows
+from svc_actors.controller.machines import moving, power, processors, remaking, snapshots, windows
 from svc_actors.controller.machines.admission import (
     busy,
     moved,
@@ -375,6 +375,17 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
+    async def snapshot(self, caller: Caller, order: snapshots.SnapshotOrder) -> Task:
+        """Have a snapshot of its disks taken, restored or deleted. Raises conflict, not_found, not_ready."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._idle(tx)
+            return await self._new_task(tx, caller, vm, order.op, await snapshots.begin(tx, vm, order))
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
     async def remove_copies(self, node_id: UUID) -> Task | None:
         """Have a node remove the deleted machine's copies at its target, where that is due. A node that is lost or
         was removed is not asked: what its target has stays there, and the audit says so."""
@@ -558,7 +569,10 @@ class Machine(Actor):
         if order is not Order.FORCE_STOP or not FACTS[under_way.op].yields_to_force_stop:
             raise busy(under_way)
         words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
-        await end_task(tx, under_way.id, Ending(TaskStatus.CANCELLED, words))
+        ending = Ending(TaskStatus.CANCELLED, words)
+        await end_task(tx, under_way.id, ending)
+        if under_way.op in snapshots.OPS:
+            await snapshots.ended(tx, under_way, ending)
         return under_way
 
     async def _idle(self, tx: Transaction) -> MachineRow:

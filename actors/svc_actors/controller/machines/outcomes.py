@@ -12,7 +12,7 @@ from uuid import UUID
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended, forgetting_ended
-from svc_actors.controller.machines import moving, power, processors, windows
+from svc_actors.controller.machines import moving, power, processors, snapshots, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -64,6 +64,10 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await write_size(tx, vm.id, **before | {"plan_id": before["plan_id"] and UUID(before["plan_id"])})
         case "vm.reinstall":
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
+        case "vm.restore" if ending.succeeded:
+            await snapshots.gone_with_disks(tx, vm.id)
+        case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
+            await snapshots.ended(tx, task, ending)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
         case "vm.backups.forget":
@@ -100,6 +104,8 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
     says what it is. Nothing is let go of, since the host may have all of it. A deleted one stays deleted."""
     if vm.status is MachineStatus.DELETED:
         return
+    if task.op in snapshots.OPS:
+        await snapshots.ended(tx, task, ending)
     if task.op in ("vm.create", "vm.reinstall", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
@@ -132,6 +138,7 @@ async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None
     await free_removed(tx, vm.id, result.removed_addresses)
     await close_alerts_about(tx, "vm", vm.id)
     await leave_groups(tx, vm.id)
+    await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
     await call_watch(tx)
     status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)
@@ -152,6 +159,7 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if not succeeded:
         return
+    await snapshots.gone_with_disks(tx, vm.id)
     await tx.execute(
         "UPDATE vms SET image_id = $2, access_mode = $3, ssh_keys = $4 WHERE id = $1",
         vm.id,

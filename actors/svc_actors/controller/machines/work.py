@@ -6,7 +6,7 @@ operation id as before, so the agent answers what it did already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -19,6 +19,7 @@ from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.move_work import MoveWork
+from svc_actors.controller.machines.snapshot_work import SnapshotWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.machines.windows import ACCOUNT, WindowsPasswords
@@ -98,7 +99,7 @@ class MachineWork:
         self._moves = MoveWork(database, sealer, tasks, images, self._seen)
 
     def install(self) -> None:
-        works: Mapping[str, Work] = {order.op: self.carry_out for order in Order} | {
+        works: dict[str, Work] = {order.op: self.carry_out for order in Order} | {
             "vm.create": self.create,
             "vm.start": self.start,
             "vm.force_stop": self.force_stop,
@@ -114,6 +115,7 @@ class MachineWork:
             "vm.backups.remove": self.carry_out,
             "vm.migrate": self._moves.migrate,
         }
+        works |= SnapshotWork(self._database).works
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))
 

@@ -32,13 +32,11 @@ from svc_nodeagent.hypervisor.connection import LibvirtError
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
-from svc_nodeagent.hypervisor.freezing import frozen, thaw
+from svc_nodeagent.hypervisor.freezing import thaw, while_frozen
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import DomainState, FailureCode
 
-_BEGIN_SECONDS: Final = 60.0
-"""Twice what the guest's agent has for its answer, and more than libvirt takes for the rest."""
 _APPEAR_SECONDS: Final = 15.0
 _END_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
@@ -99,7 +97,7 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
-        was_frozen = await _begun(vm_id, guests, xml)
+        was_frozen = await while_frozen(vm_id, guests, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
         fault_point("backup.begun")
         held = not await thaw(vm_id, guests)
         exports = {index: f"nbd+unix:///{disk_target(index)}?socket={address}" for index in scratch}
@@ -116,14 +114,6 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             await in_thread(remove_scratch, folders, vm_id)
 
 
-async def _begun(vm_id: UUID, guests: Guests, xml: str) -> bool:
-    """Begin the job and see whether the guest was frozen for it, cancelled or not: a call that nobody waits for would
-    begin the job behind whoever ends it, and might leave the guest frozen."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _BEGIN_SECONDS):
-        return await guests.on_domain(vm_id, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
-    raise HostError(FailureCode.TIMED_OUT, f"libvirt did not begin the backup within {_BEGIN_SECONDS:g} s.")
-
-
 async def end_job(vm_id: UUID, guests: Guests) -> None:
     """End the backup job that the domain has, ours of now or of an agent that died."""
 
@@ -138,11 +128,9 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
             raise
 
 
-def _begin(domain: Any, xml: str) -> bool:
-    with frozen(domain) as was_frozen:
-        fault_point("backup.frozen")
-        domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
-    return was_frozen
+def _begin(domain: Any, xml: str) -> None:
+    fault_point("backup.frozen")
+    domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
 
 
 def _job(record: MachineRecord, scratch: dict[int, Path], address: Path) -> str:

@@ -1,0 +1,43 @@
+"""Operations on snapshots, each of which is inside all disks of its machine under the same id."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+from uuid import UUID
+
+from svc_nodeagent.protocol.facts import Facts, Lane
+from svc_nodeagent.protocol.values import Wire
+
+__all__ = ["SnapshotOperation", "VmSnapshotDelete", "VmSnapshotRestore", "VmSnapshotTake"]
+
+
+class VmSnapshotTake(Wire):
+    """Keep what the disks hold at one moment, with the guest's file systems held still where its agent answers. What
+    an attempt before has left under this id is of another moment and goes first. Result: `SnapshotResult`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=900.0, yields_to_force_stop=True, since=5)
+    op: Literal["vm.snapshot.take"] = "vm.snapshot.take"
+    vm_id: UUID
+    snapshot_id: UUID
+
+
+class VmSnapshotRestore(Wire):
+    """Make the disks of a machine that is off what they were in a snapshot, which stays. A disk that was smaller then
+    keeps its size. Result: `DomainResult`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=1800.0, since=5)
+    op: Literal["vm.snapshot.restore"] = "vm.snapshot.restore"
+    vm_id: UUID
+    snapshot_id: UUID
+
+
+class VmSnapshotDelete(Wire):
+    """Of a machine that runs or is off; one that is not there is success. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=1800.0, since=5)
+    op: Literal["vm.snapshot.delete"] = "vm.snapshot.delete"
+    vm_id: UUID
+    snapshot_id: UUID
+
+
+SnapshotOperation = VmSnapshotTake | VmSnapshotRestore | VmSnapshotDelete
