@@ -19,6 +19,7 @@ export type {
   Service,
   ServiceEvent,
   SetupStatus,
+  Snapshot,
   TaskEventModel as TaskEvent,
   TaskModel as Task,
   VM as Machine,

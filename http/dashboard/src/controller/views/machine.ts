@@ -1,4 +1,4 @@
-/** One machine: its facts, its networking and traffic, its tasks, how busy it is. */
+/** One machine: its facts, its networking, snapshots and traffic, its tasks, how busy it is. */
 import { html, nothing } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import { charts } from "../charts";
@@ -10,6 +10,7 @@ import { markFacts } from "./machine-marks";
 import { machineNetworking } from "./machine-networking";
 import { processorFact } from "./machine-processor";
 import { remakingButtons } from "./machine-remaking";
+import { machineSnapshots } from "./machine-snapshots";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
 import { tasksTable } from "./tasks";
@@ -29,6 +30,7 @@ export function machineView(me: Me, id: string): View {
       return machine.value?.project_id ?? "";
     },
   });
+  const snapshots = machineSnapshots(id, () => machine.value);
   const traffic = machineTraffic(id);
   const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
   return {
@@ -63,6 +65,7 @@ export function machineView(me: Me, id: string): View {
       ])}`,
     )}
       ${networking.draw()}
+      ${snapshots.draw()}
       ${traffic.draw()}
       <h2>Last hour</h2>
       ${metrics.value ? charts(metrics.value) : metrics.error ? html`<p class="quiet">${metrics.error.message}</p>` : html`<p class="quiet">Asking the node…</p>`}
@@ -74,6 +77,7 @@ export function machineView(me: Me, id: string): View {
       tasks.dispose();
       metrics.dispose();
       networking.dispose?.();
+      snapshots.dispose?.();
       traffic.dispose?.();
     },
   };
