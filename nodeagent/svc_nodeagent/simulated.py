@@ -342,6 +342,7 @@ class SimulatedHost:
             case VmRestore(vm_id=vm_id):
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
+                self._change(vm_id, {"snapshots": ()})
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
             case VmSnapshotTake() | VmSnapshotRestore() | VmSnapshotDelete():
                 change, result = snapshot(self._machine(operation.vm_id), operation)

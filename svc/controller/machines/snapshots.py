@@ -35,8 +35,8 @@ SnapshotName = Annotated[
 
 
 class Snapshot(Model):
-    """`frozen`: the guest's file systems were held still for it; otherwise it is what the disks hold after a power cut.
-    `error` says why one that `failed` cannot be restored."""
+    """`frozen`: the guest's file systems were held still for it; otherwise it is what the disks held, which of a guest
+    that ran is as after a power cut. `error` says why one that `failed` cannot be restored."""
 
     id: UUID
     vm_id: UUID

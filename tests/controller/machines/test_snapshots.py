@@ -11,7 +11,7 @@ import pytest
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.snapshots import Take
+from svc_actors.controller.machines.snapshots import DELETE, RESTORE, TAKE, Delete, Restore, SnapshotOrder, Take
 from svc_actors.controller.reconcile.restored import begin_restored
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
@@ -249,20 +249,26 @@ async def test_they_end_with_the_disks_that_they_are_in(database: Database) -> N
         assert await database.fetchval("SELECT count(*) FROM machine_snapshots") == 0
 
 
-async def test_a_controller_that_dies_takes_one_snapshot(database: Database) -> None:
+@pytest.mark.parametrize("op", [TAKE, RESTORE, DELETE])
+async def test_a_controller_that_dies_over_one_goes_on_with_the_same_operation(database: Database, op: str) -> None:
     world, gateway = await make_fleet(database), FakeGateway()
     async with open_service(database, gateway) as service:
-        created = await service.create(world.machine())
+        created = await service.create(world.machine(start=False))
         await service.ended(created.task)
-        let_go = gateway.hold("vm.snapshot.take")
-        task = await service.machine(created.vm_id).ask(Machine.snapshot, ADMINISTRATOR, Take("before"))
-        first = await service.until_asked("vm.snapshot.take")
+        machine, taking = service.machine(created.vm_id), Take("before")
+        if op != TAKE:
+            await service.ended(await machine.ask(Machine.snapshot, ADMINISTRATOR, taking))
+        snapshot_id = await database.fetchval("SELECT id FROM machine_snapshots")
+        orders: dict[str, SnapshotOrder] = {TAKE: taking, RESTORE: Restore(snapshot_id), DELETE: Delete(snapshot_id)}
+        let_go = gateway.hold(op)
+        task = await machine.ask(Machine.snapshot, ADMINISTRATOR, orders[op])
+        first = await service.until_asked(op)
     let_go.set()
     async with open_service(database, gateway) as service:
         assert (await service.ended(task)).status == "succeeded"
         assert set(gateway.asked_ids[gateway.asked_ids.index(first) :]) == {first}
-        [row] = await database.fetch("SELECT state, taken_at IS NOT NULL AS taken FROM machine_snapshots")
-        assert (row["state"], row["taken"]) == ("ready", True)
+        rows = await database.fetch("SELECT state, restored_at IS NOT NULL AS restored FROM machine_snapshots")
+        assert [tuple(row.values()) for row in rows] == ([] if op == DELETE else [("ready", op == RESTORE)])
 
 
 async def test_after_a_restored_controller_none_is_taken_for_whole_that_may_not_be(database: Database) -> None:
