@@ -39,7 +39,7 @@ operations = Operations[Panel]()
 )
 async def get_app(context: Context[Panel], request: SiteRequest) -> SiteAppModel:
     site = await site_of(context.services.database, context.principal, request.id)
-    return await _shown(context, site)
+    return await shown_app(context, site)
 
 
 @operations.declare(
@@ -64,7 +64,7 @@ async def update_app(context: Context[Panel], request: AppUpdateRequest) -> Site
         await audit.record(tx, context.caller, locked.target, values)
 
     await database.transact(work)
-    return await _shown(context, site)
+    return await shown_app(context, site)
 
 
 @operations.declare(
@@ -162,7 +162,7 @@ async def _ordered(context: Context[Panel], request: SiteChange, order: AppOrder
     site = await site_of(services.database, context.principal, request.id)
     await app_of(services.database, site)
     await services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, context.caller, order)
-    return await _shown(context, site)
+    return await shown_app(context, site)
 
 
 async def _variables(context: Context[Panel], site: SiteRow) -> list[AppVariable]:
@@ -170,7 +170,7 @@ async def _variables(context: Context[Panel], site: SiteRow) -> list[AppVariable
     return [AppVariable(name=one.name, set_at=one.set_at) for one in found]
 
 
-async def _shown(context: Context[Panel], site: SiteRow) -> SiteAppModel:
+async def shown_app(context: Context[Panel], site: SiteRow) -> SiteAppModel:
     app = await app_of(context.services.database, site)
     if app.live is None:
         return SiteAppModel.told(app, ServiceStatus(running=False))

@@ -78,11 +78,12 @@ def bounded_command(
     command: Collection[str],
     limits: Limits,
     *,
+    folder: Path | None = None,
     shown: Collection[Path] = (),
 ) -> tuple[str, ...]:
     """`site_command` for code of the site's own: behind what serves visitors (nice), and within its limits. A program
     that is run to its end has no control group, so memory is limited for each process alone, by RLIMIT_DATA."""
-    words = site_command(folders, account, command, shown=shown, processes=limits.processes)
+    words = site_command(folders, account, command, folder=folder, shown=shown, processes=limits.processes)
     if limits.memory_mib is not None:
         size = limits.memory_mib * _MIB
         words = ("/usr/bin/prlimit", f"--data={size}:{size}", *words)

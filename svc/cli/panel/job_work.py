@@ -11,6 +11,7 @@ from svc.panel import account_deletion, account_termination
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel import handover
+from svc_actors.panel.apps import deploying
 from svc_actors.panel.databases.transfers import EXPORT, IMPORT
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork
 from svc_actors.panel.jobs import Jobs
@@ -85,6 +86,8 @@ def handle_jobs(
 
     jobs.handle(repairs.KIND, repairs.RepairWork(database, parts), seconds=repairs.SECONDS)
 
+    deployment = deploying.AppDeployment(database, actors, files, folders)
+    jobs.handle(deploying.KIND, deployment, seconds=deploying.SECONDS)
     for kind in (EXTRACT, COMPRESS):
         jobs.handle(kind, FileWork(database, files, folders))
     for kind in (EXPORT, IMPORT):

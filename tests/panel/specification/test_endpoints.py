@@ -24,8 +24,6 @@ TO_BE_BUILT = frozenset(
         "POST /sites/{}/staging",
         "POST /sites/{}/staging/refresh",
         "POST /sites/{}/staging/push",
-        "POST /sites/{}/deploy",
-        "POST /sites/{}/rollback",
         "GET /recovery",
         "POST /recovery/run",
         "POST /recovery/manifest",

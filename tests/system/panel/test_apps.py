@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trio
 
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apps import AppReleases
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.site_logs import log_service
 from svc_actors.store import Database
-from tests.support.harness import Client
-from tests.support.launchers import keeper_place
-from tests.support.nginx import Sites, nginx_sites
-from tests.support.panel import PanelHarness, open_panel, recorded_host
-from tests.support.panel_sites import RecordedAccounts
+from tests.support.real_apps import AppWorld, open_apps
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -60,94 +50,18 @@ http.createServer((request, answer) => answer.end(`${process.env.TOKEN} ${own}`)
 FILES = {"app.py": WSGI, "asgi.py": ASGI, "server.js": NODE}
 
 
-@dataclass
-class FolderAccounts(RecordedAccounts):
-    """Accounts that are numbers alone, with the folders that real ones have."""
-
-    folders: HostFolders = field(default_factory=lambda: HostFolders(Path("/nonexistent")))
-
-    async def make(self, account: SiteAccount, first_page: str | None) -> None:
-        await super().make(account, first_page)
-        home = self.folders.sites / account.name
-        (self.folders.site_logs / account.name).mkdir(parents=True)
-        for folder in (home, home / "public", home / "tmp"):
-            folder.mkdir(parents=True, exist_ok=True)
-            os.chown(folder, account.uid, account.uid)
-
-
-@dataclass
-class AppWorld:
-    panel: PanelHarness
-    nginx: Sites
-    root: Client
-
-    async def site(self, domain: str, *, runtime: str, entry: str, **values: Any) -> dict[str, Any]:
-        """One with the files of every application of these tests, which is not started yet."""
-        body = {"domain": domain, "type": "app", "runtime": runtime, "entry": entry, **values}
-        answer = await self.root.post("/sites", body)
-        assert answer.status_code == 201, answer.text
-        site: dict[str, Any] = answer.json()
-        for name, text in (*FILES.items(), ("version", "one")):
-            self.write(site, name, text)
-        return site
-
-    def write(self, site: dict[str, Any], name: str, text: str) -> None:
-        (self.nginx.folders.sites / site["account"] / name).write_text(text)
-
-    async def set_variables(self, site: dict[str, Any], **variables: str) -> None:
-        answer = await self.root.call("PUT", f"/sites/{site['id']}/env", {"variables": variables})
-        assert answer.status_code == 200, answer.text
-
-    async def order(self, site: dict[str, Any], action: str) -> httpx.Response:
-        return await self.root.post(f"/sites/{site['id']}/app/{action}")
-
-    async def started(self, site: dict[str, Any], action: str = "start") -> dict[str, Any]:
-        answer = await self.order(site, action)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    async def nothing_runs(self, site: dict[str, Any]) -> None:
-        with trio.fail_after(60):
-            while site["number"] in await self.panel.host.apps.running():
-                await trio.sleep(0.05)
-
-    @asynccontextmanager
-    async def visitor(self, domain: str) -> AsyncIterator[list[str]]:
-        """Somebody who asks every 50 ms, each time by a connection of their own; gives every answer."""
-        answers: list[str] = []
-
-        async def visit() -> None:
-            while True:
-                try:
-                    page = await self.nginx.visit(domain, Connection="close")
-                    answers.append(page.text.split()[0] if page.status_code == 200 else str(page.status_code))
-                except httpx.TransportError as error:
-                    answers.append(repr(error))
-                await trio.sleep(0.05)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(visit)
-            yield answers
-            nursery.cancel_scope.cancel()
-
-
 @pytest.fixture
 async def world(panel_database: Database) -> AsyncIterator[AppWorld]:
-    # Processes are ended by the number of their account, and other panels on this machine begin with the same numbers.
-    further = 4000 + os.getpid() % 20_000
-    await panel_database.execute("SELECT count(nextval('site_numbers')) FROM generate_series(1, $1::integer)", further)
-    async with keeper_place() as place:
-        with nginx_sites() as nginx:
-            host = replace(
-                recorded_host(),
-                web=nginx.generations,
-                accounts=FolderAccounts(folders=nginx.folders),
-                apps=AppReleases(nginx.folders, place.keeper),
-            )
-            async with open_panel(panel_database, nginx.folders.data, host) as panel:
-                await place.launcher.ensure(log_service(nginx.folders))
-                yield AppWorld(panel, nginx, await panel.administrator())
+    async with open_apps(panel_database) as world:
+        yield world
+
+
+async def app_site(world: AppWorld, domain: str, **values: Any) -> dict[str, Any]:
+    """With the files of every application of these tests."""
+    site = await world.site(domain, **values)
+    for name, text in FILES.items():
+        world.write(site, name, text)
+    return site
 
 
 @pytest.mark.parametrize(
@@ -161,8 +75,8 @@ async def world(panel_database: Database) -> AsyncIterator[AppWorld]:
 async def test_an_application_answers_as_its_site_and_sees_no_other(
     world: AppWorld, runtime: str, entry: str, interface: str, said: str
 ) -> None:
-    other = await world.site("other.example", runtime="node", entry="server.js")
-    site = await world.site("app.example", runtime=runtime, entry=entry, interface=interface)
+    other = await app_site(world, "other.example", runtime="node", entry="server.js")
+    site = await app_site(world, "app.example", runtime=runtime, entry=entry, interface=interface)
 
     before = await world.nginx.visit("app.example")
     app = await world.started(site)
@@ -183,7 +97,7 @@ async def test_an_application_answers_as_its_site_and_sees_no_other(
 async def test_a_restart_loses_no_request_and_a_failed_one_changes_nothing(
     world: AppWorld, runtime: str, entry: str, file: str
 ) -> None:
-    site = await world.site("app.example", runtime=runtime, entry=entry)
+    site = await app_site(world, "app.example", runtime=runtime, entry=entry)
     await world.started(site)
 
     async with world.visitor("app.example") as answers:
@@ -219,11 +133,11 @@ async def test_a_restart_loses_no_request_and_a_failed_one_changes_nothing(
 async def test_variables_reach_the_application_and_nobody_else(
     world: AppWorld, runtime: str, entry: str, file: str, source: str
 ) -> None:
-    site = await world.site("app.example", runtime=runtime, entry=entry)
-    other = await world.site("other.example", runtime=runtime, entry=entry)
+    site = await app_site(world, "app.example", runtime=runtime, entry=entry)
+    other = await app_site(world, "other.example", runtime=runtime, entry=entry)
     world.write(site, file, source)
 
-    await world.set_variables(site, TOKEN="first")
+    await world.set_variables(site, TOKEN="marker-5f21c7")
     await world.started(site)
     first = (await world.nginx.visit("app.example")).text
     await world.set_variables(site, TOKEN="second value")
@@ -236,15 +150,15 @@ async def test_variables_reach_the_application_and_nobody_else(
     await world.order(site, "stop")
     await world.nothing_runs(site)
 
-    assert (first, meanwhile, second) == ("first 0", "first 0", "second value 0")
-    assert not any(b"first" in command for command in commands)
+    assert (first, meanwhile, second) == ("marker-5f21c7 0", "marker-5f21c7 0", "second value 0")
+    assert not any(b"marker-5f21c7" in command for command in commands)
     assert (status.st_mode & 0o777, status.st_uid) == (0o400, SiteAccount(site["number"]).uid)
     assert status.st_uid != SiteAccount(other["number"]).uid
     assert list(world.nginx.folders.apps.glob("*.variables*")) == []
 
 
 async def test_a_suspended_site_runs_nothing_and_a_deleted_one_leaves_nothing(world: AppWorld) -> None:
-    site = await world.site("app.example", runtime="python", entry="app:application")
+    site = await app_site(world, "app.example", runtime="python", entry="app:application")
     await world.started(site)
 
     await world.root.post(f"/sites/{site['id']}/suspend", {"suspended": True, "reason": "unpaid"})

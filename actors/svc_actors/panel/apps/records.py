@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,16 +13,19 @@ from svc_actors.host.apps import App, AppInterface, AppRuntime
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Transaction
 
+DEPLOYED: Final = "releases"
+"""The folder beneath the site's own in which each deployment has one."""
 CHANNEL: Final = "apps"
 """Announced when releases of an application may not be needed any more."""
 
 _COLUMNS: Final = """site_id, runtime, interface, entry, folder, health_path, last_release, wanted_release,
-    live_release, problem"""
+    live_release, problem, deployment, live_deployment"""
 
 
 @dataclass(frozen=True)
 class AppRow:
-    """`wanted` is the release that shall run, None for none; `live` the one that visitors come to."""
+    """`wanted` is the release that shall run, None for none; `live` the one that visitors come to. `deployment` and
+    `live_deployment` are whose code they have, None where it lies in the site's folder itself."""
 
     site_id: UUID
     runtime: AppRuntime
@@ -33,8 +37,12 @@ class AppRow:
     wanted: int | None
     live: int | None
     problem: str | None
+    deployment: int | None
+    live_deployment: int | None
 
     def release(self, site: SiteRow, number: int) -> App:
+        deployment = self.live_deployment if number == self.live else self.deployment
+        code = () if deployment is None else (DEPLOYED, str(deployment))
         return App(
             account=site.account,
             release=number,
@@ -42,7 +50,7 @@ class AppRow:
             runtime=self.runtime,
             interface=self.interface,
             entry=self.entry,
-            folder=self.folder,
+            folder=str(PurePosixPath(*code, self.folder)),
             health_path=self.health_path,
             limits=site.limits,
         )
@@ -60,6 +68,8 @@ def as_app(row: Record) -> AppRow:
         wanted=row["wanted_release"],
         live=row["live_release"],
         problem=row["problem"],
+        deployment=row["deployment"],
+        live_deployment=row["live_deployment"],
     )
 
 
@@ -105,15 +115,29 @@ async def write_wanted(tx: Transaction, app: AppRow, *, running: bool) -> None:
     )
 
 
+async def write_deployment(tx: Transaction, app: AppRow, deployment: int) -> None:
+    """The next release has this code."""
+    await tx.execute("UPDATE site_apps SET deployment = $2 WHERE site_id = $1", app.site_id, deployment)
+
+
 async def write_live(tx: Transaction, app: AppRow, live: int | None) -> None:
-    await tx.execute("UPDATE site_apps SET live_release = $2, problem = NULL WHERE site_id = $1", app.site_id, live)
+    """`app` as it was when the release was started: another deployment may be wanted by now."""
+    await tx.execute(
+        """UPDATE site_apps SET live_release = $2, problem = NULL,
+               live_deployment = CASE WHEN $2::integer IS NULL THEN live_deployment ELSE $3 END
+           WHERE site_id = $1""",
+        app.site_id,
+        live,
+        app.deployment,
+    )
     tx.announce(CHANNEL, str(app.site_id))
 
 
 async def write_failed(tx: Transaction, app: AppRow, problem: str) -> None:
     """What was live stays so, and is what is wanted again."""
     await tx.execute(
-        "UPDATE site_apps SET wanted_release = live_release, problem = $3 WHERE site_id = $1 AND wanted_release = $2",
+        """UPDATE site_apps SET wanted_release = live_release, deployment = live_deployment, problem = $3
+           WHERE site_id = $1 AND wanted_release = $2""",
         app.site_id,
         app.wanted,
         problem,

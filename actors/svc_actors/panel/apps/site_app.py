@@ -17,7 +17,16 @@ from uuid import UUID
 
 from svc_actors.errors import conflict, unavailable
 from svc_actors.host.apps import AppError, AppServing
-from svc_actors.panel.apps.records import AppRow, app_of, read_app, write_failed, write_live, write_wanted
+from svc_actors.panel.apps.deployments import require_ready
+from svc_actors.panel.apps.records import (
+    AppRow,
+    app_of,
+    read_app,
+    write_deployment,
+    write_failed,
+    write_live,
+    write_wanted,
+)
 from svc_actors.panel.apps.variables import open_variables
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
@@ -46,10 +55,7 @@ class SiteApp(Actor):
         """Raises `unavailable` where the application does not start; then what ran before runs on."""
 
         async def work(tx: Transaction) -> None:
-            site = await lock_site(tx, self.site_id)
-            if site.status is not SiteStatus.ACTIVE:
-                raise conflict(f"The site {site.domain} is {site.status.value}; its application was left as it is.")
-            app = await app_of(tx, site)
+            site, app = await self._locked(tx)
             # One that runs is not started again; one that could not be started before is.
             if order is not AppOrder.START or app.wanted is None:
                 await write_wanted(tx, app, running=order is not AppOrder.STOP)
@@ -58,9 +64,42 @@ class SiteApp(Actor):
         await self._database.transact(work)
         await self._follow()
 
+    async def run_deployment(self, number: int) -> None:
+        """Start its code in the place of what runs, or of nothing. Raises as `order` does."""
+
+        async def work(tx: Transaction) -> None:
+            _, app = await self._locked(tx)
+            await self._want(tx, app, number)
+
+        await self._database.transact(work)
+        await self._follow()
+
+    async def roll_back(self, caller: Caller, number: int | None) -> None:
+        """To the deployment `number`, by default the one before what runs. Raises as `order` does, and `conflict` where
+        its code is not there."""
+
+        async def work(tx: Transaction) -> None:
+            site, app = await self._locked(tx)
+            chosen = await require_ready(tx, app, number)
+            await self._want(tx, app, chosen)
+            await audit.record(tx, caller, site.target, {"from": app.live_deployment, "to": chosen})
+
+        await self._database.transact(work)
+        await self._follow()
+
     async def settle(self) -> None:
         """Do what a core that ended, a boot or a suspension has left to do. May be repeated. Raises `unavailable`."""
         await self._follow()
+
+    async def _locked(self, tx: Transaction) -> tuple[SiteRow, AppRow]:
+        site = await lock_site(tx, self.site_id)
+        if site.status is not SiteStatus.ACTIVE:
+            raise conflict(f"The site {site.domain} is {site.status.value}; its application was left as it is.")
+        return site, await app_of(tx, site)
+
+    async def _want(self, tx: Transaction, app: AppRow, deployment: int) -> None:
+        await write_deployment(tx, app, deployment)
+        await write_wanted(tx, app, running=True)
 
     async def _follow(self) -> None:
         site, app = await read_site(self._database, self.site_id), await read_app(self._database, self.site_id)

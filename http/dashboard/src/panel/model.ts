@@ -3,6 +3,7 @@ export type {
   Account,
   Alert,
   ApiToken as Token,
+  AppDeploymentModel as AppDeployment,
   AppVariable,
   AuditEntry,
   Backup,

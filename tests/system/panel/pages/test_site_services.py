@@ -155,6 +155,13 @@ async def test_an_application_is_made_stopped_and_started(panel: PanelPages) -> 
         browser.shows("running")
         browser.press("Stop")
         browser.shows("stopped")
+        browser.shows("Nothing was deployed yet")
+        browser.press("Deploy")
+        browser.fill("Archive", "private/code.zip")
+        browser.page.get_by_role("dialog").get_by_role("button", name="Deploy").click()
+        browser.shows("folder cannot be opened")
+        browser.page.go_back()
+        expect(browser.row("private/code.zip").first).to_contain_text("failed")
         for name in ("API_KEY", "MODE"):
             browser.press("Set a variable")
             browser.fill("Variable", name)

@@ -11,6 +11,7 @@ import { siteRights, type Viewer } from "../rights";
 import { siteMembers } from "./members";
 import { together } from "./rows";
 import { siteAccess } from "./site-access";
+import { appDeployments } from "./app-deployments";
 import { appVariables } from "./app-variables";
 import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
@@ -50,7 +51,7 @@ export const SITE_TABS: SiteTab[] = [
     label: "Application",
     of: ["app"],
     for: ["app.get"],
-    open: (site, viewer) => together(siteApp(site, viewer), appVariables(site, viewer)),
+    open: (site, viewer) => together(siteApp(site, viewer), appDeployments(site, viewer), appVariables(site, viewer)),
   },
   { path: "domains", label: "Domains", for: ["domain.list", "redirect.list"], open: siteDomains },
   { path: "dns", label: "DNS", for: ["dns.list"], open: siteDns },

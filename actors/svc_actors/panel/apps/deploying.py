@@ -1,0 +1,148 @@
+"""The job that deploys an application: the code unpacked and built beside what runs, and started in its place.
+
+Everything is done as the account of the site and within its limits. Until the new release has answered its probe
+nothing is changed for visitors; where a step fails, hangs or is cancelled, what ran before runs on, and the folder of
+the deployment goes. What an interrupted core has left in `releases/` goes with the next deployment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
+from typing import Final
+
+import trio
+
+from svc_actors.errors import ServiceError, conflict, not_found, unavailable
+from svc_actors.host.confined.protocol import Delete, Extract, ListFolder, MakeFolder, Stat
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.site_runtime import bounded_command, site_environment
+from svc_actors.panel.apps.deployments import (
+    Build,
+    let_go,
+    useless_folders,
+    write_ready,
+    write_unusable,
+)
+from svc_actors.panel.apps.records import DEPLOYED
+from svc_actors.panel.apps.site_app import SiteApp
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.jobs import Job, JobRun, ProgramFailed
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database, Transaction
+
+KIND: Final = "app.deploy"
+STEPS: Final = ("unpack", "build", "start", "tidy")
+SECONDS: Final = 1800.0
+BUILD_SECONDS: Final = 900.0
+_UNPACK_SECONDS: Final = 600.0
+_REMOVE_SECONDS: Final = 60.0
+_MOST_LISTED: Final = 500
+
+
+class AppDeployment:
+    """The work of the job. Its parameters: `number`, `archive`, `build`, and `folder`, that of the application."""
+
+    def __init__(self, database: Database, actors: ActorSystem, files: ConfinedFiles, folders: HostFolders) -> None:
+        self._database = database
+        self._actors = actors
+        self._files = files
+        self._folders = folders
+
+    async def unpack(self, run: JobRun) -> None:
+        site = await self._site(run)
+        await self._sweep(site)
+        folder, to = site_folder(self._folders, site), f"{DEPLOYED}/{run.parameters['number']}"
+        async with self._removed_if_it_fails(run, site):
+            await self._files.ask(folder, MakeFolder(to, parents=True))
+            unpacked = Extract(run.parameters["archive"], to, replace=False)
+            answer = await self._files.ask(folder, unpacked, seconds=_UNPACK_SECONDS)
+        await run.log(f"{answer.result['entries']:,} entries of {unpacked.path} were unpacked.")
+
+    async def build(self, run: JobRun) -> None:
+        site = await self._site(run)
+        code = PurePosixPath(DEPLOYED, str(run.parameters["number"]), run.parameters["folder"])
+        async with self._removed_if_it_fails(run, site):
+            await self._require_folder(site, code)
+            if Build(run.parameters["build"]) is Build.PIP:
+                await self._install_requirements(run, site, code)
+        await run.transact(lambda tx: write_ready(tx, site.id, run.parameters["number"]))
+
+    async def start(self, run: JobRun) -> None:
+        site = await self._site(run)
+        async with self._removed_if_it_fails(run, site):
+            await self._actors.ref(SiteApp, str(site.id)).ask(SiteApp.run_deployment, run.parameters["number"])
+        await run.log("Visitors come to it.")
+
+    async def tidy(self, run: JobRun) -> None:
+        site = await self._site(run)
+        await run.transact(lambda tx: let_go(tx, site.id))
+        await self._sweep(site)
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        """Nothing happens to one that runs by now: what failed then is the removal of older ones."""
+        problem = job.error.message if job.error is not None else "it was cancelled"
+        assert job.site_id is not None
+        await write_unusable(tx, job.site_id, job.parameters["number"], problem)
+
+    @asynccontextmanager
+    async def _removed_if_it_fails(self, run: JobRun, site: SiteRow) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            problem = error.message if isinstance(error, ServiceError) else "it was cancelled"
+            with trio.CancelScope(shield=True, relative_deadline=_REMOVE_SECONDS):
+                await self._database.transact(lambda tx: write_unusable(tx, site.id, run.parameters["number"], problem))
+                await self._sweep(site)
+            raise
+
+    async def _install_requirements(self, run: JobRun, site: SiteRow, code: PurePosixPath) -> None:
+        venv = self._folders.sites / site.account.name / code / "venv"
+        await self._program(run, site, code, ("/usr/bin/python3", "-m", "venv", str(venv)))
+        install = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
+        wanted = ("--requirement", "requirements.txt")
+        await self._program(run, site, code, (str(venv / "bin" / "python3"), *install, *wanted))
+
+    async def _program(self, run: JobRun, site: SiteRow, code: PurePosixPath, command: tuple[str, ...]) -> None:
+        home = self._folders.sites / site.account.name
+        words = bounded_command(self._folders, site.account, command, site.limits, folder=home / code)
+        try:
+            await run.program(words, seconds=BUILD_SECONDS, environment=site_environment(self._folders, site.account))
+        except ProgramFailed as failed:
+            raise unavailable(
+                f"The build failed: {failed.last or f'exit status {failed.status}'}",
+                hint="What ran before runs on. The job's log has what it wrote.",
+            ) from failed
+
+    async def _require_folder(self, site: SiteRow, code: PurePosixPath) -> None:
+        try:
+            await self._files.ask(site_folder(self._folders, site), Stat(str(code)))
+        except ServiceError as error:
+            raise conflict(
+                f"The archive has no folder {code.relative_to(DEPLOYED, code.parts[1])}: {error.message}",
+                hint="What ran before runs on. `svc app update --folder` says where in the archive the application is.",
+            ) from error
+
+    async def _sweep(self, site: SiteRow) -> None:
+        """Folders of deployments that nobody can run any more are gone."""
+        folder = site_folder(self._folders, site)
+        useless = await useless_folders(self._database, site.id)
+        try:
+            listed = await self._files.ask(folder, ListFolder(DEPLOYED, 0, _MOST_LISTED))
+        except ServiceError as error:
+            if error.code is not_found("").code:
+                return
+            raise
+        gone = [f"{DEPLOYED}/{entry['name']}" for entry in json.loads(listed.payload) if entry["name"] in useless]
+        if gone:
+            await self._files.ask(folder, Delete(gone), seconds=_REMOVE_SECONDS)
+
+    async def _site(self, run: JobRun) -> SiteRow:
+        site = await read_site(self._database, run.site_id)
+        if site is None:
+            raise not_found("The site is not there any more.")
+        return site

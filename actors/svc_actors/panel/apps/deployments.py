@@ -1,0 +1,151 @@
+"""Deployments of applications as the database keeps them.
+
+`building` becomes `ready` or `failed`; what is ready is `removed` when newer ones have come. Of a site one is built at
+a time.
+
+Invariant: what runs, and what shall run, is `ready`: the folder of no other deployment is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from svc_actors.errors import conflict
+from svc_actors.panel.apps.records import AppRow
+from svc_actors.store import Queryable, Record, Transaction
+
+KEPT: Final = 5
+_COLUMNS: Final = "number, archive, build, status, problem, job_id, created_at"
+
+
+class Build(StrEnum):
+    """What is done with the code before it is started. PIP: what requirements.txt names is installed into `venv/`."""
+
+    NONE = "none"
+    PIP = "pip"
+
+
+class DeploymentStatus(StrEnum):
+    BUILDING = "building"
+    READY = "ready"
+    FAILED = "failed"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    number: int
+    archive: str
+    build: Build
+    status: DeploymentStatus
+    problem: str | None
+    job_id: int
+    created_at: datetime
+
+
+async def deployments_of(queryable: Queryable, site_id: UUID, most: int) -> list[Deployment]:
+    """The newest first."""
+    rows = await queryable.fetch(
+        f"SELECT {_COLUMNS} FROM app_deployments WHERE site_id = $1 ORDER BY number DESC LIMIT $2", site_id, most
+    )
+    return [_deployment(row) for row in rows]
+
+
+async def next_number(tx: Transaction, site_id: UUID) -> int:
+    """The row of the site is locked. Raises conflict while one is built."""
+    row = await tx.fetchone(
+        """SELECT coalesce(max(number), 0) + 1 AS next, count(*) FILTER (WHERE status = 'building') AS building
+           FROM app_deployments WHERE site_id = $1""",
+        site_id,
+    )
+    if row["building"]:
+        raise conflict("The application is being deployed already; nothing was begun.", hint="Wait for its job.")
+    return int(row["next"])
+
+
+async def insert_deployment(
+    tx: Transaction, site_id: UUID, number: int, archive: str, build: Build, job_id: int
+) -> None:
+    await tx.execute(
+        "INSERT INTO app_deployments (site_id, number, archive, build, job_id) VALUES ($1, $2, $3, $4, $5)",
+        *(site_id, number, archive, build.value, job_id),
+    )
+
+
+async def write_ready(tx: Transaction, site_id: UUID, number: int) -> None:
+    await tx.execute(
+        "UPDATE app_deployments SET status = 'ready' WHERE site_id = $1 AND number = $2 AND status = 'building'",
+        site_id,
+        number,
+    )
+
+
+async def write_unusable(tx: Transaction, site_id: UUID, number: int, problem: str) -> None:
+    """It has failed, unless it runs by now."""
+    await tx.execute(
+        """UPDATE app_deployments SET status = 'failed', problem = $3
+           WHERE site_id = $1 AND number = $2 AND status IN ('building', 'ready')
+                 AND NOT EXISTS (SELECT FROM site_apps WHERE site_id = $1 AND $2 IN (deployment, live_deployment))""",
+        site_id,
+        number,
+        problem,
+    )
+
+
+async def require_ready(tx: Transaction, app: AppRow, number: int | None) -> int:
+    """The number of the deployment that is meant, by default the one before what runs. Raises conflict where its code
+    is not there (any more)."""
+    if number is None:
+        number = await tx.fetchval(
+            "SELECT max(number) FROM app_deployments WHERE site_id = $1 AND status = 'ready' AND number < $2",
+            app.site_id,
+            app.live_deployment or 0,
+        )
+        if number is None:
+            raise conflict("There is no earlier deployment to go back to; what runs was left as it is.")
+        return int(number)
+    status = await tx.fetchval(
+        "SELECT status FROM app_deployments WHERE site_id = $1 AND number = $2", app.site_id, number
+    )
+    if status != DeploymentStatus.READY:
+        why = "There is no such deployment" if status is None else f"Deployment {number} is {status}"
+        raise conflict(f"{why}; what runs was left as it is.", hint="See `svc app deployments`.")
+    return number
+
+
+async def let_go(tx: Transaction, site_id: UUID) -> None:
+    """All but the newest few, and what runs or shall run, are removed."""
+    await tx.execute(
+        """UPDATE app_deployments SET status = 'removed'
+           WHERE site_id = $1 AND status = 'ready'
+                 AND NOT EXISTS (SELECT FROM site_apps
+                                 WHERE site_id = $1 AND app_deployments.number IN (deployment, live_deployment))
+                 AND number NOT IN (SELECT number FROM app_deployments WHERE site_id = $1 AND status = 'ready'
+                                    ORDER BY number DESC LIMIT $2)""",
+        site_id,
+        KEPT,
+    )
+
+
+async def useless_folders(queryable: Queryable, site_id: UUID) -> frozenset[str]:
+    """The names, beneath `releases/`, of what nobody can run any more. Whatever else lies there is the owner's own."""
+    rows = await queryable.fetch(
+        "SELECT number FROM app_deployments WHERE site_id = $1 AND status IN ('failed', 'removed')", site_id
+    )
+    return frozenset(str(row["number"]) for row in rows)
+
+
+def _deployment(row: Record) -> Deployment:
+    return Deployment(
+        number=row["number"],
+        archive=row["archive"],
+        build=Build(row["build"]),
+        status=DeploymentStatus(row["status"]),
+        problem=row["problem"],
+        job_id=row["job_id"],
+        created_at=row["created_at"],
+    )

@@ -1,0 +1,61 @@
+/** The deployments of an application: new code from an archive, and the way back to what ran before. */
+import { html, nothing } from "lit-html";
+import { api } from "../../shared/api";
+import { go } from "../../shared/page";
+import { Resource } from "../../shared/resource";
+import { badge, shown, table, when } from "../../shared/ui";
+import { order } from "../form";
+import type { AppDeployment, Job, Site } from "../model";
+import type { Viewer } from "../rights";
+import type { SitePart } from "./site";
+
+export function appDeployments(site: Site, { may }: Viewer): SitePart {
+  const deployments = new Resource<AppDeployment[]>((signal) => api.get(`/sites/${site.id}/deployments`, {}, signal), ["site", "job"]);
+  return {
+    draw: (now) =>
+      html`<div class="head"><h2>Deployments</h2><span class="gap"></span>
+        ${may("app.deploy") ? html`<button class="primary" @click=${() => deploy(now)}>Deploy</button>` : nothing}</div>
+      <p class="quiet">New code is unpacked and built beside what runs, and takes its place once it answers.</p>
+      ${shown(deployments, (all) =>
+        table(
+          ["", "Archive", "Made", "Status", ""],
+          all.map(
+            (one) => html`<tr><td>${one.number}</td><td class="mono">${one.archive}</td><td>${when(one.created_at)}</td>
+            <td>${one.live ? badge("live") : badge(one.status, one.problem)} <a href="#/jobs/${one.job_id}">its job</a></td>
+            <td class="act">${
+              !one.live && one.status === "ready" && may("app.rollback")
+                ? html`<button @click=${() => runAgain(one, now, () => deployments.load())}>Run it again</button>`
+                : nothing
+            }</td></tr>`,
+          ),
+          "Nothing was deployed yet: what lies in the site's own folder is run.",
+        ),
+      )}`,
+    dispose: () => deployments.dispose(),
+  };
+}
+
+function deploy(site: Site): void {
+  order<Job>("app.deploy", {
+    title: `Deploy to ${site.domain}`,
+    text: "Upload the archive, zip or tar, among the site's files first.",
+    action: "Deploy",
+    known: { id: site.id },
+    wishes: {
+      archive: { label: "Archive", placeholder: "private/shop-1.4.zip" },
+      build: { label: "Build", hint: "pip installs what requirements.txt names" },
+    },
+    done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+function runAgain(one: AppDeployment, site: Site, load: () => Promise<void>): void {
+  order("app.rollback", {
+    title: `Run deployment ${one.number} of ${site.domain} again?`,
+    text: "Visitors come to it once it answers; until then, and if it does not, what runs goes on.",
+    action: "Run it",
+    known: { id: site.id, deployment: one.number },
+    fields: [],
+    done: load,
+  });
+}

@@ -1,0 +1,150 @@
+"""Deployments of applications: new code in the place of what runs, and the way back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.app_models import SiteAppModel
+from svc.panel.apps import shown_app
+from svc.panel.file_models import SitePath
+from svc.panel.jobs import JobModel, job_answer
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc_actors.panel.accounts.disk_use import require_disk_room
+from svc_actors.panel.apps import SiteApp, deploying
+from svc_actors.panel.apps.deployments import (
+    Build,
+    Deployment,
+    DeploymentStatus,
+    deployments_of,
+    insert_deployment,
+    next_number,
+)
+from svc_actors.panel.apps.records import AppRow, app_of
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.jobs import JobClass, NewJob, enqueue, require_turn
+from svc_actors.store import Transaction, audit
+
+operations = Operations[Panel]()
+
+
+class AppDeploymentModel(Model):
+    """`live`: visitors come to it. `removed`: its code is not there any more; a rollback needs `ready`."""
+
+    number: int
+    archive: str
+    build: Build
+    status: DeploymentStatus
+    live: bool
+    problem: str | None
+    job_id: int
+    created_at: datetime
+
+    @classmethod
+    def told(cls, one: Deployment, app: AppRow) -> AppDeploymentModel:
+        return cls(
+            number=one.number,
+            archive=one.archive,
+            build=one.build,
+            status=one.status,
+            live=app.live is not None and one.number == app.live_deployment,
+            problem=one.problem,
+            job_id=one.job_id,
+            created_at=one.created_at,
+        )
+
+
+class DeploymentsRequest(SiteRequest):
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+
+class DeployRequest(SiteChange):
+    """`archive` is one of the site's files: a zip or tar archive with the application's code."""
+
+    archive: SitePath
+    build: Build = Build.NONE
+
+
+class RollbackRequest(SiteChange):
+    """`deployment`: by default the one before that which runs."""
+
+    deployment: Annotated[int | None, Field(ge=1, le=2**31 - 1)] = None
+
+
+@operations.declare(
+    "app.deployments",
+    "The deployments of a site's application, the newest first",
+    Route.get("/sites/{id}/deployments"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    columns=("number", "status", "live", "archive", "build", "created=created_at", "problem"),
+)
+async def list_deployments(context: Context[Panel], request: DeploymentsRequest) -> list[AppDeploymentModel]:
+    database = context.services.database
+    site = await site_of(database, context.principal, request.id)
+    app = await app_of(database, site)
+    found = await deployments_of(database, site.id, request.limit)
+    return [AppDeploymentModel.told(one, app) for one in found]
+
+
+@operations.declare(
+    "app.deploy",
+    "Deploy new code of a site's application: a job",
+    Route.post("/sites/{id}/deploy"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("id", "archive"),
+    target="site",
+)
+async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
+    site_id: UUID = request.id
+
+    async def write(tx: Transaction) -> JobModel:
+        site = await locked_site_of(tx, context.principal, site_id)
+        app = await app_of(tx, site)
+        site_folder(context.services.config.folders, site)
+        number = await next_number(tx, site.id)
+        await require_disk_room(tx, site.id, 0)
+        await require_turn(tx, site.id, site.owner_id)
+        ordered = {"number": number, "archive": request.archive, "build": request.build.value}
+        job = await enqueue(
+            tx,
+            NewJob(
+                kind=deploying.KIND,
+                title=f"Deploy {request.archive} of {site.domain}"[:200],
+                job_class=JobClass.SITES,
+                steps=deploying.STEPS,
+                site_id=site.id,
+                owner_id=site.owner_id,
+                parameters={**ordered, "folder": app.folder},
+            ),
+        )
+        await insert_deployment(tx, site.id, number, request.archive, request.build, job.id)
+        await audit.record(tx, context.caller, site.target, {**ordered, "job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(write)
+
+
+@operations.declare(
+    "app.rollback",
+    "Run an earlier deployment of a site's application again",
+    Route.post("/sites/{id}/rollback"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    target="site",
+)
+async def roll_back(context: Context[Panel], request: RollbackRequest) -> SiteAppModel:
+    services = context.services
+    site = await site_of(services.database, context.principal, request.id)
+    await app_of(services.database, site)
+    await services.actors.ref(SiteApp, str(site.id)).ask(SiteApp.roll_back, context.caller, request.deployment)
+    return await shown_app(context, site)
