@@ -31,7 +31,14 @@ class Fossbilling:
     authority: Path
 
     async def called(
-        self, method: str, *, new: object = None, token: str | None = None, trusted: bool = True, **account: object
+        self,
+        method: str,
+        *,
+        new: object = None,
+        package: object = None,
+        token: str | None = None,
+        trusted: bool = True,
+        **account: object,
     ) -> dict[str, Any]:
         host, _, port = self.house.url.removeprefix("https://").partition(":")
         known = {"username": "shopexampleorg", "password": "Staple-7-battery", "domain": DOMAIN, "note": None}
@@ -39,7 +46,7 @@ class Fossbilling:
             "server": {"host": host, "port": port, "accesshash": token or self.token},
             "account": known | account,
             "client": {"email": "ada@example.org", "full_name": "Ada Lovelace", "company": ""},
-            "package": {"name": "web-s", "custom": {"image": "tiny", "destroy_disks": "yes"}},
+            "package": package or {"name": "web-s", "custom": {"image": "tiny", "destroy_disks": "yes"}},
             "new": new,
         }
         trust = ["-d", f"curl.cainfo={self.authority}"] if trusted else []
@@ -154,6 +161,8 @@ async def test_a_storm_of_repeated_creations_makes_one_machine(fossbilling: Foss
 async def test_what_the_controller_refuses_is_told_and_leaves_nothing(fossbilling: Fossbilling) -> None:
     refused = await fossbilling.called("createAccount", password="short")
     assert "password" in refused["error"].lower()
+    lengthy = {"name": "web-s", "custom": {"image": "tiny", "user_data": "#" * 32_769}}
+    assert "user_data" in (await fossbilling.called("createAccount", package=lengthy))["error"]
     for method, new in (
         ("changeAccountUsername", "root"),
         ("changeAccountDomain", "b.example"),

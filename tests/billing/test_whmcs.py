@@ -183,8 +183,10 @@ async def test_a_storm_of_repeated_creations_makes_one_machine(whmcs: Whmcs) -> 
 
 async def test_a_refused_order_is_told_to_the_operator_and_leaves_nothing(whmcs: Whmcs) -> None:
     refused = await whmcs.answer("CreateAccount", configoption1="none")
+    lengthy = await whmcs.answer("CreateAccount", configoption6="#" * 32_769)
 
     assert "plan" in refused
+    assert "user_data" in lengthy
     assert await whmcs.machines() == []
     assert await whmcs.answer("CreateAccount") == "success"
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import Field
 
 from svc.controller.machines.arrivals import once_nodes_have_come
 from svc.controller.machines.creation import VMCreateRequest, WayIn, begin, made_before, resolve
-from svc.controller.machines.fields import GivenPassword, Hostname, MachineName, SshKeyText
+from svc.controller.machines.fields import GivenPassword, Hostname, MachineName, SshKeyText, UserData
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import AccessMode, show
 from svc.controller.provisioning.models import ExternalRef, Integration, ProvisionResult, shown_service
@@ -42,6 +42,7 @@ operations = Operations[Controller]()
 IdempotencyKeyField = Annotated[
     str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing."), LINE
 ]
+_USER_DATA: Final = "user-data of a service's machine"
 _Slug = Annotated[str, Field(max_length=100), LINE]
 
 
@@ -71,6 +72,7 @@ class ProvisionCreateRequest(Request):
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
     password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    user_data: Annotated[UserData | None, Field(repr=False)] = None
 
 
 class RetryRequest(Request):
@@ -139,6 +141,7 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         customer_id=customer.user_id,
         project_id=customer.project_id,
         machine_order=_without_secrets(order),
+        sealed_user_data=_sealed(context, request.user_data),
     )
     service_ids: list[UUID] = []
 
@@ -153,6 +156,9 @@ async def _retry(context: Context[Controller], request: RetryRequest) -> Provisi
     service = await records.get_service(context.services.database, request.id)
     records.moved(service, ServiceOrder.RETRY)
     order = VMCreateRequest.model_validate(service.machine_order)
+    if service.sealed_user_data is not None:
+        user_data = context.services.sealer.unseal(service.sealed_user_data, _USER_DATA).decode()
+        order = order.model_copy(update={"user_data": user_data})
     beside = partial(_retried, context, service.id)
     created, way_in = await _ordered(context, order, None, beside)
     return await _result(context, service.id, created, way_in, chosen=False)
@@ -242,10 +248,15 @@ def _machine_order(request: ProvisionCreateRequest, project_id: UUID) -> VMCreat
         access_mode=request.access_mode,
         set_password=request.set_password,
         password=wants_password and request.set_password is None,
+        user_data=request.user_data,
     )
 
 
 def _without_secrets(order: VMCreateRequest) -> Mapping[str, Any]:
     """A retry makes a password up where one was chosen: a chosen one is kept nowhere."""
-    kept = order.model_dump(mode="json", exclude={"set_password"}, exclude_none=True)
+    kept = order.model_dump(mode="json", exclude={"set_password", "user_data"}, exclude_none=True)
     return kept | {"password": order.password or order.set_password is not None}
+
+
+def _sealed(context: Context[Controller], user_data: str | None) -> bytes | None:
+    return None if user_data is None else context.services.sealer.seal(user_data.encode(), _USER_DATA)

@@ -197,6 +197,25 @@ async def test_a_chosen_password_is_kept_nowhere_and_replaced_by_a_retry(billing
     assert len(retried.password) == 20
 
 
+async def test_user_data_reaches_the_machine_also_by_a_retry_and_is_sealed_until_then(billing: Billing) -> None:
+    gateway = billing.now.service.gateway
+    gateway.answers["vm.create"] = no_room
+    failed = await billing.ordered(user_data="#!/bin/sh\n: a marker")
+    await billing.settled(failed.service.id)
+    waiting = await billing.database.fetchone("SELECT machine_order::text, sealed_user_data FROM services")
+    del gateway.answers["vm.create"]
+
+    retried = await billing.biller("service.retry", id=failed.service.id)
+    await billing.now.service.ended(retried.task.id)
+    await billing.settled(failed.service.id)
+
+    orders = [order for order in gateway.asked if isinstance(order, VmCreate)]
+    assert [order.machine.seed.user_data for order in orders] == ["#!/bin/sh\n: a marker"] * 2
+    assert "a marker" not in waiting["machine_order"]
+    assert b"a marker" not in waiting["sealed_user_data"]
+    assert await billing.database.fetchval("SELECT sealed_user_data FROM services") is None
+
+
 async def test_an_administrator_is_not_made_a_customer(billing: Billing) -> None:
     administrator = billing.now.administrator.principal.email
 

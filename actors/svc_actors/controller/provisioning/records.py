@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -33,13 +33,15 @@ from svc_actors.store import Caller, Queryable, Record, Target, Transaction, Uni
 
 @dataclass(frozen=True)
 class NewService:
-    """`machine_order` is the order of the machine, without secrets, to be ordered again by a retry."""
+    """`machine_order` is the order of the machine, without secrets, to be ordered again by a retry, and
+    `sealed_user_data` that of its secrets which a retry needs."""
 
     integration: str
     external_ref: str
     customer_id: UUID
     project_id: UUID
     machine_order: Mapping[str, Any]
+    sealed_user_data: bytes | None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class ServiceRow:
     project_id: UUID
     vm_id: UUID | None
     machine_order: Mapping[str, Any]
+    sealed_user_data: bytes | None = field(repr=False)
     suspend_mode: SuspendMode | None
     suspended_at: datetime | None
     resume: bool
@@ -78,14 +81,16 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
     a service already."""
     try:
         service_id: UUID = await tx.fetchval(
-            """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order)
-               VALUES ($1, $2, 'provisioning', $3, $4, $5, $6) RETURNING id""",
+            """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order,
+                                     sealed_user_data)
+               VALUES ($1, $2, 'provisioning', $3, $4, $5, $6, $7) RETURNING id""",
             new.integration,
             new.external_ref,
             new.customer_id,
             new.project_id,
             vm_id,
             dict(new.machine_order),
+            new.sealed_user_data,
         )
     except UniqueViolationError:
         raise reference_taken(new.integration, new.external_ref) from None
@@ -222,7 +227,7 @@ async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destro
     await tx.execute(
         """UPDATE services SET state = 'terminated', state_reason = NULL, suspend_mode = NULL, suspended_at = NULL,
                                resume = false, destroy_disks = $2, terminated_at = now(), settled = false,
-                               tried_at = NULL, changed_at = now() WHERE id = $1""",
+                               tried_at = NULL, sealed_user_data = NULL, changed_at = now() WHERE id = $1""",
         service.id,
         destroy_disks,
     )
@@ -242,7 +247,9 @@ async def provisioned(tx: Transaction, caller: Caller, service: ServiceRow, fail
     """Provisioning has ended; `service` is locked. `failure`: why there is no machine."""
     after = move(service.state, Outcome.BUILT if failure is None else Outcome.FAILED)
     await tx.execute(
-        "UPDATE services SET state = $2, state_reason = $3, settled = $4, changed_at = now() WHERE id = $1",
+        """UPDATE services SET state = $2, state_reason = $3, settled = $4, changed_at = now(),
+               sealed_user_data = CASE WHEN $3::text IS NOT NULL THEN sealed_user_data END
+           WHERE id = $1""",
         service.id,
         after.value,
         failure,

@@ -184,6 +184,7 @@ class Server_Manager_Svc extends Server_Manager
             'image_slug' => $package->getCustomValue('image'),
             'access_mode' => $package->getCustomValue('access'),
             'set_password' => $account->getPassword(),
+            'user_data' => str_replace("\r\n", "\n", (string) $package->getCustomValue('user_data')),
         ];
 
         return array_filter($order, fn ($value) => $value !== null && $value !== '');

@@ -29,7 +29,7 @@ function svc_MetaData(): array
     ];
 }
 
-/** In this order they are configoption1 to configoption5. */
+/** In this order they are configoption1 to configoption6. */
 function svc_ConfigOptions(): array
 {
     return [
@@ -54,6 +54,7 @@ function svc_ConfigOptions(): array
             ],
         ],
         'Termination' => ['Type' => 'yesno', 'Description' => 'destroys the disks as well'],
+        'User data' => ['Type' => 'textarea', 'Rows' => 6, 'Description' => 'for cloud-init of the first boot: a script, or #cloud-config'],
     ];
 }
 
@@ -210,6 +211,7 @@ function svc_order(array $params): array
         'access_mode' => $params['configoption3'] ?: null,
         'ssh_keys' => $keys,
         'password' => $params['configoption3'] !== 'root_key',
+        'user_data' => str_replace("\r\n", "\n", (string) ($params['configoption6'] ?? '')),
     ];
     return array_filter($order, function ($value) {
         return $value !== null && $value !== '' && $value !== [];
