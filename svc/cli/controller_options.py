@@ -13,6 +13,7 @@ from svc.cli.configuration import fill_in, settings
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
 from svc_actors.mail import mail_settings
+from svc_actors.webhooks.settings import webhook_settings
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
 # Not resolved: what renews certificates may replace the link.
@@ -130,6 +131,7 @@ def _config(
         acme=acme,
         further_origins=tuple(origin.rstrip("/") for origin in origins),
         mail=mail_settings(environ),
+        webhooks=webhook_settings(environ),
     )
 
 

@@ -18,6 +18,9 @@ from svc.controller.defaults import seed_defaults
 from svc.controller.nodes.package import agent_release
 from svc.controller.services import Controller
 from svc.identity.passwords import Passwords
+from svc_actors.controller.alert_webhooks.endpoints import after_round
+from svc_actors.controller.alert_webhooks.telling import LOOK_SECONDS as TELL_SECONDS
+from svc_actors.controller.alert_webhooks.telling import tell_receivers
 from svc_actors.controller.backups import watch as backup_watch
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
@@ -38,6 +41,7 @@ from svc_actors.controller.reconcile.windows_watch import WindowsWatch
 from svc_actors.controller.tasks.runner import TaskRunner
 from svc_actors.controller.traffic.watch import TrafficWatch
 from svc_actors.mail import Outbox
+from svc_actors.outbound import Outbound
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
@@ -48,6 +52,9 @@ from svc_actors.store import (
     keep_running,
 )
 from svc_actors.tracing import ORIGIN, Tracer
+from svc_actors.webhooks.dispatch import install_webhooks, run_webhooks
+from svc_actors.webhooks.endpoint import Delivering
+from svc_actors.webhooks.receivers import Receivers
 
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
@@ -64,6 +71,8 @@ async def open_services(
     await seed_defaults(database)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
     outbox = Outbox(sealer, config.mail, config.public_url)
+    receivers = Receivers(Outbound(config.webhooks.networks), config.webhooks.ca_file)
+    delivering = Delivering(database, sealer, receivers, after_round)
     events = EventLog(database, alert=loop_alerts.notice)
     async with (
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
@@ -124,6 +133,10 @@ async def open_services(
         )
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
+        install_webhooks(actors, delivering)
+        nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
+        telling = partial(tell_receivers, database)
+        nursery.start_soon(keep_repeating, "alert webhooks", TELL_SECONDS, telling, loop_alerts.notice)
         backups = partial(backups_told.look, database)
         nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
         keeper = await certificate_keeper(config, database, sealer, actors)
@@ -143,6 +156,7 @@ async def open_services(
                 Passwords(),
                 passwords,
                 outbox,
+                receivers,
                 agent,
                 keeper,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from svc.controller import certificate, holdings, images, overview, projects, settings, setup, tasks
+from svc.controller import alert_webhooks, certificate, holdings, images, overview, projects, settings, setup, tasks
 from svc.controller.backups import backups, deleted, plan_backups
 from svc.controller.machines import (
     consoles,
@@ -103,6 +103,7 @@ AREAS = (
     sign_in_links,
     alerts,
     alert_mail,
+    alert_webhooks,
     mail,
     overview,
 )

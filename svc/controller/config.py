@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.mail import MailSettings
+from svc_actors.webhooks.settings import WebhookSettings
 
 HTTPS_PORT = 443
 """Left out of an origin (RFC 6454, section 6.2)."""
@@ -34,6 +35,8 @@ class ControllerConfig:
     """Where browsers see the pages besides, behind a proxy: https://panel.example"""
     mail: MailSettings | None = None
     """Where mail is handed over; without it the service sends none."""
+
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
 
     otlp_endpoint: str | None = None
     """Of a collector of traces, by OTLP over HTTP: http://collector:4318. Without it nothing is traced."""

@@ -23,6 +23,7 @@ from svc_actors.mail import Outbox
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
+from svc_actors.webhooks.receivers import Receivers
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Controller:
     passwords: Passwords
     windows_passwords: WindowsPasswords
     outbox: Outbox
+    receivers: Receivers
+    """Of alerts by webhook."""
     agent: AgentRelease
     """What nodes are upgraded to."""
     certificate: Keeper[Http01] | None = None

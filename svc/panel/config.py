@@ -13,7 +13,7 @@ from svc_actors.host.sftp import SftpSettings
 from svc_actors.host.wordpress import WordPressSource
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
-from svc_actors.panel.webhooks.settings import WebhookSettings
+from svc_actors.webhooks.settings import WebhookSettings
 
 HTTPS_PORT = 443
 

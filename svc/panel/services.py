@@ -26,11 +26,11 @@ from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.php_extensions import Extensions
-from svc_actors.panel.webhooks.endpoint import Clock
-from svc_actors.panel.webhooks.receivers import Receivers
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
+from svc_actors.webhooks.endpoint import Clock
+from svc_actors.webhooks.receivers import Receivers
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from svc.identity.webhooks import Url
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
-from svc.registry.shapes import Shape
-from svc_actors.panel.webhooks.delivery_states import DeliveryStatus
 from svc_actors.panel.webhooks.endpoints import EVERY_EVENT
 from svc_actors.panel.webhooks.events import WebhookEvent
-from svc_actors.panel.webhooks.receivers import LONGEST_URL
 from svc_actors.store import Record
+from svc_actors.webhooks.delivery_states import DeliveryStatus
 
 SELECT_ENDPOINTS: Final = """
 SELECT e.id, e.url, e.events, e.enabled, e.last_four, e.created_at, e.rotated_at,
@@ -24,11 +23,6 @@ SELECT e.id, e.url, e.events, e.enabled, e.last_four, e.created_at, e.rotated_at
        (SELECT max(d.attempted_at) FROM webhook_deliveries AS d
         WHERE d.endpoint_id = e.id AND d.status = 'delivered') AS delivered_at
 FROM webhook_endpoints AS e"""
-
-SELECT_DELIVERIES: Final = """
-SELECT d.id, d.endpoint_id, d.event_id, v.event, d.status, d.attempts, d.created_at, d.attempted_at,
-       d.next_attempt_at, d.duration_ms, d.response_status, d.error
-FROM webhook_deliveries AS d JOIN webhook_events AS v ON v.id = d.event_id"""
 
 
 class WebhookEndpoint(Model):
@@ -102,11 +96,6 @@ def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Url = Annotated[
-    str,
-    Field(min_length=9, max_length=LONGEST_URL),
-    Shape(r"[!-~]*", "an https:// URL of printable ASCII without spaces"),
-]
 _Subscribed = Annotated[
     WebhookEvent | Literal["*"],
     WithJsonSchema({"type": "string", "enum": [EVERY_EVENT, *WebhookEvent]}),

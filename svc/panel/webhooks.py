@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from svc.identity.webhooks import SELECT_DELIVERIES
 from svc.panel.services import Panel
 from svc.panel.webhook_models import (
-    SELECT_DELIVERIES,
     SELECT_ENDPOINTS,
     DeliveryListRequest,
     DeliveryRequest,
@@ -25,12 +25,14 @@ from svc.registry.paging import Condition, Page, PageRequest, contains, equals, 
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.errors import conflict, not_found
-from svc_actors.panel.webhooks import deliveries, endpoints
-from svc_actors.panel.webhooks.endpoint import utc_now
+from svc_actors.panel.webhooks import endpoints
 from svc_actors.panel.webhooks.events import WebhookEvent
 from svc_actors.panel.webhooks.outbox import emit_to
-from svc_actors.panel.webhooks.receivers import ReceiverUrl
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
+from svc_actors.webhooks import deliveries
+from svc_actors.webhooks.endpoint import utc_now
+from svc_actors.webhooks.endpoints import no_such_endpoint
+from svc_actors.webhooks.receivers import ReceiverUrl
 
 operations = Operations[Panel]()
 
@@ -256,7 +258,7 @@ def _target(endpoint_id: UUID, row: Record) -> Target:
 async def _endpoint(queryable: Queryable, endpoint_id: UUID) -> Record:
     row = await queryable.fetchrow(f"{SELECT_ENDPOINTS} WHERE e.id = $1", endpoint_id)
     if row is None:
-        raise endpoints.no_such_endpoint()
+        raise no_such_endpoint()
     return row
 
 

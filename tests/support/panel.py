@@ -19,9 +19,9 @@ from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
-from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+from svc_actors.webhooks.settings import WebhookSettings
 from svc_http.app import create_app
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client, Harness

@@ -23,9 +23,10 @@ import trio
 from svc.cli.panel.compose import open_services
 from svc.panel.config import PanelConfig
 from svc_actors.panel.webhooks import WebhookEvent, emit, endpoints
-from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Transaction, embedded, known_migrations, migrate
+from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.certificates import self_signed
 from tests.support.panel import recorded_host
 from tools.benchmarks import Ratio
@@ -72,7 +73,7 @@ async def _measure(cores: list[int]) -> list[Ratio]:
         receiver.wait()
 
 
-async def _deliver(database: Database, endpoint: endpoints.Issued) -> float:
+async def _deliver(database: Database, endpoint: Issued) -> float:
     async def disable(tx: Transaction) -> None:
         await endpoints.update(tx, endpoint.id, url=None, wanted=None, enabled=False)
 

@@ -44,15 +44,16 @@ from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
-from svc_actors.panel.webhooks.dispatch import install_webhooks, run_webhooks
-from svc_actors.panel.webhooks.endpoint import Delivering
-from svc_actors.panel.webhooks.receivers import Receivers
+from svc_actors.panel.webhooks.endpoints import after_round
 from svc_actors.panel.wordpress.cron import ROUND_SECONDS as CRON_SECONDS
 from svc_actors.panel.wordpress.cron import WordPressCron
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import LANE, Database, EventLog, keep_running
 from svc_actors.tracing import ORIGIN
+from svc_actors.webhooks.dispatch import install_webhooks, run_webhooks
+from svc_actors.webhooks.endpoint import Delivering
+from svc_actors.webhooks.receivers import Receivers
 
 DRAIN_SECONDS = 10.0
 COUNTED = ("audit_numbers",)
@@ -77,7 +78,7 @@ async def open_services(
     events = EventLog(database, alert=loop_alerts.notice)
     outbound = Outbound(config.webhooks.networks, config.sites_https_port, host.resolve)
     receivers = Receivers(outbound, config.webhooks.ca_file)
-    delivering = Delivering(database, sealer, receivers, host.clock)
+    delivering = Delivering(database, sealer, receivers, after_round, host.clock)
     authority = config.dns.authority(config.public_host)
     naming = Naming(database, host.name_server, authority)
     async with (

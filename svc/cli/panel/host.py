@@ -21,7 +21,7 @@ from svc_actors.host.wordpress import WordPressSites
 from svc_actors.outbound import Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
 from svc_actors.panel.sites.php_extensions import Extensions
-from svc_actors.panel.webhooks.endpoint import Clock, utc_now
+from svc_actors.webhooks.endpoint import Clock, utc_now
 
 
 @dataclass(frozen=True)

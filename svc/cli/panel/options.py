@@ -18,7 +18,7 @@ from svc.panel.config import PanelConfig
 from svc_actors.host.sftp.configuration import DEFAULT_PORT, SftpSettings
 from svc_actors.host.wordpress import DEBIAN, WordPressSource
 from svc_actors.mail import mail_settings
-from svc_actors.panel.webhooks.settings import webhook_settings
+from svc_actors.webhooks.settings import webhook_settings
 
 CONTEXT: Final = {"auto_envvar_prefix": "SVC_PANEL"}
 """The context settings of a command with these options."""

@@ -18,8 +18,8 @@ import trio
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.panel.webhooks import WebhookEvent
-from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.store import Database
+from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.acme_authority import DIRECTORY, FakeAuthority
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, open_panel, recorded_host

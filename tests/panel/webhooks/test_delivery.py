@@ -12,10 +12,11 @@ import stripe
 import trio
 from trio.testing import MockClock
 
-from svc_actors.panel.webhooks import WebhookEvent, deliveries, emit
-from svc_actors.panel.webhooks.delivery_states import SCHEDULE
-from svc_actors.panel.webhooks.receivers import DEADLINE
+from svc_actors.panel.webhooks import WebhookEvent, emit
 from svc_actors.store import Database
+from svc_actors.webhooks import deliveries
+from svc_actors.webhooks.delivery_states import SCHEDULE
+from svc_actors.webhooks.receivers import DEADLINE
 from tests.support.webhooks import HANG, NAME, Received, later, open_receiving, open_webhooks, wall_clock
 
 

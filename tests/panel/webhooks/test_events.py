@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from svc_actors.panel.webhooks import Scalar, Subject, WebhookEvent, emit
-from svc_actors.panel.webhooks.events import LONGEST_TEXT, payload
 from svc_actors.store import Database, Transaction
+from svc_actors.webhooks.payload import LONGEST_TEXT, compose
 
 EVENT = UUID("7a1f0b52-2f5c-4a53-9b0e-6f3f5b3c9e11")
 INSTALL = UUID("00000000-0000-4000-8000-000000000001")
@@ -19,7 +19,8 @@ AT = datetime(2026, 11, 22, 11, 30, 0, 250_000, tzinfo=UTC)
 
 
 def composed(data: dict[str, Scalar], subject: Subject | None = None) -> bytes:
-    return payload(WebhookEvent.SITE_CREATED, event_id=EVENT, at=AT, install_id=INSTALL, subject=subject, data=data)
+    server = {"install_id": str(INSTALL)}
+    return compose(WebhookEvent.SITE_CREATED, event_id=EVENT, at=AT, server=server, subject=subject, data=data)
 
 
 async def endpoint(database: Database, *events: str, enabled: bool = True) -> UUID:

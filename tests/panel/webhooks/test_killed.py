@@ -26,7 +26,7 @@ import trio
 
 from svc.cli.panel.compose import open_services
 from svc.panel.config import PanelConfig
-from svc_actors.panel.webhooks.settings import WebhookSettings
+from svc_actors.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from tests.support.panel import recorded_host

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from svc_actors.outbound import AddressRefused, Outbound, is_public, networks
-from svc_actors.panel.webhooks.receivers import ReceiverUrl
-from svc_actors.panel.webhooks.settings import WebhookSettings, webhook_settings
 from svc_actors.store import Database
+from svc_actors.webhooks.receivers import ReceiverUrl
+from svc_actors.webhooks.settings import WebhookSettings, webhook_settings
 from tests.support.webhooks import NAME, leads_here, open_webhooks
 
 REFUSED_URLS = [

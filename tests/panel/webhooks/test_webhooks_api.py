@@ -13,9 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from svc_actors.panel.webhooks import WebhookEvent, deliveries
-from svc_actors.panel.webhooks.endpoint import utc_now
+from svc_actors.panel.webhooks import WebhookEvent
 from svc_actors.store import Database
+from svc_actors.webhooks import deliveries
+from svc_actors.webhooks.endpoint import utc_now
 from tests.support.panel import open_panel
 from tests.support.webhooks import later, leads_here, open_webhooks
 

@@ -1,28 +1,8 @@
-"""What webhooks tell of, and the bytes that say it (hosting-panel-api.md, Events and Payload).
-
-Invariant: a payload holds scalars, one level deep, that its emitter names one by one: never a request, a row or a file
-of a customer.
-"""
+"""What the panel's webhooks tell of (hosting-panel-api.md, Events)."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
-from importlib import metadata
-from typing import Final
-from uuid import UUID
-
-Scalar = str | int | float | bool | None
-
-LONGEST_TEXT: Final = 1000
-"""Characters of one value; a longer text is cut, so that an error message does not become a dump."""
-_KEY: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class WebhookEvent(StrEnum):
@@ -41,52 +21,3 @@ class WebhookEvent(StrEnum):
     JOB_FAILED = "job.failed"
     MIGRATION_COMPLETED = "migration.completed"
     RECOVERY_COMPLETED = "recovery.completed"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What an event is about: `Subject("site", str(site_id), "example.org")`."""
-
-    kind: str
-    id: str
-    name: str | None = None
-
-
-def payload(
-    event: WebhookEvent,
-    *,
-    event_id: UUID,
-    at: datetime,
-    install_id: UUID,
-    subject: Subject | None,
-    data: Mapping[str, Scalar],
-) -> bytes:
-    """The body of every delivery of an event, to the byte. Raises ValueError for data that are not flat scalars."""
-    content: dict[str, object] = {
-        "id": str(event_id),
-        "event": event.value,
-        "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "server": {
-            "hostname": socket.gethostname(),
-            "install_id": str(install_id),
-            "version": metadata.version("svc"),
-        },
-    }
-    if subject is not None:
-        content["subject"] = {"kind": subject.kind, "id": subject.id, "name": subject.name}
-    content["data"] = {_key(name): _scalar(name, value) for name, value in data.items()}
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _key(name: str) -> str:
-    if not _KEY.fullmatch(name):
-        raise ValueError(f"a key of a webhook's data is in small letters, not {name!r}")
-    return name
-
-
-def _scalar(name: str, value: object) -> Scalar:
-    if isinstance(value, str):
-        return value if len(value) <= LONGEST_TEXT else value[: LONGEST_TEXT - 1] + "…"
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    raise ValueError(f"data of a webhook are scalars; {name} is {type(value).__name__}")

@@ -1,22 +1,17 @@
-"""Events on their way out: written in the transaction of what they tell of, so that neither is there without the other.
+"""The panel's events on their way out, to the endpoints that have subscribed to them.
 
-    await emit(tx, WebhookEvent.SITE_CREATED, subject=Subject("site", str(site.id), site.domain), data={"type": "php"})
-
-The body is composed here, once: all attempts of all deliveries of an event send the same bytes.
+await emit(tx, WebhookEvent.SITE_CREATED, subject=Subject("site", str(site.id), site.domain), data={"type": "php"})
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from svc_actors.panel.webhooks.events import Scalar, Subject, WebhookEvent, payload
+from svc_actors.panel.webhooks.events import WebhookEvent
 from svc_actors.store import Transaction
-
-CHANNEL: Final = "webhooks"
-"""Announced when there is something to deliver; with an endpoint's id when what was read of it is true no more."""
+from svc_actors.webhooks.outbox import CHANNEL, Written, deliver_to, write_event
+from svc_actors.webhooks.payload import Scalar, Subject
 
 
 async def emit(
@@ -26,44 +21,26 @@ async def emit(
 
     `data` are scalars by names in small letters, and no customer's content. Raises ValueError for anything else.
     """
-    event_id, at = await _write_event(tx, event, subject, data or {})
+    written = await _write(tx, event, subject, data or {})
     deliveries = await tx.change(
         """
         INSERT INTO webhook_deliveries (endpoint_id, event_id, created_at, next_attempt_at)
         SELECT id, $1, $2, $2 FROM webhook_endpoints WHERE enabled AND events && ARRAY[$3, '*']
         """,
-        event_id,
-        at,
+        written.id,
+        written.at,
         event.value,
     )
     if deliveries:
         tx.announce(CHANNEL)
-    return event_id
+    return written.id
 
 
 async def emit_to(tx: Transaction, endpoint_id: UUID, event: WebhookEvent, *, data: Mapping[str, Scalar]) -> UUID:
     """As `emit`, to one endpoint, whatever it has subscribed to; returns the delivery's id."""
-    event_id, at = await _write_event(tx, event, None, data)
-    delivery_id: UUID = await tx.fetchval(
-        """
-        INSERT INTO webhook_deliveries (endpoint_id, event_id, created_at, next_attempt_at) VALUES ($1, $2, $3, $3)
-        RETURNING id
-        """,
-        endpoint_id,
-        event_id,
-        at,
-    )
-    tx.announce(CHANNEL)
-    return delivery_id
+    return await deliver_to(tx, endpoint_id, await _write(tx, event, None, data))
 
 
-async def _write_event(
-    tx: Transaction, event: WebhookEvent, subject: Subject | None, data: Mapping[str, Scalar]
-) -> tuple[UUID, datetime]:
-    event_id, at = uuid4(), datetime.now(UTC)
+async def _write(tx: Transaction, event: WebhookEvent, subject: Subject | None, data: Mapping[str, Scalar]) -> Written:
     install_id: UUID = await tx.fetchval("SELECT install_id FROM panel_installation")
-    body = payload(event, event_id=event_id, at=at, install_id=install_id, subject=subject, data=data)
-    await tx.execute(
-        "INSERT INTO webhook_events (id, event, at, body) VALUES ($1, $2, $3, $4)", event_id, event.value, at, body
-    )
-    return event_id, at
+    return await write_event(tx, event.value, server={"install_id": str(install_id)}, subject=subject, data=data)

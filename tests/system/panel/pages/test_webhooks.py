@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from svc_actors.panel.webhooks.settings import WebhookSettings
 from svc_actors.store import Database
+from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.panel import recorded_host
 from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
 from tests.support.webhooks import leads_here, open_receiving

@@ -14,11 +14,11 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.panel.webhooks import deliveries
-from svc_actors.panel.webhooks.endpoint import Delivering, WebhookEndpoint
-from svc_actors.panel.webhooks.outbox import CHANNEL
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import LoopAlert, keep_repeating, keep_running
+from svc_actors.webhooks import deliveries
+from svc_actors.webhooks.endpoint import Delivering, WebhookEndpoint
+from svc_actors.webhooks.outbox import CHANNEL
 
 LONGEST_LOOK: Final = 30.0
 """Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""

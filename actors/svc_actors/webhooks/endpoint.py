@@ -7,12 +7,12 @@ Invariants:
 - an attempt is made before it is recorded: after a crash between the two it is made again (at least once).
 
 A round ends when nothing is due, at the latest `ROUND_SECONDS` and an attempt's deadline after it began: a handler is
-short. Whoever asked for it asks again (`svc_actors.panel.webhooks.dispatch`).
+short. Whoever asked for it asks again (`svc_actors.webhooks.dispatch`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -21,14 +21,14 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.panel.webhooks import deliveries, endpoints
-from svc_actors.panel.webhooks.delivery_states import Answered, DeliveryStatus, Outcome, Unanswered
-from svc_actors.panel.webhooks.outbox import CHANNEL
-from svc_actors.panel.webhooks.receivers import Receivers, Sender
-from svc_actors.panel.webhooks.signature import signature_header
 from svc_actors.runtime import Actor
 from svc_actors.sealing import CannotUnseal, Sealer
 from svc_actors.store import Database, Transaction
+from svc_actors.webhooks import deliveries, endpoints
+from svc_actors.webhooks.delivery_states import Answered, DeliveryStatus, Outcome, Unanswered
+from svc_actors.webhooks.outbox import CHANNEL
+from svc_actors.webhooks.receivers import Receivers, Sender
+from svc_actors.webhooks.signature import signature_header
 
 PARALLEL: Final = 4
 ROUND_SECONDS: Final = 20.0
@@ -36,6 +36,7 @@ _READ_AHEAD: Final = 32
 """Deliveries that are read at once; a statement for each would be a tenth of what it costs."""
 
 Clock = Callable[[], datetime]
+AfterRound = Callable[[Transaction, UUID, Collection[DeliveryStatus]], Awaitable[None]]
 
 log = structlog.get_logger(__name__)
 
@@ -46,11 +47,13 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Delivering:
-    """What the actors of all endpoints work with. `clock` is a test's own where it moves time."""
+    """What the actors of all endpoints work with. `after_round`: what the service makes of how the deliveries of a
+    round have ended, in one transaction. `clock` is a test's own where it moves time."""
 
     database: Database
     sealer: Sealer
     receivers: Receivers
+    after_round: AfterRound
     clock: Clock = utc_now
 
 
@@ -84,7 +87,7 @@ class WebhookEndpoint(Actor):
                         break
                     await self._woken.wait()
         if self._ended:
-            await database.transact(self._tell)
+            await database.transact(lambda tx: self._services.after_round(tx, UUID(self.key), self._ended))
 
     def _announced(self, payload: str) -> None:
         if payload == self.key:
@@ -155,12 +158,3 @@ class WebhookEndpoint(Actor):
             "X-Service-Signature": signature_header(secret, int(at.timestamp()), delivery.body),
         }
         return await sender.post(delivery.url, headers, delivery.body)
-
-    async def _tell(self, tx: Transaction) -> None:
-        """For the pages, and for the operator of an endpoint that takes nothing any more."""
-        endpoint_id = UUID(self.key)
-        await endpoints.changed(tx, endpoint_id)
-        if DeliveryStatus.FAILED in self._ended:
-            await endpoints.raise_alert_of(tx, endpoint_id)
-        elif DeliveryStatus.DELIVERED in self._ended:
-            await endpoints.close_alert_of(tx, endpoint_id)

@@ -14,9 +14,9 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import conflict, not_found
-from svc_actors.panel.webhooks.delivery_states import Answered, Outcome, Verdict, judge
-from svc_actors.panel.webhooks.outbox import CHANNEL
 from svc_actors.store import Database, Queryable, Record, Transaction
+from svc_actors.webhooks.delivery_states import Answered, Outcome, Verdict, judge
+from svc_actors.webhooks.outbox import CHANNEL
 
 KEPT_FOR: Final = timedelta(days=14)
 KEPT: Final = 500

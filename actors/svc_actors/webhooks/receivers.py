@@ -23,7 +23,7 @@ import trio
 
 from svc_actors.errors import ServiceError, wrong_field
 from svc_actors.outbound import AddressRefused, Outbound, VettedNetwork
-from svc_actors.panel.webhooks.delivery_states import Answered, Outcome, Unanswered
+from svc_actors.webhooks.delivery_states import Answered, Outcome, Unanswered
 
 DEADLINE: Final = 15.0
 """Seconds for an attempt."""

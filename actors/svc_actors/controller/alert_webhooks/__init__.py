@@ -1,0 +1,1 @@
+"""Alerts to operators by signed webhooks: the receivers, and what they are told."""

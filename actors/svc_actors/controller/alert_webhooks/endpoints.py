@@ -1,0 +1,119 @@
+"""The receivers that are told alerts by webhook.
+
+Invariants:
+- one of which `MOST_FAILURES` deliveries in a row failed is disabled; that is an alert until somebody enables it;
+- no alert about a webhook is told by webhook (`telling`): a receiver that fails cannot cause its own next failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.sealing import Sealer
+from svc_actors.store import Record, Transaction
+from svc_actors.webhooks import endpoints
+from svc_actors.webhooks.delivery_states import DeliveryStatus
+from svc_actors.webhooks.endpoints import Issued
+from svc_actors.webhooks.receivers import ReceiverUrl
+
+MOST_FAILURES: Final = 10
+
+
+async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> Issued:
+    """Raises `conflict` where there are as many as there may be."""
+    issued = await endpoints.issue(tx)
+    await tx.execute(
+        "INSERT INTO webhook_endpoints (id, url, least, enabled_at, sealed_secret, last_four)"
+        " VALUES ($1, $2, $3, $4, $5, $6)",
+        issued.id,
+        url,
+        least.value,
+        datetime.now(UTC),
+        issued.sealed(sealer),
+        issued.last_four,
+    )
+    return issued
+
+
+async def update(
+    tx: Transaction, endpoint_id: UUID, *, url: str | None, least: Severity | None, enabled: bool | None
+) -> None:
+    """Change what is given. Deliveries that wait go to the new URL; while it is disabled they keep waiting. Raises
+    `not_found`."""
+    changed = await tx.change(
+        """
+        UPDATE webhook_endpoints SET url = coalesce($2, url), least = coalesce($3, least),
+            enabled = coalesce($4, enabled), enabled_at = CASE WHEN $4 AND NOT enabled THEN $5 ELSE enabled_at END
+        WHERE id = $1
+        """,
+        endpoint_id,
+        url,
+        least.value if least is not None else None,
+        enabled,
+        datetime.now(UTC),
+    )
+    if not changed:
+        raise endpoints.no_such_endpoint()
+    if enabled is not None:
+        await close_alert(tx, endpoints.alert_key(endpoint_id))
+    endpoints.announce(tx, endpoint_id)
+
+
+async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
+    """Remove it with its deliveries, also those that wait. Raises `not_found`."""
+    row = await endpoints.delete(tx, endpoint_id)
+    await close_alert(tx, endpoints.alert_key(endpoint_id))
+    return row
+
+
+async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[DeliveryStatus]) -> None:
+    """Tell the operators of a receiver that takes nothing any more, and disable it in the end."""
+    if DeliveryStatus.FAILED not in ended:
+        if DeliveryStatus.DELIVERED in ended:
+            await close_alert(tx, endpoints.alert_key(endpoint_id))
+        return
+    url = await tx.fetchval(
+        "SELECT url FROM webhook_endpoints WHERE id = $1 AND enabled FOR NO KEY UPDATE", endpoint_id
+    )
+    if url is None:
+        return
+    # Its URL is not named whole: receivers put keys of theirs into paths.
+    host = ReceiverUrl.parse(url).host
+    why = f"`svc alert deliveries {endpoint_id}` says why"
+    failures = await _failures_in_a_row(tx, endpoint_id)
+    if failures < MOST_FAILURES:
+        message, severity = f"Alerts are not delivered to the webhook at {host}: {why}.", Severity.WARNING
+    else:
+        await tx.execute("UPDATE webhook_endpoints SET enabled = false WHERE id = $1", endpoint_id)
+        endpoints.announce(tx, endpoint_id)
+        message = (
+            f"The webhook at {host} is told no alerts any more: {failures} deliveries in a row failed, and it was"
+            f" disabled. {why}; `svc alert update-webhook {endpoint_id} --enabled` enables it again."
+        )
+        severity = Severity.CRITICAL
+    await raise_alert(
+        tx,
+        endpoints.alert_key(endpoint_id),
+        message,
+        severity=severity,
+        resource_kind="webhook",
+        resource_id=endpoint_id,
+    )
+
+
+async def _failures_in_a_row(tx: Transaction, endpoint_id: UUID) -> int:
+    """Deliveries given up since one was taken, or since it was enabled."""
+    failures: int = await tx.fetchval(
+        """
+        SELECT count(*) FROM webhook_deliveries AS d JOIN webhook_endpoints AS e ON e.id = d.endpoint_id
+        WHERE e.id = $1 AND d.status = 'failed' AND d.attempted_at > greatest(e.enabled_at, (
+            SELECT max(attempted_at) FROM webhook_deliveries WHERE endpoint_id = $1 AND status = 'delivered'
+        ))
+        """,
+        endpoint_id,
+    )
+    return failures

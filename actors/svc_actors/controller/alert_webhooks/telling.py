@@ -1,0 +1,126 @@
+"""Alerts by webhook: what each receiver is told, and when.
+
+Invariants:
+- a receiver is told of an alert when it opens, when it becomes critical, when an operator acknowledges it, and when it
+  has closed, once each, in the transaction that remembers it (`webhook_alerts`); of one that closed before it was told,
+  not at all;
+- what changes while it is disabled is told when it is enabled again, as far as it still holds;
+- alerts about webhooks are told by none: two that fail would tell each other for ever.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from svc_actors.alerts import Severity
+from svc_actors.store import Database, Record, Transaction
+from svc_actors.webhooks.endpoints import ALERTS
+from svc_actors.webhooks.outbox import deliver_to, write_event
+from svc_actors.webhooks.payload import Scalar, Subject
+
+LOOK_SECONDS: Final = 2.0
+_MOST_A_ROUND: Final = 200
+"""Alerts told to one receiver in one transaction; the rest in the next round."""
+_TOLD: Final = {
+    Severity.CRITICAL: [Severity.CRITICAL.value],
+    Severity.WARNING: [Severity.CRITICAL.value, Severity.WARNING.value],
+}
+
+
+class AlertEvent(StrEnum):
+    OPENED = "alert.opened"
+    ESCALATED = "alert.escalated"
+    ACKNOWLEDGED = "alert.acknowledged"
+    RESOLVED = "alert.resolved"
+    TEST = "alert.test"
+
+
+async def tell_receivers(database: Database) -> None:
+    """One round: deliveries for each receiver for whom there is something new."""
+    for row in await database.fetch("SELECT id FROM webhook_endpoints WHERE enabled ORDER BY id"):
+        await database.transact(partial(_tell, endpoint_id=row["id"]))
+
+
+async def tell_test(tx: Transaction, endpoint_id: UUID) -> UUID:
+    """Have a delivery made that is about no alert; returns its id."""
+    written = await write_event(tx, AlertEvent.TEST, server={}, subject=None, data={"test": True})
+    return await deliver_to(tx, endpoint_id, written)
+
+
+async def _tell(tx: Transaction, *, endpoint_id: UUID) -> None:
+    least = await tx.fetchval(
+        "SELECT least FROM webhook_endpoints WHERE id = $1 AND enabled FOR NO KEY UPDATE", endpoint_id
+    )
+    if least is None:
+        return
+    opened = await tx.fetch(
+        """
+        SELECT a.* FROM alerts AS a
+        WHERE a.closed_at IS NULL AND a.severity = ANY($2) AND NOT starts_with(a.key, $3)
+          AND NOT EXISTS (SELECT FROM webhook_alerts AS t WHERE t.endpoint_id = $1 AND t.alert_id = a.id)
+        ORDER BY a.severity = 'critical' DESC, a.opened_at, a.id LIMIT $4
+        """,
+        endpoint_id,
+        _TOLD[Severity(least)],
+        ALERTS,
+        _MOST_A_ROUND,
+    )
+    for alert in opened:
+        await _deliver(tx, endpoint_id, AlertEvent.OPENED, alert)
+    changed = await tx.fetch(
+        """
+        SELECT a.*, t.severity AS told_severity FROM webhook_alerts AS t JOIN alerts AS a ON a.id = t.alert_id
+        WHERE t.endpoint_id = $1 AND (a.closed_at IS NOT NULL OR (t.severity = 'warning' AND a.severity = 'critical')
+          OR (a.acknowledged_at IS NOT NULL AND NOT t.acknowledged))
+        ORDER BY a.opened_at, a.id LIMIT $2
+        """,
+        endpoint_id,
+        _MOST_A_ROUND,
+    )
+    for alert in changed:
+        await _deliver(tx, endpoint_id, _change(alert), alert)
+
+
+def _change(alert: Record) -> AlertEvent:
+    if alert["closed_at"] is not None:
+        return AlertEvent.RESOLVED
+    if alert["told_severity"] != alert["severity"] and alert["severity"] == Severity.CRITICAL:
+        return AlertEvent.ESCALATED
+    return AlertEvent.ACKNOWLEDGED
+
+
+async def _deliver(tx: Transaction, endpoint_id: UUID, event: AlertEvent, alert: Record) -> None:
+    subject = Subject("alert", str(alert["id"]), alert["key"])
+    written = await write_event(tx, event, server={}, subject=subject, data=_data(alert))
+    await deliver_to(tx, endpoint_id, written)
+    if event is AlertEvent.RESOLVED:
+        await tx.execute(
+            "DELETE FROM webhook_alerts WHERE endpoint_id = $1 AND alert_id = $2", endpoint_id, alert["id"]
+        )
+        return
+    await tx.execute(
+        """
+        INSERT INTO webhook_alerts (endpoint_id, alert_id, severity, acknowledged) VALUES ($1, $2, $3, $4)
+        ON CONFLICT (endpoint_id, alert_id)
+            DO UPDATE SET severity = excluded.severity, acknowledged = excluded.acknowledged
+        """,
+        endpoint_id,
+        alert["id"],
+        alert["severity"],
+        alert["acknowledged_at"] is not None,
+    )
+
+
+def _data(alert: Record) -> dict[str, Scalar]:
+    """The alert as GET /alerts shows it to operators."""
+    texts = ("severity", "message", "resource_kind", "resource_id")
+    times = ("opened_at", "acknowledged_at", "closed_at")
+    who = alert["acknowledged_by"]
+    return (
+        {name: alert[name] for name in texts}
+        | {name: alert[name].isoformat() if alert[name] is not None else None for name in times}
+        | {"acknowledged_by": str(who) if who is not None else None}
+    )

@@ -1,0 +1,70 @@
+"""The bytes of an event, for every service: who tells, of what, and data (hosting-panel-api.md, Payload).
+
+Invariant: a payload holds scalars, one level deep, that its emitter names one by one: never a request, a row or a file
+of a customer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+from typing import Final
+from uuid import UUID
+
+Scalar = str | int | float | bool | None
+
+LONGEST_TEXT: Final = 1000
+"""Characters of one value; a longer text is cut, so that an error message does not become a dump."""
+_KEY: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an event is about: `Subject("site", str(site_id), "example.org")`."""
+
+    kind: str
+    id: str
+    name: str | None = None
+
+
+def compose(
+    event: str,
+    *,
+    event_id: UUID,
+    at: datetime,
+    server: Mapping[str, str],
+    subject: Subject | None,
+    data: Mapping[str, Scalar],
+) -> bytes:
+    """The body of every delivery of an event, to the byte. `server`: what the service says of itself beside its host
+    name and version. Raises ValueError for data that are not flat scalars."""
+    content: dict[str, object] = {
+        "id": str(event_id),
+        "event": event,
+        "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "server": {"hostname": socket.gethostname(), **server, "version": metadata.version("svc")},
+    }
+    if subject is not None:
+        content["subject"] = {"kind": subject.kind, "id": subject.id, "name": subject.name}
+    content["data"] = {_key(name): _scalar(name, value) for name, value in data.items()}
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _key(name: str) -> str:
+    if not _KEY.fullmatch(name):
+        raise ValueError(f"a key of a webhook's data is in small letters, not {name!r}")
+    return name
+
+
+def _scalar(name: str, value: object) -> Scalar:
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_TEXT else value[: LONGEST_TEXT - 1] + "…"
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"data of a webhook are scalars; {name} is {type(value).__name__}")
