@@ -19,7 +19,7 @@ from uuid import uuid4
 import pytest
 from asyncpg import PostgresError
 
-from svc_actors.store import Component, Database, Migration, known_migrations, migrate
+from svc_actors.store import PANEL_SCHEMA, Component, Database, Migration, known_migrations, migrate
 from tests.conftest import Cluster
 from tools.statements import PACKAGES, Statements, statements_of
 
@@ -33,14 +33,14 @@ def of_this_tree() -> Statements:
     return statements_of(ROOT)
 
 
-def every_migration() -> list[Migration]:
-    """Both services' tables, as no installation has them: the statements of a release are those of both."""
-    return known_migrations(tuple(Component))
+def of_services() -> list[list[Migration]]:
+    """Each service's, as it is installed: tables of the same name may differ. A statement is of one or of both."""
+    return [known_migrations(), known_migrations(PANEL_SCHEMA)]
 
 
-def of_release_before() -> list[Migration]:
+def of_release_before(migrations: list[Migration]) -> list[Migration]:
     newest = BEFORE["migrations"]
-    return [each for each in every_migration() if each.number <= newest.get(each.component.value, 0)]
+    return [each for each in migrations if each.number <= newest.get(each.component.value, 0)]
 
 
 @asynccontextmanager
@@ -69,14 +69,15 @@ async def refused(database: Database, statements: Iterable[str]) -> dict[str, st
 
 async def broken(cluster: Cluster, migrations: list[Migration]) -> dict[str, str]:
     """What the release before understood by its own schema, and does not by that of these migrations."""
-    async with database_at(cluster, of_release_before()) as before:
+    async with database_at(cluster, of_release_before(migrations)) as before:
         never = await refused(before, BEFORE["statements"])
     async with database_at(cluster, migrations) as after:
         return await refused(after, [each for each in BEFORE["statements"] if each not in never])
 
 
 async def test_the_release_before_still_works_on_the_schema_of_today(database_cluster: Cluster) -> None:
-    assert await broken(database_cluster, every_migration()) == {}
+    for migrations in of_services():
+        assert await broken(database_cluster, migrations) == {}
 
 
 async def test_a_migration_that_takes_away_what_the_release_before_uses_is_found(database_cluster: Cluster) -> None:
@@ -94,8 +95,10 @@ async def test_the_statements_of_a_tree_are_found_and_the_server_understands_the
     """Some of what is found only looks like SQL, and some SQL is put together elsewhere: both must stay little."""
     found = of_this_tree()
 
-    async with database_at(database_cluster, every_migration()) as database:
-        wrong = await refused(database, found.known)
+    wrong = dict.fromkeys(found.known, "")
+    for migrations in of_services():
+        async with database_at(database_cluster, migrations) as database:
+            wrong = await refused(database, wrong)
 
     assert len(found.known) > 400
     assert len(wrong) < 0.02 * len(found.known), "\n".join(f"{why}: {each[:200]}" for each, why in wrong.items())
@@ -136,8 +139,7 @@ def test_a_release_writes_down_what_it_asks_of_its_database_and_is_tagged(reposi
     written = json.loads((repository / "tests/store/release_before.json").read_text())
     assert written["release"] == "0.1.0"
     assert written["migrations"] == {
-        component.value: max(each.number for each in every_migration() if each.component is component)
-        for component in Component
+        component.value: max(each.number for each in known_migrations((component,))) for component in Component
     }
     assert set(written["statements"]) == of_this_tree().known
     assert git(repository, "status", "--porcelain") == ""

@@ -95,6 +95,11 @@ async def sample_ids(database: Database, customer: Principal) -> dict[str, Any]:
         "user": customer.user_id,
         "project": await database.fetchval(of, customer.user_id),
         "vm": await database.fetchval(f"SELECT id FROM vms WHERE project_id IN ({of}) LIMIT 1", customer.user_id),
+        # The receiver whose deliveries alert.deliveries lists.
+        "alert": await database.fetchval(
+            "INSERT INTO webhook_endpoints (url, least, enabled_at, sealed_secret, last_four)"
+            " VALUES ('https://receiver.example/', 'critical', now(), '', 'abcd') RETURNING id"
+        ),
     }
     tables = {"node": "nodes", "network": "networks", "pool": "pools", "location": "locations"}
     return mine | {
