@@ -36,6 +36,7 @@ _HELP = {
     "export": "Exports of databases.",
     "extension": "Extensions of PHP: install, enable, disable.",
     "file": "Files of sites.",
+    "htaccess": "What becomes of .htaccess files, which nginx does not read.",
     "image": "Images that machines are made from.",
     "impersonation": "Acting as a customer, for support.",
     "job": "Slow work: look, follow its log, cancel.",

@@ -37,6 +37,7 @@ from svc.panel import (
     domains,
     exports,
     files,
+    htaccess,
     jobs,
     members,
     php,
@@ -107,6 +108,7 @@ AREAS = (
     deployments,
     database_users,
     exports,
+    htaccess,
     wordpress,
 )
 

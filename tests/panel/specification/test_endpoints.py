@@ -30,7 +30,6 @@ TO_BE_BUILT = frozenset(
         "POST /imports/upload",
         "POST /imports/ssh",
         "POST /imports/{}/apply",
-        "GET /sites/{}/htaccess",
         "GET /sites/{}/migration/verify",
     }
 )

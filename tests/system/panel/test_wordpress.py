@@ -29,7 +29,7 @@ TITLE = "Ada & <the> Blog"
 ATTEMPTED = (
     *("/wp-config.php", "/wp-config-sample.php", "/xmlrpc.php", "/xmlrpc.php/x", "/wp-admin/install.php"),
     *("/readme.html", "/wp-content/debug.log", "/wp-content/uploads/x.php", "/wp-content/uploads/x.PHP/y"),
-    "/wp-config.php.bak",
+    *("/wp-config.php.bak", "/second/wp-config.php"),
 )
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -118,6 +118,8 @@ async def used(
     for name in ("uploads/x.php", "debug.log"):
         (public / "wp-content" / name).write_text("<?php echo 'run';")
     (public / "wp-config.php.bak").write_text("secret")
+    (public / "second").mkdir()
+    (public / "second" / "wp-config.php").write_text("<?php echo 'run';")
     configured = (public / "wp-config.php").stat()
 
     link = (await root.post(f"{path}/wordpress/login", json={})).json()

@@ -198,6 +198,18 @@ class UploadDiscard(FileRequest):
 
 
 @dataclass(frozen=True)
+class Find(FileRequest):
+    """The files called `name` at and below `path`, each with its first `most_bytes`. The answer's bytes are a JSON list
+    of paths and texts; `complete` says whether these are all, and whole."""
+
+    kind = "find"
+    mutates = False
+    path: str
+    name: str
+    most_bytes: int
+
+
+@dataclass(frozen=True)
 class PlaceRestored(FileRequest):
     """What the core has put into the temporary folder comes to `path`, in place of what is there, which is removed.
     Folders above it are made."""
@@ -218,7 +230,7 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
     for request in (
         ListFolder, Stat, Read, Write, MakeFolder, Rename, Delete, ChangeMode, Copy, Compress, Extract,
         UploadOpen, UploadWrite, UploadVerify, UploadPlace, UploadDiscard, PlaceRestored,
-        FreeSpace,
+        FreeSpace, Find,
     )
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, Final
 
-from svc_actors.host.confined import compress, extract, files, uploads
+from svc_actors.host.confined import compress, extract, files, find, uploads
 from svc_actors.host.confined.confine import Identity, confine, start_no_processes
 from svc_actors.host.confined.protocol import (
     LENGTHS,
@@ -29,6 +29,7 @@ from svc_actors.host.confined.protocol import (
     Failed,
     FileError,
     FileRequest,
+    Find,
     FreeSpace,
     ListFolder,
     MakeFolder,
@@ -161,6 +162,8 @@ def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
             return uploads.discard(tree, request), b""
         case PlaceRestored():
             return files.place_restored(tree, request), b""
+        case Find():
+            return find.find(tree, request)
         case FreeSpace():
             return files.free_space(tree), b""
     raise FileError(Failed.INVALID, "There is no such request.")

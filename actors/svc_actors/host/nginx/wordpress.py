@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Final
 
 _NOTHING: Final = (
-    # Also what editors and attempts to save it leave beside it: wp-config.php~, wp-config.php.bak.
-    r"~* ^/wp-config(?:-sample)?\.php",
+    # Also what editors and attempts to save it leave beside it: wp-config.php~, wp-config.php.bak. And of a second
+    # WordPress in a folder.
+    r"~* /wp-config(?:-sample)?\.php",
     # Passwords are tried by the hundred in one request of it.
-    r"~* ^/xmlrpc\.php(?:/|$)",
+    r"~* /xmlrpc\.php(?:/|$)",
     # What is uploaded is shown, and never run: a form that takes pictures and lets a program through is not one that
     # lets it be started.
     r"~* ^/wp-content/(?:uploads|upgrade|languages)/.*\.(?:php[0-9]?|phtml|phar|pht)(?:/|$)",

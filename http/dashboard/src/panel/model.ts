@@ -23,6 +23,7 @@ export type {
   FileList,
   FilePage,
   FileUpload,
+  HtaccessReport,
   FileWritten,
   JobLineModel as JobLine,
   JobModel as Job,

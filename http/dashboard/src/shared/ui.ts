@@ -46,7 +46,20 @@ const BUSY = new Set([
   "unknown",
   "differing",
 ]);
-const BAD = new Set(["failed", "offline", "lost", "critical", "suspended", "refused", "denied", "error", "exceeded", "suspend", "missing"]);
+const BAD = new Set([
+  "failed",
+  "offline",
+  "lost",
+  "critical",
+  "suspended",
+  "refused",
+  "denied",
+  "error",
+  "exceeded",
+  "suspend",
+  "missing",
+  "blocks",
+]);
 
 export function badge(status: string, why?: string | null): TemplateResult {
   const tone = GOOD.has(status) ? "good" : BUSY.has(status) ? "busy" : BAD.has(status) ? "bad" : "still";

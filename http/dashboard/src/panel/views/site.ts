@@ -20,6 +20,7 @@ import { siteDatabases } from "./site-databases";
 import { siteDiagnosis } from "./site-diagnosis";
 import { siteDns } from "./site-dns";
 import { siteDomains } from "./site-domains";
+import { siteHtaccess } from "./site-htaccess";
 import { siteLogs } from "./site-logs";
 import { sitePhp } from "./site-php";
 import { siteSchedules } from "./site-schedules";
@@ -64,6 +65,7 @@ export const SITE_TABS: SiteTab[] = [
   { path: "certificate", label: "Certificate", for: ["certificate.get"], open: siteCertificate },
   { path: "members", label: "Members", for: ["member.list"], open: siteMembers },
   { path: "diagnosis", label: "Diagnosis", for: ["site.diagnose"], open: siteDiagnosis },
+  { path: "htaccess", label: ".htaccess", of: ["php", "wordpress", "static"], for: ["htaccess.analyse"], open: siteHtaccess },
   { path: "logs", label: "Logs", for: ["site.log_sources"], open: (site, _, [source]) => siteLogs(site, source) },
 ];
 

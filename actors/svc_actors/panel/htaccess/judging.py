@@ -1,0 +1,302 @@
+"""What becomes of each directive of an .htaccess file where nginx serves the site.
+
+Invariant: what keeps visitors from something (a denial, a password, PHP that is not run) is never SAME or HARMLESS
+unless nginx is known to keep them from all of it. What is not known blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from svc_actors.panel.htaccess import rewriting
+from svc_actors.panel.htaccess.parsing import Directive
+from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, Verdict, blocks, harmless, same
+
+_TRANSPARENT: Final = {"ifmodule", "ifdefine", "ifversion"}
+_INDEX_OF_PHP: Final = ("index.php", "index.html", "index.htm")
+_INDEX_OF_FILES: Final = ("index.html", "index.htm")
+_SAFE_OPTIONS: Final = {
+    *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec", "none"),
+    *("followsymlinks", "+followsymlinks", "-followsymlinks"),
+    *("symlinksifownermatch", "+symlinksifownermatch", "-symlinksifownermatch"),
+}
+_CACHING: Final = {
+    "cache-control",
+    "expires",
+    "etag",
+    "last-modified",
+    "pragma",
+    "vary",
+    "age",
+    "connection",
+    "keep-alive",
+}
+_ADDED: Final = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "sameorigin",
+    "referrer-policy": "strict-origin-when-cross-origin",
+}
+_HARMLESS: Final = {
+    "expiresactive": "How long browsers keep files.",
+    "expiresbytype": "How long browsers keep files.",
+    "expiresdefault": "How long browsers keep files.",
+    "fileetag": "How browsers ask whether a file has changed.",
+    "addoutputfilterbytype": "nginx compresses by itself.",
+    "setoutputfilter": "nginx compresses by itself.",
+    "addoutputfilter": "nginx compresses by itself.",
+    "deflatecompressionlevel": "nginx compresses by itself.",
+    "browsermatch": "It is about browsers of twenty years ago.",
+    "browsermatchnocase": "It is about browsers of twenty years ago.",
+    "addcharset": "nginx says the character set of its own types.",
+    "adddefaultcharset": "Pages say their character set themselves.",
+    "addlanguage": "It is a header that says the language.",
+    "defaultlanguage": "It is a header that says the language.",
+    "serversignature": "nginx's own pages do not say where they are from.",
+    "indexignore": "Folders are not listed.",
+    "indexoptions": "Folders are not listed.",
+    "indexorderdefault": "Folders are not listed.",
+    "readmename": "Folders are not listed.",
+    "headername": "Folders are not listed.",
+    "rewriteengine": "Its rules are judged one by one.",
+    "rewritebase": "Its rules are judged one by one.",
+    "rewriteoptions": "Its rules are judged one by one.",
+}
+_DENIED_IN_WORDPRESS: Final = {"wp-config.php", "wp-config-sample.php", "xmlrpc.php"}
+"""Wherever they lie."""
+_DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
+"""The beginning of an expression that no name matches but with a dot first: `^\\.ht`, `^(\\.env)$`."""
+
+
+@dataclass(frozen=True)
+class Redirected:
+    """A redirect that the panel has of the site."""
+
+    path: str
+    target: str
+    status: int
+    below: bool
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`folder`: that of the file, relative to what visitors see; None where they see nothing of it. `php`: the site
+    runs PHP; `wordpress`: it is one."""
+
+    folder: PurePosixPath | None
+    php: bool
+    wordpress: bool
+    force_https: bool
+    redirects: tuple[Redirected, ...] = ()
+
+    @property
+    def at_top(self) -> bool:
+        return self.folder == PurePosixPath(".")
+
+
+@dataclass(frozen=True)
+class Judged:
+    directive: Directive
+    opinion: Opinion
+
+
+def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]:
+    if situation.folder is None:
+        nothing = same("Visitors see nothing of this folder.")
+        return [Judged(directive, nothing) for directive in directives]
+    rewrites = rewriting.opinions(directives, situation.php and situation.at_top, situation.force_https)
+    return [
+        Judged(each, rewrites[number] if number in rewrites else _opinion(each, directives, situation))
+        for number, each in enumerate(directives)
+    ]
+
+
+def _opinion(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+    if directive.broken is not None:
+        return blocks(f"Apache refuses a file with this line, and serves nothing beside it: {directive.broken}.")
+    judged = _JUDGES.get(directive.name)
+    if judged is not None:
+        return judged(directive, all_, situation)
+    reason = _HARMLESS.get(directive.name)
+    return UNKNOWN if reason is None else harmless(reason)
+
+
+def _options(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
+    wanted = {argument.lower() for argument in directive.arguments}
+    if wanted <= _SAFE_OPTIONS:
+        return same("nginx lists no folder, runs no program, and follows links to what the site owns.")
+    return blocks(f"nginx has nothing of the kind: {', '.join(sorted(wanted - _SAFE_OPTIONS))}.")
+
+
+def _index(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    ours = _INDEX_OF_PHP if situation.php else _INDEX_OF_FILES
+    wanted = [argument for argument in directive.arguments if argument in ours]
+    if len(wanted) == len(directive.arguments) > 0 and wanted == list(ours[: len(wanted)]):
+        return same(f"nginx looks for {', '.join(ours)}, in this order.")
+    return blocks(f"nginx looks for {', '.join(ours)}, in this order.")
+
+
+def _access(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+    """Require, Order, Allow, Deny and Satisfy: what beside each other in one section says who may come."""
+    beside = [each for each in all_ if each.sections == directive.sections]
+    words = [(each.name, tuple(argument.lower() for argument in each.arguments)) for each in beside]
+    opened = [word for word in words if word in (("require", ("all", "granted")), ("allow", ("from", "all")))]
+    rules = [word for word in words if word[0] in ("require", "allow", "deny", "satisfy", "authtype")]
+    order = next((arguments for name, arguments in words if name == "order"), ())
+    everybody = all(word in opened for word in rules) and (opened or order == ("deny,allow",))
+    if everybody and not _inside(
+        directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
+    ):
+        return same("Everybody may see it.")
+    if _denied_by_nginx(directive, situation):
+        return same("nginx serves none of these files.")
+    return blocks("nginx does not keep anybody from it: what is kept from visitors there would be open here.")
+
+
+def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
+    """All that the section around it is about."""
+    parts = situation.folder.parts if situation.folder is not None else ()
+    if any(part.startswith(".") and part != ".well-known" for part in parts):
+        return True
+    sections = [section for section in directive.sections if section.name not in _TRANSPARENT]
+    if len(sections) != 1:
+        return False
+    [section] = sections
+    if section.name == "files" and not section.argument.startswith("~"):
+        dotfile = section.argument.startswith(".") and len(section.argument) > 1
+        return dotfile or (situation.wordpress and section.argument in _DENIED_IN_WORDPRESS)
+    if section.name in ("filesmatch", "files"):
+        expression = section.argument.removeprefix("~").strip().strip("\"'")
+        return _DOTFILES.match(expression) is not None and _one_alternative(expression)
+    return False
+
+
+def _one_alternative(expression: str) -> bool:
+    """Whatever it matches begins as its beginning does: `|` is inside of parentheses behind it alone."""
+    depth = 0
+    for character in re.sub(r"\\.|\[[^\]]*\]", "", expression):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "|" and depth <= 0:
+            return False
+    return True
+
+
+def _inside(directive: Directive, *names: str) -> bool:
+    return any(section.name in names for section in directive.sections)
+
+
+def _authentication(*_: object) -> Opinion:
+    return blocks("nginx asks nobody for a password: what it protects there would be open here.")
+
+
+def _redirect(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    arguments = list(directive.arguments)
+    status = {"redirectpermanent": 301, "redirecttemp": 302}.get(directive.name)
+    if status is None and arguments and (arguments[0].isdecimal() or arguments[0].lower() in _STATUSES):
+        first = arguments.pop(0).lower()
+        status = _STATUSES.get(first) or int(first)
+    status = status or 302
+    if len(arguments) != 2:
+        return blocks("Add it to the site's redirects, if it is one.")
+    path, target = arguments
+    wanted = (path.rstrip("/"), target.rstrip("/"), status)
+    for each in situation.redirects:
+        if each.below and (each.path.rstrip("/"), each.target.rstrip("/"), each.status) == wanted:
+            return Opinion(Verdict.TRANSLATED, "The site has this redirect; what is below it goes to the same page.")
+    return blocks(f"Add a redirect of {path} and what is below it to {target}, with the status {status}.")
+
+
+_STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
+
+
+def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
+    arguments = [argument.lower() for argument in directive.arguments]
+    if arguments[:1] == ["always"]:
+        arguments = arguments[1:]
+    if len(arguments) < 2 or _inside(directive, "if", "elseif", "else"):
+        return blocks("nginx does not add, change or take away this header.")
+    action, name, *value = arguments
+    if name in _CACHING:
+        return harmless("How long browsers keep files.")
+    if action == "unset" and name in ("x-powered-by", "server", "etag"):
+        return harmless("What the header says does not change what visitors get.")
+    if action == "set" and value[:1] == [_ADDED.get(name)]:
+        return same("nginx adds this header.")
+    return blocks("nginx does not add, change or take away this header. The application can send it itself.")
+
+
+def _handler(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    arguments = [argument.lower() for argument in directive.arguments]
+    runs_php = bool(arguments) and "php" in arguments[0]
+    if directive.name == "addtype" and not runs_php:
+        return harmless("nginx knows the types of files by their names.")
+    endings = {argument.lstrip(".") for argument in arguments[1:]}
+    if runs_php and situation.php and directive.name in ("addhandler", "addtype") and endings == {"php"}:
+        return same("PHP runs files that end with .php, in the version that the site has here.")
+    return _no_php(situation) or blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
+
+
+def _no_php(situation: Situation) -> Opinion | None:
+    """In a folder of WordPress's uploads nothing is run, whatever the file says."""
+    parts = situation.folder.parts if situation.folder is not None else ()
+    if situation.wordpress and parts[:2] == ("wp-content", "uploads"):
+        return same("nginx runs nothing that was uploaded.")
+    return None
+
+
+def _php_setting(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    if [argument.lower() for argument in directive.arguments] in (["engine", "off"], ["engine", "0"]):
+        return _no_php(situation) or blocks("nginx runs what ends with .php, also here.")
+    return blocks("Make it a setting of the site's PHP, or put it into a file .user.ini.")
+
+
+def _error_document(*_: object) -> Opinion:
+    return harmless("The status is the same; visitors see a page of nginx's own.")
+
+
+def _environment(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    arguments = [argument.lower() for argument in directive.arguments]
+    if situation.php and arguments[:1] == ["authorization"] and arguments[-1].startswith("http_authorization="):
+        return same("PHP is told of the header Authorization.")
+    if directive.name == "setenv":
+        return blocks("PHP does not have this variable: nginx sets none.")
+    return blocks("What hangs on this variable is not done by nginx.")
+
+
+def _fallback(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    if situation.php and situation.at_top and directive.arguments in (("/index.php",), ("index.php",)):
+        return same("nginx asks index.php for what is no file.")
+    return blocks("nginx answers what is no file with 404, or by index.php at the top of the site.")
+
+
+def _path_info(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    if situation.php and [argument.lower() for argument in directive.arguments] == ["on"]:
+        return same("What follows the name of a PHP file is given to it.")
+    return blocks("What follows the name of a PHP file is given to it by nginx.")
+
+
+Judge = Callable[[Directive, Sequence[Directive], Situation], Opinion]
+
+_JUDGES: Final[dict[str, Judge]] = {
+    "options": _options,
+    "directoryindex": _index,
+    **dict.fromkeys(("require", "order", "allow", "deny", "satisfy"), _access),
+    **dict.fromkeys(
+        (
+            *("authtype", "authname", "authuserfile", "authgroupfile", "authbasicprovider", "authdigestdomain"),
+            *("authdbmuserfile", "authmerging", "authform", "authldapurl"),
+        ),
+        _authentication,
+    ),
+    **dict.fromkeys(("redirect", "redirectpermanent", "redirecttemp"), _redirect),
+    "header": _header,
+    **dict.fromkeys(("addhandler", "sethandler", "removehandler", "addtype", "removetype", "forcetype"), _handler),
+    **dict.fromkeys(("php_value", "php_flag", "php_admin_value", "php_admin_flag"), _php_setting),
+    "errordocument": _error_document,
+    **dict.fromkeys(("setenv", "setenvif", "setenvifnocase", "unsetenv", "passenv"), _environment),
+    "fallbackresource": _fallback,
+    "acceptpathinfo": _path_info,
+}

@@ -1,0 +1,195 @@
+"""Verdicts over directives as sites have them. What keeps visitors out is never taken for harmless."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc_actors.panel.htaccess import Situation, Verdict, judge, parse
+from svc_actors.panel.htaccess.judging import Redirected
+
+TOP = PurePosixPath(".")
+WORDPRESS = Situation(TOP, php=True, wordpress=True, force_https=False)
+PHP = Situation(TOP, php=True, wordpress=False, force_https=False)
+FILES = Situation(TOP, php=False, wordpress=False, force_https=False)
+
+BLOCK_OF_WORDPRESS = """\
+# BEGIN WordPress
+<IfModule mod_rewrite.c>
+RewriteEngine On
+RewriteRule .* - [E=HTTP_AUTHORIZATION:%{HTTP:Authorization}]
+RewriteBase /
+RewriteRule ^index\\.php$ - [L]
+RewriteCond %{REQUEST_FILENAME} !-f
+RewriteCond %{REQUEST_FILENAME} !-d
+RewriteRule . /index.php [L]
+</IfModule>
+# END WordPress
+"""
+TO_HTTPS = """\
+RewriteCond %{HTTPS} off
+RewriteRule ^(.*)$ https://%{HTTP_HOST}%{REQUEST_URI} [L,R=301]
+"""
+
+
+def verdicts(text: str, situation: Situation = PHP) -> list[str]:
+    return [judged.opinion.verdict.value for judged in judge(parse(text), situation)]
+
+
+def test_a_wordpress_as_it_is_installed_is_served_the_same() -> None:
+    assert set(verdicts(BLOCK_OF_WORDPRESS, WORDPRESS)) <= {"same", "harmless"}
+
+
+def test_a_front_controller_below_the_top_or_without_php_is_not() -> None:
+    below = Situation(PurePosixPath("blog"), php=True, wordpress=True, force_https=False)
+
+    assert "blocks" in verdicts(BLOCK_OF_WORDPRESS, below)
+    assert "blocks" in verdicts(BLOCK_OF_WORDPRESS, FILES)
+
+
+def test_https_is_the_same_where_the_site_forces_it() -> None:
+    forced = Situation(TOP, php=True, wordpress=False, force_https=True)
+
+    assert verdicts(TO_HTTPS, forced) == ["same", "same"]
+    assert verdicts(TO_HTTPS) == ["blocks", "blocks"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Require all denied",
+        "Deny from all",
+        "Order deny,allow\nDeny from all",
+        "Order allow,deny",
+        "Order deny,allow\nAllow from all\nDeny from 192.0.2.7",
+        "Require all granted\nRequire ip 192.0.2.0/24",
+        "Require not ip 192.0.2.7",
+        "Satisfy any\nAllow from all\nRequire valid-user",
+        "AuthType Basic\nAuthUserFile /home/x/.htpasswd\nRequire valid-user",
+        '<Files "secret.txt">\nRequire all denied\n</Files>',
+        '<FilesMatch "\\.(sql|log)$">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^\\.ht|^secret">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^\\.?secret">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^(\\.)?secret">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^(\\.env|secret)$">\nRequire all denied\n</FilesMatch>',
+        '<Files "readme.html">\nDeny from all\n</Files>',
+        "<Limit POST>\nRequire all granted\n</Limit>",
+        "<IfModule !mod_authz_core.c>\nDeny from all\n</IfModule>",
+        "RewriteRule ^private/ - [F]",
+        "RewriteRule ^old$ - [G,L]",
+        "RewriteRule ^x$ - [R=404]",
+        "php_flag engine off",
+        "RemoveHandler .php",
+        "SetHandler none",
+        "LimitRequestBody 10",
+    ],
+)
+def test_what_keeps_visitors_out_blocks(text: str) -> None:
+    for situation in (PHP, FILES, WORDPRESS):
+        assert "blocks" in verdicts(text, situation)
+
+
+@pytest.mark.parametrize(
+    ("text", "situation"),
+    [
+        ('<Files ".htaccess">\nOrder allow,deny\nDeny from all\n</Files>', PHP),
+        ('<FilesMatch "^\\.ht">\nRequire all denied\n</FilesMatch>', PHP),
+        ('<FilesMatch "^\\.(htaccess|git|env)">\nRequire all denied\n</FilesMatch>', FILES),
+        ('<Files ~ "^\\.">\nDeny from all\n</Files>', FILES),
+        ('<Files "wp-config.php">\nRequire all denied\n</Files>', WORDPRESS),
+        ("<Files xmlrpc.php>\nOrder Deny,Allow\nDeny from all\n</Files>", WORDPRESS),
+        ("Require all granted", PHP),
+        ("Order allow,deny\nAllow from all", PHP),
+        ("Options -Indexes +FollowSymLinks", FILES),
+        ("DirectoryIndex index.php index.html", PHP),
+        ("DirectoryIndex index.html", FILES),
+        ('Header set X-Content-Type-Options "nosniff"', PHP),
+        ("AddHandler application/x-httpd-ea-php82 .php .php", PHP),
+        ("FallbackResource /index.php", PHP),
+        ("Deny from all", Situation(PurePosixPath(".git"), php=True, wordpress=False, force_https=False)),
+        ("php_flag engine off", Situation(PurePosixPath("wp-content/uploads"), True, True, False)),
+        ("Deny from all", Situation(None, php=True, wordpress=False, force_https=False)),
+    ],
+)
+def test_what_nginx_does_by_itself_is_the_same(text: str, situation: Situation) -> None:
+    assert set(verdicts(text, situation)) == {"same"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Options +Indexes",
+        "Options ExecCGI",
+        "DirectoryIndex home.php",
+        "DirectoryIndex index.html index.php",
+        "AddHandler application/x-httpd-php .html",
+        "php_value memory_limit 512M",
+        "RewriteRule ^shop/(.*)$ shop.php?page=$1 [L,QSA]",
+        'Header set Content-Security-Policy "default-src https:"',
+        "NoSuchDirective on",
+        "SetEnv APP_ENV live",
+        "RewriteCond %{HTTPS} off",
+        "<IfModule mod_rewrite.c>",
+        "</IfModule>",
+        "<not a section",
+    ],
+)
+def test_what_would_be_served_otherwise_blocks(text: str) -> None:
+    assert set(verdicts(text)) == {"blocks"}
+
+
+def test_caching_and_compression_are_harmless() -> None:
+    text = "ExpiresActive on\nExpiresByType image/png A600\nAddOutputFilterByType DEFLATE text/html\n"
+    text += 'Header set Cache-Control "max-age=600"\nFileETag None\nErrorDocument 404 /missing.html\n'
+
+    assert set(verdicts(text)) == {"harmless"}
+
+
+def test_a_redirect_is_translated_once_the_site_has_it() -> None:
+    text = "Redirect 301 /old https://example.org/new/"
+    redirect = Redirected("/old", "https://example.org/new", 301, below=True)
+    has_it = Situation(TOP, True, False, False, (redirect,))
+    exact = Situation(TOP, True, False, False, (Redirected("/old", "https://example.org/new", 301, below=False),))
+
+    assert verdicts(text) == ["blocks"]
+    assert verdicts(text, has_it) == ["translated"]
+    assert verdicts(text, exact) == ["blocks"]
+
+
+def test_lines_are_told_as_they_are_numbered_also_behind_continued_ones() -> None:
+    found = parse('# comment\nOptions \\\n  -Indexes\n\nHeader set X "a b"\r\n')
+
+    assert [(one.line, one.name, one.arguments) for one in found] == [
+        (2, "options", ("-Indexes",)),
+        (5, "header", ("set", "X", "a b")),
+    ]
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [
+            *("Require all denied", "Deny from all", "AuthType Basic", "Require valid-user", "RewriteRule ^a - [F]"),
+            *("Require all granted", "Allow from all", "Order deny,allow", "Order allow,deny", "Satisfy any"),
+            *("RewriteEngine on", "RewriteCond %{REQUEST_FILENAME} !-f", "RewriteRule . /index.php [L]"),
+            *("<IfModule a>", "</IfModule>", "<Files x>", "</Files>", "<RequireAny>", "</RequireAny>"),
+            *("Options -Indexes", "ExpiresActive on", "\\", "# x", "<", '"', "Header", "Redirect", "php_flag"),
+        ]
+    )
+    | st.text(max_size=40),
+    max_size=12,
+)
+DENIALS = ("Require all denied", "Deny from all", "AuthType Basic", "Require valid-user", "RewriteRule ^a - [F]")
+
+
+@given(LINES)
+def test_whatever_else_is_in_a_file_a_denial_blocks_and_nothing_is_without_a_verdict(lines: list[str]) -> None:
+    directives = parse("\n".join(lines))
+    judged = judge(directives, PHP)
+
+    assert len(judged) == len(directives)
+    for one in judged:
+        if one.directive.text in DENIALS:
+            assert one.opinion.verdict is Verdict.BLOCKS
