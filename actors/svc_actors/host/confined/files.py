@@ -231,10 +231,15 @@ def rename(tree: Tree, request: Rename) -> dict[str, Any]:
 
 def delete(tree: Tree, request: Delete) -> dict[str, Any]:
     """All of it is out of the site before any of it is removed: nobody sees half a tree. One path that leads to nothing
-    ends it before anything is touched."""
+    ends it before anything is touched. On a disk without room for the temporary folder they go one by one from where
+    they are: that is what makes room."""
     gone: list[bytes] = []
     for path in request.paths:
         show(tree, Stat(path))
+    if not _has_temporary(tree):
+        for path in request.paths:
+            tree.remove_in_place(path)
+        return {"deleted": len(request.paths)}
     try:
         for path in request.paths:
             gone.append(tree.discard(path))
@@ -244,6 +249,16 @@ def delete(tree: Tree, request: Delete) -> dict[str, Any]:
                 with told("what was deleted"):
                     remove(temporary, name)
     return {"deleted": len(gone)}
+
+
+def _has_temporary(tree: Tree) -> bool:
+    try:
+        with tree.temporary():
+            return True
+    except FileError as error:
+        if error.code is not Failed.NO_SPACE:
+            raise
+        return False
 
 
 def change_mode(tree: Tree, request: ChangeMode) -> dict[str, Any]:
@@ -348,7 +363,10 @@ def _writable(folder: int, name: bytes) -> int | None:
 
 def sweep(tree: Tree, now: Callable[[], float] = time.time) -> None:
     """Remove from the temporary folder what nobody comes back for. One thing that cannot be removed, say one that
-    the site's own programs put there, is no reason to leave the rest."""
+    the site's own programs put there, is no reason to leave the rest; nor has a full disk, which has no room for the
+    folder, anything in it."""
+    if not _has_temporary(tree):
+        return
     with tree.temporary() as temporary:
         for name in os.listdir(temporary):
             with suppress(OSError):

@@ -152,6 +152,12 @@ class Tree:
                 kernel.rename(folder, name, temporary, gone, replace=False)
             return gone
 
+    def remove_in_place(self, path: str) -> None:
+        """It goes while others see it go."""
+        folder, name = self.open_parent(path)
+        with held(folder), told(path):
+            remove(folder, name)
+
     def _movable(self, folder: int, name: bytes, path: str) -> None:
         """A folder changes its parent only for somebody who may write into it."""
         with told(path):
