@@ -53,10 +53,15 @@ print([name for name in sys.modules if name.startswith(kept_out)])
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
+def _made(migrations: Path) -> set[str]:
+    written = "\n".join(path.read_text() for path in migrations.glob("*.sql"))
+    return set(re.findall(r"^CREATE TABLE (\w+)", written, re.MULTILINE))
+
+
 def test_the_kernels_sql_names_no_table_of_the_controller() -> None:
-    migrations = ROOT / "actors" / "svc_actors" / "store" / "migrations" / "controller"
-    made = "\n".join(path.read_text() for path in migrations.glob("*.sql"))
-    tables = set(re.findall(r"^CREATE TABLE (\w+)", made, re.MULTILINE))
+    migrations = ROOT / "actors" / "svc_actors" / "store" / "migrations"
+    # A table that each service has under the same name, such as that of its webhooks, is the kernel's to name.
+    tables = _made(migrations / "controller") - _made(migrations / "panel")
     kernel = [path for folder in ("identity", "registry") for path in (ROOT / "svc" / folder).rglob("*.py")]
 
     named = {
