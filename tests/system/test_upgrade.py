@@ -154,7 +154,8 @@ async def test_controller_and_agent_are_replaced_under_a_running_guest_and_no_or
             busy = await machine(stack, client, "busy", image["id"])
             process = qemu_of(stack, keeper["id"])
             [node] = (await client.call("GET", "/nodes"))["items"]
-            assert node["agent"] == {"version": "0.0.8", "protocol": BEFORE, "release": None, "upgrade": "by_hand"}
+            agent = {"version": "0.0.8", "protocol": BEFORE, "release": before.name, "upgrade": "available"}
+            assert node["agent"] == agent
 
             orders = Orders(stack, busy["id"])
             nursery.start_soon(orders.run)

@@ -28,6 +28,18 @@ class ConsoleReader:
     async def type(self, line: str) -> None:
         await self.stream.send_all(f"{line}\n".encode())
 
+    async def until_prompted(self) -> None:
+        """Until the guest that runs now asks who is there. The scrollback, which comes first, is of its earlier boots
+        too, with their prompts: so one is asked for."""
+        await self.quiet()
+        self.text = ""
+        with trio.fail_after(_PATIENCE):
+            while True:
+                await self.type("")
+                with trio.move_on_after(2):
+                    await self.until("login:")
+                    return
+
     async def log_in(self, account: str, password: str) -> None:
         """A prompt shows before the guest listens, and what is typed into that gap is lost, without an echo: so it is
         waited out, and where it was longer than that the name is typed again."""

@@ -51,7 +51,7 @@ def restoration(copy: BackupResult) -> VmRestore:
 
 async def in_guest(host: LibvirtHost, vm_id: UUID) -> ConsoleReader:
     console = ConsoleReader(await host.open_console(vm_id, ConsoleKind.SERIAL))
-    await console.until("login:")
+    await console.until_prompted()
     await console.log_in("alice", PASSWORD)
     return console
 

@@ -288,8 +288,10 @@ async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_i
     first = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
     second = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY, forget=(first.copy_id,))
 
-    assert await perform(VmCreate(machine=spec, image=image(demo_image)), first) == 0
+    # libvirt 9 never hears of an agent that comes up while a backup is under way.
+    assert await perform(VmCreate(machine=spec, image=image(demo_image))) == 0
     await until_agent_answers(name)
+    assert await perform(first) == 0
     assert await perform(second, kill_at=point) == KILLED
     assert await perform(second) == 0
 

@@ -53,7 +53,7 @@ async def restored(host: LibvirtHost, vm_id: UUID, snapshot_id: UUID) -> Operati
 
 async def in_guest(host: LibvirtHost, vm_id: UUID) -> ConsoleReader:
     console = ConsoleReader(await host.open_console(vm_id, ConsoleKind.SERIAL))
-    await console.until("login:")
+    await console.until_prompted()
     await console.log_in("alice", PASSWORD)
     return console
 

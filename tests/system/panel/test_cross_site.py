@@ -82,8 +82,9 @@ class World:
         """Whatever there is of the panel and of Bob; found by root."""
         data, home = self.panel.data, self.home(own)
         below = sorted(data.glob("*/*/*")) + sorted(data.glob("*/*")) + sorted(data.glob("*"))
-        # Its own settings, which are shown to PHP.
-        seen = (home, data / "php" / str(own["account"]))
+        # Its own settings, which are shown to PHP, and its application's own environment.
+        account = str(own["account"])
+        seen = (home, data / "php" / account, data / "run" / "apps" / f"{account}-1.variables")
         foreign = [path for path in below if path.is_file() and not any(map(path.is_relative_to, seen))]
         secrets = [self.home(site) / name for site in (self.bob, self.bob_app) for name in ("secret", "private/secret")]
         sockets = [path for path in data.rglob("*") if path.is_socket() and "shared" not in path.parts]
@@ -224,7 +225,9 @@ async def test_the_code_of_a_site_gets_at_nothing_of_another_nor_of_the_panel(wo
 
 def _is_own(path: str, account: str) -> bool:
     """Of what is seen of the data folder: the way to it, or what is meant to be seen."""
-    return path in ("php", "run", "sites") or path.startswith("run/shared") or path.split("/")[1] == account
+    if path in ("php", "run", "run/apps", "sites") or path.startswith("run/shared"):
+        return True
+    return path == f"run/apps/{account}-1.variables" or path.split("/")[1] == account
 
 
 @pytest.mark.parametrize("link", ["private/secret", "secret", "public/wp-config.php", "public", "."])
