@@ -39,6 +39,7 @@ from svc_nodeagent.protocol import DomainState, FailureCode
 
 _APPEAR_SECONDS: Final = 15.0
 _END_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.1
 log = structlog.get_logger(__name__)
 
 
@@ -115,17 +116,28 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
-    """End the backup job that the domain has, ours of now or of an agent that died."""
+    """End the backup job that the domain has, ours of now or of an agent that died. libvirt only begins to end it, so
+    it is waited for: until then QEMU holds what the guest overwrites, and no other job begins."""
 
-    def end(domain: Any) -> None:
-        if domain.isActive() and domain.jobStats().get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
+    def end(domain: Any) -> bool:
+        is_there = _backs_up(domain)
+        if is_there:
             domain.abortJob()
+        return is_there
 
     try:
-        await guests.on_domain(vm_id, "virDomainAbortJob", end)
+        is_there = await guests.on_domain(vm_id, "virDomainAbortJob", end)
+        with trio.move_on_after(_END_SECONDS):
+            while is_there:
+                await trio.sleep(_LOOK_SECONDS)
+                is_there = await guests.on_domain(vm_id, "virDomainGetJobStats", _backs_up)
     except LibvirtError as error:
         if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise
+
+
+def _backs_up(domain: Any) -> bool:
+    return bool(domain.isActive() and domain.jobStats().get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP)
 
 
 def _begin(domain: Any, xml: str) -> None:
