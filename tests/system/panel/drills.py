@@ -180,8 +180,10 @@ class DrilledPanel:
         return found.stem
 
     async def cut_power(self) -> None:
-        """Every process ends at once, and what a boot does not bring back is gone: control groups, and the boot that
-        the known process numbers are of."""
+        """Every process ends at once, and what a boot does not bring back is gone: control groups, the boot that the
+        known process numbers are of, and these numbers. PID 1 may reap orphans seconds later, and until then knotd and
+        PostgreSQL take the number in a PID file of theirs for one of a program that runs, and do not start."""
+        killed: set[int] = set()
         for program in (self.panel.core, self.panel.web):
             assert program.process is not None
             os.kill(program.process.pid, signal.SIGKILL)
@@ -190,9 +192,12 @@ class DrilledPanel:
                 for pid in pids:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+                killed.update(pids)
                 await trio.sleep(0.01)
-        for program in (self.panel.core, self.panel.web):
-            await program.kill()
+            for program in (self.panel.core, self.panel.web):
+                await program.kill()
+            while any(os.path.exists(f"/proc/{pid}") for pid in killed):
+                await trio.sleep(0.01)
         for recorded in (self.panel.data / "run" / "keeper").glob("*.json"):
             state = json.loads(recorded.read_text())
             for group in state["groups"]:
