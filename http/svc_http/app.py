@@ -23,7 +23,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from svc.registry.idempotency import KEY_FIELD
 from svc.registry.openapi import document
-from svc.registry.operation import Context, Effects, Presentation, ServicesT
+from svc.registry.operation import Context, Effects, Operation, Presentation, ServicesT
 from svc.registry.parameters import Parameters
 from svc.registry.principal import Access, Principal
 from svc.registry.registry import Entry, Registry
@@ -139,7 +139,7 @@ class Api(Generic[ServicesT]):
             await self._answer_besides(exchange, path, method)
             return
         entry = found.entries.get("GET" if method == "HEAD" else method)
-        if entry is None or (method == "HEAD" and entry.operation.presentation is Presentation.EVENT_STREAM):
+        if entry is None or (method == "HEAD" and not _has_a_head(entry.operation)):
             await exchange.respond(*wrong_method(found.allowed, self.failures))
             return
         exchange.operation = entry.operation.name
@@ -213,6 +213,12 @@ class Api(Generic[ServicesT]):
         if effects.know_browser is not None:
             cookies.append(f"{self._cookie}{_BROWSER}={effects.know_browser}; Max-Age={_BROWSER_SECONDS}")
         return [(b"set-cookie", f"{cookie}; {_COOKIE_FLAGS}".encode()) for cookie in cookies]
+
+
+def _has_a_head(operation: Operation[Any, Any, Any]) -> bool:
+    """A stream has no end to be left out, and a link that is used up by being followed is not for a program that only
+    looks where it leads."""
+    return operation.presentation is not Presentation.EVENT_STREAM and not operation.mutates
 
 
 def _presented(entry: Entry[Any], result: Any, effects: Effects) -> Reply:

@@ -104,7 +104,8 @@ class Operations(Generic[ServicesT]):
                     ),
                     access=access,
                     scope=scope,
-                    mutates=route.method is not Method.GET,
+                    # A link that redirects is used up by being followed.
+                    mutates=route.method is not Method.GET or presentation is Presentation.REDIRECT,
                     secret=secret,
                     in_support_session=in_support_session,
                     presentation=presentation,

@@ -211,7 +211,9 @@ async def _record_refusal(
 ) -> None:
     """The refusal itself is the caller's answer: a database that cannot take the row is logged, and hides nothing."""
     outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
-    named = next(iter(parameters.path.values()), None)
+    # The path of a link that redirects is its secret, and still works where it was refused for who followed it.
+    in_path = {} if operation.presentation is Presentation.REDIRECT else parameters.path
+    named = next(iter(in_path.values()), None)
     target = Target(
         operation.target_kind, named[:_MAX_TARGET].replace("\0", "") if named is not None else None, name=None
     )
