@@ -19,13 +19,12 @@ from svc.registry.principal import Role
 from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_catalogue
 from svc_actors.controller.images.checksums import ChecksumFormat, NoDigest, find_digest
 from svc_actors.controller.images.files import ImageFiles, ImageSources
-from svc_actors.controller.images.images import ImageWork, order_refresh
+from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent import outbound
 from svc_nodeagent.protocol import ControllerSource, ImagePull
-from tests.support.callers import ADMINISTRATOR
 from tests.support.machine_api import Api, person
 from tests.support.machine_service import DIGEST, FakeGateway, make_fleet, open_service
 
@@ -134,10 +133,8 @@ async def refreshed(
         ImageWork(database, sources, catalogue=catalogue, open_client=open_client).install(tasks)
 
     async with open_service(database, FakeGateway(), prepare=prepare) as service:
-        async with database.transaction() as tx:
-            task = await order_refresh(tx, ADMINISTRATOR)
-        service.tasks.begin(task)
-        yield await service.ended(task)
+        administrator = Api(service, await person(database, Role.ADMINISTRATOR))
+        yield await service.ended((await administrator("image.refresh")).id)
 
 
 async def test_a_refresh_takes_what_it_can_read_and_keeps_what_it_cannot(database: Database) -> None:
