@@ -50,6 +50,7 @@ class Demo:
         self.profile_name = "demo" if data == DEFAULT_DATA else f"demo-{data.name}"
         self.controller_data, self.node_data = data / "controller", data / "node"
         serve = [str(BIN / "svc"), "serve", "controller", "--public-host", "127.0.0.1"]
+        serve += ["--rescue-system", str(DEMO_IMAGE.with_name("rescue.tar"))]
         node = [str(BIN / "svc-nodeagent"), "run"]
         if port != DEFAULT_PORT:
             for name, number in zip(("api", "gateway", "operations"), self.ports, strict=True):

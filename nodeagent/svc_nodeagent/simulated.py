@@ -77,6 +77,8 @@ from svc_nodeagent.protocol import (
     VmNetRelease,
     VmReboot,
     VmReinstall,
+    VmRescue,
+    VmRescueEnd,
     VmReset,
     VmResize,
     VmRestore,
@@ -95,6 +97,7 @@ from svc_nodeagent.protocol import (
 )
 from svc_nodeagent.simulated_console import open_console
 from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
+from svc_nodeagent.simulated_rescue import in_rescue
 from svc_nodeagent.simulated_snapshots import snapshot
 
 _CHANGES: Final = 10_000
@@ -128,6 +131,7 @@ class SimulatedMachine(Wire):
     image_digest: str = ""
     cpu_mode: CpuMode = CpuMode.DEFAULT
     snapshots: tuple[UUID, ...] = ()
+    rescue: bool = False
 
 
 class _State(Wire):
@@ -348,6 +352,10 @@ class SimulatedHost:
                 change, result = snapshot(self._machine(operation.vm_id), operation)
                 self._change(operation.vm_id, change)
                 return result
+            case VmRescue() | VmRescueEnd():
+                self._change(operation.vm_id, {"rescue": in_rescue(operation)})
+                self.networks.apply(operation.vm_id, operation.network)
+                return self._moved(operation.vm_id, DomainState.RUNNING, "started")
             case VmBackupsForget() | VmBackupsRemove():
                 return Done()
             case VmMigrate():
@@ -526,6 +534,7 @@ class SimulatedHost:
                     cause=each.cause,
                     vcpus=each.vcpus,
                     memory_mib=each.memory_mib,
+                    rescue=each.rescue,
                 )
                 for each in self.machines.values()
                 if each.defined

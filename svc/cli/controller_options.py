@@ -54,6 +54,13 @@ _OPTIONS = (
     click.option("--operations-port", default=8445, show_default=True, help="Loopback: /metrics and /healthz."),
     click.option("--heartbeat", default=5.0, show_default=True, help="Seconds between the heartbeats of nodes."),
     click.option(
+        "--rescue-system",
+        type=click.Path(path_type=Path, resolve_path=True),
+        default=Path("/usr/share/svc-controller/rescue.tar"),
+        show_default=True,
+        help="What machines in rescue boot, by tools/images/build-rescue (docs/rescue.md).",
+    ),
+    click.option(
         "--otlp-endpoint",
         envvar=["SVC_CONTROLLER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
         help="A collector of traces, by OTLP over HTTP: http://127.0.0.1:4318 (docs/monitoring.md).",
@@ -92,6 +99,7 @@ def _config(
     gateway_port: int,
     operations_port: int,
     heartbeat: float,
+    rescue_system: Path,
     otlp_endpoint: str | None,
     trace_ratio: float,
 ) -> ControllerConfig:
@@ -125,6 +133,7 @@ def _config(
         gateway_port=gateway_port,
         operations_port=operations_port,
         heartbeat_seconds=heartbeat,
+        rescue_system=rescue_system,
         otlp_endpoint=otlp_endpoint or None,
         trace_ratio=trace_ratio,
         certificate=(certificate, certificate_key) if certificate and certificate_key else None,

@@ -25,6 +25,7 @@ from svc_actors.controller.backups import watch as backup_watch
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.files import ImageFiles, ImageSources
+from svc_actors.controller.images.rescue_system import keep_rescue_system
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
@@ -88,6 +89,8 @@ async def open_services(
             alert=loop_alerts.notice,
         )
         files = ImageFiles(config.data_dir)
+        if config.rescue_system is not None:
+            await keep_rescue_system(database, files, config.rescue_system)
         agent = await trio.to_thread.run_sync(agent_release, config.data_dir)
         gateway = Gateway(
             authority,

@@ -38,6 +38,9 @@ class ControllerConfig:
 
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
 
+    rescue_system: Path | None = None
+    """The file of the rescue system that machines boot; what is not there is no rescue system."""
+
     otlp_endpoint: str | None = None
     """Of a collector of traces, by OTLP over HTTP: http://collector:4318. Without it nothing is traced."""
     trace_ratio: float = 1.0

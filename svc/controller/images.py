@@ -18,7 +18,7 @@ from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.controller.images.files import ImageFiles, ImageFormat
+from svc_actors.controller.images.files import ImageFiles, ImageFormat, ImageKind
 from svc_actors.controller.images.images import (
     CustomImage,
     add_custom,
@@ -67,12 +67,14 @@ class Algorithm(StrEnum):
 
 
 class Image(Model):
-    """`url` and `checksum_url` may hold credentials, and are for administrators. `digest` is None until a refresh or an
+    """`kind`: what its file is for, a `disk` that machines are made from, or the `rescue` system that they boot.
+    `url` and `checksum_url` may hold credentials, and are for administrators. `digest` is None until a refresh or an
     upload has said it; until then no machine is made from the image."""
 
     id: UUID
     slug: str
     name: str
+    kind: ImageKind
     os_family: OsFamily
     distribution: str
     release: str
@@ -100,10 +102,12 @@ class Image(Model):
 
 
 class ImageCreateRequest(Request):
-    """A custom image. With `source` url give `url` and its `digest`; with file, send the file afterwards."""
+    """A custom image. One of kind `rescue` is what tools/images/build-rescue makes, of format raw. With `source` url
+    give `url` and its `digest`; with file, send the file afterwards."""
 
     slug: Slug
     name: Name
+    kind: ImageKind = ImageKind.DISK
     os_family: OsFamily = OsFamily.LINUX
     distribution: Word
     release: Word
@@ -126,6 +130,8 @@ class ImageCreateRequest(Request):
         if self.source is ImageSource.FILE and (self.url is not None or self.digest is not None):
             field = "digest" if self.url is None else "url"
             raise _wrong(field, "must be left out with source file: the file is sent afterwards")
+        if self.kind is not ImageKind.DISK and self.format is not ImageFormat.RAW:
+            raise _wrong("format", f"must be raw with kind {self.kind.value}")
         if self.digest is not None and len(self.digest) != {"sha256": 64, "sha512": 128}[self.digest_algorithm]:
             raise _wrong("digest", f"must be a {self.digest_algorithm.value} in hex")
         return self
@@ -155,12 +161,14 @@ class ImagePullRequest(Request):
     Route.get("/images"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    columns=("slug", "name", "release", "source", "size=size_bytes", "enabled", "refreshed=refreshed_at"),
+    columns=("slug", "name", "kind", "release", "source", "size=size_bytes", "enabled", "refreshed=refreshed_at"),
 )
 async def list_images(context: Context[Controller], request: Empty) -> list[Image]:
     everything = context.principal.role is Role.ADMINISTRATOR
     rows = await context.services.database.fetch(
-        "SELECT * FROM images WHERE enabled OR $1 ORDER BY custom, distribution, release DESC, slug", everything
+        """SELECT * FROM images WHERE enabled AND kind <> 'rescue' OR $1
+           ORDER BY kind, custom, distribution, release DESC, slug""",
+        everything,
     )
     return [Image.of(row, context.principal) for row in rows]
 
@@ -191,6 +199,7 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
                 digest=request.digest,
                 min_disk_gib=request.min_disk_gib,
                 min_memory_mib=request.min_memory_mib,
+                kind=request.kind.value,
             ),
         )
     return Image.of(row, context.principal)

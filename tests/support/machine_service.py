@@ -51,6 +51,8 @@ from svc_nodeagent.protocol import (
     VmMigrate,
     VmReboot,
     VmReinstall,
+    VmRescue,
+    VmRescueEnd,
     VmReset,
     VmResize,
     VmSend,
@@ -201,6 +203,9 @@ class FakeGateway:
                     str(address.interface.ip) for nic in machine.network.nics for address in nic.addresses
                 )
                 return DomainResult(vm_id=machine.vm_id, state=state)
+            case VmRescue(vm_id=vm_id) | VmRescueEnd(vm_id=vm_id):
+                self.domains[vm_id] = DomainState.RUNNING
+                return DomainResult(vm_id=vm_id, state=DomainState.RUNNING)
             case VmStart(vm_id=vm_id) | VmReboot(vm_id=vm_id) | VmReset(vm_id=vm_id) | VmReinstall(vm_id=vm_id):
                 self.domains[vm_id] = DomainState.RUNNING
                 return DomainResult(vm_id=vm_id, state=DomainState.RUNNING)

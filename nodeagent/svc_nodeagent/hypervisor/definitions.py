@@ -14,7 +14,7 @@ import trio
 
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.faults import fault_point
-from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor import disks, rescued
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
 from svc_nodeagent.hypervisor.domains import domain_xml
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, read_record
@@ -92,7 +92,8 @@ class Definitions:
         verdict = await self._acceleration.verdict()
         base = self._images.base_of(record.base)
         await in_thread(disks.require, record, base, self._folders)
-        xml = domain_xml(record, base, self._folders, self._naming, verdict.accelerator)
+        boot = await in_thread(rescued.boot_of, self._folders, record.vm_id)
+        xml = domain_xml(record, base, self._folders, self._naming, verdict.accelerator, boot)
         await self._guests.define(xml)
 
     async def define_again(self, record: MachineRecord) -> None:
@@ -103,6 +104,7 @@ class Definitions:
     async def write_seed(self, record: MachineRecord) -> None:
         secret = await in_thread(_read_secret, self._folders.machine(record.vm_id) / SECRET)
         await write_seed(record, secret, self._folders.seed(record.vm_id), qemu_user().owner)
+        await rescued.write_seed(record, self._folders, qemu_user().owner)
 
     def _write(self, record: MachineRecord, password_hash: str | None) -> None:
         folder = self._folders.machine(record.vm_id)

@@ -33,10 +33,25 @@ class BaseImage:
     format: str
 
 
+@dataclass(frozen=True)
+class DirectBoot:
+    """What is booted from memory instead of the machine's own disk, and the disk that it reads instead of the seed."""
+
+    kernel: Path
+    initrd: Path
+    command_line: str
+    seed: Path
+
+
 def domain_xml(
-    record: MachineRecord, base: BaseImage, folders: Folders, naming: Naming, accelerator: Accelerator
+    record: MachineRecord,
+    base: BaseImage,
+    folders: Folders,
+    naming: Naming,
+    accelerator: Accelerator,
+    boot: DirectBoot | None = None,
 ) -> str:
-    """The definition that `record` asks for. The domain's UUID is the machine's id."""
+    """The definition that `record` asks for. The domain's UUID is the machine's id. `boot`: of a machine in rescue."""
     kvm = accelerator is Accelerator.KVM
     domain = ElementTree.Element("domain", type="kvm" if kvm else "qemu")
     _text(domain, "name", naming.domain(record.vm_id))
@@ -49,6 +64,10 @@ def domain_xml(
 
     system = ElementTree.SubElement(domain, "os")
     _text(system, "type", "hvm", arch="x86_64", machine="q35")
+    if boot is not None:
+        _text(system, "kernel", str(boot.kernel))
+        _text(system, "initrd", str(boot.initrd))
+        _text(system, "cmdline", boot.command_line)
     ElementTree.SubElement(system, "boot", dev="hd")
     features = ElementTree.SubElement(domain, "features")
     for feature in ("acpi", "apic"):
@@ -66,7 +85,8 @@ def domain_xml(
         backing = base if disk.index == 0 else None
         _disk(devices, disk_target(disk.index), folders.disk(record.vm_id, disk.index), "qcow2", backing=backing)
     # A read-only virtio disk, not a CD drive: every guest that finds its root finds this too.
-    _disk(devices, disk_target(len(_DISK_LETTERS) - 1), folders.seed(record.vm_id), "raw", readonly=True)
+    seed = folders.seed(record.vm_id) if boot is None else boot.seed
+    _disk(devices, disk_target(len(_DISK_LETTERS) - 1), seed, "raw", readonly=True)
     for nic in record.network.nics:
         _interface(devices, naming.tap(nic.nic_id), nic.mac, nic.mtu)
     _consoles(devices, folders.serial_log(record.vm_id))

@@ -2,7 +2,8 @@
 
     images/            verified image files named by their digest, and an index file for each image id
     machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, and until the first boot is done
-                       first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2 and reinstall.json
+                       first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2 and reinstall.json; in
+                       rescue also rescue.json (0600) and rescue.iso
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
     metrics/<vm_id>    hourly samples
@@ -38,6 +39,8 @@ SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
 DECISION = "reinstall.json"
 """What a machine is to be whose reinstallation was decided and is not complete (`reinstallation`)."""
+RESCUE = "rescue.json"
+"""What a machine boots that is in rescue (`rescued`)."""
 ABANDONED = "abandoned"
 """Marks the folder of a machine whose creation has failed: what is left of it is to be removed."""
 
@@ -142,6 +145,12 @@ class Folders:
     def seed(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / SEED
 
+    def rescue_seed(self, vm_id: UUID) -> Path:
+        return self.machine(vm_id) / "rescue.iso"
+
+    def in_rescue(self, vm_id: UUID) -> bool:
+        return (self.machine(vm_id) / RESCUE).exists()
+
     def serial_log(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / "serial.log"
 
@@ -172,7 +181,7 @@ class Folders:
         return found
 
     def bases_in_use(self) -> dict[str, int]:
-        """How many machines and retained disks stand on each image file."""
+        """How many machines and retained disks stand on each image file, or boot it in rescue."""
         counts: dict[str, int] = {}
         for path in (*self.machines.glob(f"*/{RECORD}"), *self.retained.glob(f"*/{RECORD}")):
             base = read_record(path).base
@@ -180,6 +189,9 @@ class Folders:
         for path in self.machines.glob(f"*/{DECISION}"):
             base = json.loads(path.read_bytes())["record"]["base"]
             counts[base] = counts.get(base, 0) + 1
+        for path in self.machines.glob(f"*/{RESCUE}"):
+            system = json.loads(path.read_bytes())["system"]
+            counts[system] = counts.get(system, 0) + 1
         return counts
 
 

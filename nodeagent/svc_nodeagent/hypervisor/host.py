@@ -54,6 +54,7 @@ from svc_nodeagent.hypervisor.paused import keep_resuming
 from svc_nodeagent.hypervisor.preflight import network_features, preflight
 from svc_nodeagent.hypervisor.programs import host_is_stopping
 from svc_nodeagent.hypervisor.remaking import Remaking
+from svc_nodeagent.hypervisor.rescue import Rescues
 from svc_nodeagent.hypervisor.snapshots import Snapshots
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.hypervisor.turns import Turns
@@ -93,6 +94,8 @@ from svc_nodeagent.protocol import (
     VmMetrics,
     VmMigrate,
     VmReinstall,
+    VmRescue,
+    VmRescueEnd,
     VmResize,
     VmRestore,
     VmSend,
@@ -163,6 +166,9 @@ class LibvirtHost:
             acceleration=self._acceleration,
             definitions=definitions,
             turns=turns,
+        )
+        self._rescues = Rescues(
+            guests=self._guests, folders=folders, images=self._images, definitions=definitions, turns=turns
         )
         self._backups = MachineBackups(self._guests, folders, self._images, turns.steps)
         self._snapshots = Snapshots(self._guests, folders, turns.steps)
@@ -292,6 +298,8 @@ class LibvirtHost:
                 return result
             case VmResize() | VmCpuSet() | VmReinstall():
                 return await self._remaking.perform(operation, report)
+            case VmRescue() | VmRescueEnd():
+                return await self._rescues.perform(operation, report)
             case VmWindowsReport():
                 return await self._windows.report(operation.vm_id)
             case VmWindowsPassword():
@@ -343,7 +351,7 @@ class LibvirtHost:
         return InventoryResult(
             facts=await self.facts(),
             capacity=await self.capacity(),
-            domains=await inventory.domains(self._connection, self._naming),
+            domains=await inventory.domains(self._connection, self._naming, self._folders),
             images=await self._images.cached(),
             retained_disks=await in_thread(inventory.retained_disks, self._folders),
         )
@@ -476,7 +484,7 @@ class LibvirtHost:
         cannot be done for one machine keeps it from no other."""
         observed = {
             domain.vm_id: (domain.state, domain.cause)
-            for domain in await inventory.domains(self._connection, self._naming)
+            for domain in await inventory.domains(self._connection, self._naming, self._folders)
             if domain.vm_id is not None
         }
         for vm_id in self._states.keys() | observed.keys():

@@ -2,6 +2,7 @@
 
     images/<algorithm>-<digest>.<format>            the file, mode 0444
     images/<algorithm>-<digest>.<format>.partial    a download under way or interrupted
+    images/<algorithm>-<digest>.<format>.boot/      what a rescue system's file holds, unpacked
     images/<image_id>.json                          which file an image id means, and what was seen when it was verified
 
 Invariants:
@@ -21,6 +22,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -44,6 +46,8 @@ from svc_nodeagent.hypervisor.qcow2 import unfit_header
 from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, ImageFormat, ImageSpec
 
 CHUNK_BYTES = 1024 * 1024
+UNPACKED_SUFFIX = ".boot"
+"""Of the folder of what a rescue system's file holds (`rescued`)."""
 _TOLD_EVERY_SECONDS = 3.0
 """Between two lines of progress: each is a row of the task's log, and a line on the screen of who waits for it."""
 SILENCE_TIMEOUT_SECONDS = 60.0
@@ -144,6 +148,7 @@ class ImageCache:
                     )
                 path = self._folders.images / index.file
                 await in_thread(path.unlink, missing_ok=True)
+                await in_thread(shutil.rmtree, path.with_name(path.name + UNPACKED_SUFFIX), ignore_errors=True)
                 await in_thread(path.with_name(path.name + PARTIAL_SUFFIX).unlink, missing_ok=True)
             await in_thread(self._index_path(image_id).unlink, missing_ok=True)
 

@@ -83,11 +83,11 @@ async def host_addresses(naming: Naming) -> tuple[str, ...]:
     )
 
 
-async def domains(connection: Connection, naming: Naming) -> tuple[ObservedDomain, ...]:
+async def domains(connection: Connection, naming: Naming, folders: Folders) -> tuple[ObservedDomain, ...]:
     """Every domain of the host, ours and others'."""
 
     def observe(connected: Libvirt) -> tuple[ObservedDomain, ...]:
-        found = (_observed(domain, naming) for domain in connected.listAllDomains())
+        found = (_observed(domain, naming, folders) for domain in connected.listAllDomains())
         return tuple(sorted((domain for domain in found if domain is not None), key=lambda domain: domain.name))
 
     return await connection.call(observe, name="virConnectListAllDomains")
@@ -97,7 +97,7 @@ def retained_disks(folders: Folders) -> tuple[str, ...]:
     return tuple(f"retained/{path.parent.name}/{path.name}" for path in sorted(folders.retained.glob("*/disk-*.qcow2")))
 
 
-def _observed(domain: Any, naming: Naming) -> ObservedDomain | None:
+def _observed(domain: Any, naming: Naming, folders: Folders) -> ObservedDomain | None:
     """None for a domain that went away since it was listed."""
     uuid, name = UUID(domain.UUIDString()), domain.name()
     try:
@@ -107,14 +107,16 @@ def _observed(domain: Any, naming: Naming) -> ObservedDomain | None:
         if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             raise
         return None
+    vm_id = naming.machine(uuid, name)
     return ObservedDomain(
         uuid=uuid,
         name=name,
-        vm_id=naming.machine(uuid, name),
+        vm_id=vm_id,
         state=domain_state(state, reason),
         cause=domain_cause(state, reason),
         vcpus=info[3],
         memory_mib=info[1] // 1024,
+        rescue=vm_id is not None and folders.in_rescue(vm_id),
     )
 
 

@@ -251,7 +251,7 @@ class Machines:
 
     async def forget_first_boot(self, vm_id: UUID) -> None:
         """The guest has booted: its password's hash leaves the seed. The running guest keeps the file it has open."""
-        if not await self._definitions.exists(vm_id):
+        if not await self._definitions.exists(vm_id) or await in_thread(self._folders.in_rescue, vm_id):
             return
         booted = (await self._definitions.record(vm_id)).seed.instance_id
         async with self._turns.steps(vm_id):

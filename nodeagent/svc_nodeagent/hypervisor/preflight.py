@@ -1,7 +1,7 @@
 """Is this host ready to run guests: a check for each question, answered by trying, and telling what to do.
 
 Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage,
-backups. (Clock and certificate are the agent's own to judge.)
+backups, rescue. (Clock and certificate are the agent's own to judge.)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from svc_nodeagent.hypervisor.network.plan import Uplink
 from svc_nodeagent.hypervisor.network.rates import rates_lack
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import try_program
+from svc_nodeagent.hypervisor.rescued import rescue_systems
 from svc_nodeagent.protocol import CheckStatus, PreflightCheck
 
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "bridge", "tc", "nft")
@@ -153,6 +154,7 @@ async def preflight(
         "disk": lambda: _disk(folders),
         "storage": lambda: _storage(folders),
         "backups": lambda: _backups(folders),
+        "rescue": lambda: _rescue(folders),
     }
     results = []
     for name, check in checks.items():
@@ -293,6 +295,13 @@ async def _backups(folders: Folders) -> PreflightCheck:
             f"Machines are backed up once a target is mounted, as docs/machine-backups.md says: {folders.backups}.",
         )
     return _passed("backups", f"Machines are backed up to {folders.backups}.")
+
+
+async def _rescue(folders: Folders) -> PreflightCheck:
+    """The first rescue fetches the system, as a machine's image is."""
+    if await in_thread(rescue_systems, folders):
+        return _passed("rescue", "The rescue system is here.")
+    return _passed("rescue", "No rescue system is here yet; the first rescue fetches it from the controller.")
 
 
 def _passed(name: str, message: str) -> PreflightCheck:

@@ -34,13 +34,18 @@ _CONTENT = "content"
 
 async def write_seed(record: MachineRecord, password_hash: str | None, path: Path, owner: tuple[int, int]) -> None:
     """Render the seed to `path`, readable by QEMU's user and nobody else."""
+    await write_iso(render(record, password_hash), "cidata", path, owner)
+
+
+async def write_iso(files: dict[str, str], label: str, path: Path, owner: tuple[int, int]) -> None:
+    """These files on a disk of this label, readable by QEMU's user and nobody else."""
     with _workshop(path.with_name(WORKSHOP)) as folder:
         content_folder, temporary = folder / _CONTENT, folder / path.name
         content_folder.mkdir()
-        for name, content in render(record, password_hash).items():
+        for name, content in files.items():
             await in_thread((content_folder / name).write_bytes, content.encode())
         await run_program(
-            "genisoimage", "-quiet", "-output", temporary, "-volid", "cidata", "-joliet", "-rock", content_folder
+            "genisoimage", "-quiet", "-output", temporary, "-volid", label, "-joliet", "-rock", content_folder
         )
         await in_thread(_put, temporary, path, owner)
 

@@ -20,7 +20,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import operations, snapshots
+from svc_nodeagent.protocol import operations, rescue, snapshots
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
@@ -50,6 +50,7 @@ from svc_nodeagent.protocol.machines import (
     CopiedDisk,
     DiskSpec,
     ImageFormat,
+    ImageKind,
     ImageSpec,
     MachineSpec,
     SeedSpec,
@@ -73,6 +74,7 @@ from svc_nodeagent.protocol.networks import (
     TransportProtocol,
 )
 from svc_nodeagent.protocol.operations import *  # noqa: F403 - `operations` lists what it offers, once
+from svc_nodeagent.protocol.rescue import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.results import (
     BackupResult,
     CachedImage,
@@ -136,6 +138,7 @@ from svc_nodeagent.protocol.versions import (
 __all__ = [
     "CONTROLLER_NAME",
     *operations.__all__,
+    *rescue.__all__,
     *snapshots.__all__,
     "AGENT_PATH",
     "DOWN",
@@ -181,6 +184,7 @@ __all__ = [
     "Hello",
     "HostCall",
     "ImageFormat",
+    "ImageKind",
     "ImageResult",
     "ImageSpec",
     "InventoryResult",

@@ -21,6 +21,13 @@ class ImageFormat(StrEnum):
     RAW = "raw"
 
 
+class ImageKind(StrEnum):
+    """What a file is for: to be the beginning of a machine's disk, or to be booted from memory by one in rescue."""
+
+    DISK = "disk"
+    RESCUE = "rescue"
+
+
 class UrlSource(Wire):
     kind: Literal["url"] = "url"
     url: AnyUrl
@@ -43,6 +50,7 @@ class ImageSpec(Wire):
     digest_algorithm: Literal["sha256", "sha512"] = "sha256"
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64,128}$")]
     size_bytes: int | None = None
+    kind: Annotated[ImageKind, Since(5)] = ImageKind.DISK
 
 
 class Account(Wire):

@@ -13,6 +13,7 @@ from pydantic import Field
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
+from svc_nodeagent.protocol.rescue import RescueOperation
 from svc_nodeagent.protocol.snapshots import SnapshotOperation
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
 from svc_nodeagent.protocol.versions import Since
@@ -477,6 +478,7 @@ NodeOperation = Annotated[
     MachineOperation
     | RemakingOperation
     | SnapshotOperation
+    | RescueOperation
     | VmWindowsReport
     | VmWindowsPassword
     | VmBackup

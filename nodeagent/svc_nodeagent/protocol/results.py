@@ -25,6 +25,7 @@ from svc_nodeagent.protocol.values import (
     Text,
     Wire,
 )
+from svc_nodeagent.protocol.versions import Since
 
 
 class Done(Wire):
@@ -162,7 +163,7 @@ class TrafficResult(Wire):
 
 
 class ObservedDomain(Wire):
-    """A hypervisor domain on the node. `vm_id` is None for one that is not ours."""
+    """A hypervisor domain on the node. `vm_id` is None for one that is not ours. `rescue`: whether it is in one."""
 
     uuid: UUID
     name: Name
@@ -171,6 +172,7 @@ class ObservedDomain(Wire):
     cause: StateCause | None = None
     vcpus: Count
     memory_mib: Count
+    rescue: Annotated[bool, Since(5)] = False
 
 
 class CachedImage(Wire):

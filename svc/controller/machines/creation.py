@@ -291,7 +291,7 @@ async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str |
     if (image_id is None) == (slug is None):
         raise wrong_field("image_id", "give this, or image (its slug)")
     row = await queryable.fetchrow(
-        "SELECT id, login_user, os_family FROM images WHERE (id = $1 OR slug = $2) AND enabled",
+        "SELECT id, login_user, os_family FROM images WHERE (id = $1 OR slug = $2) AND enabled AND kind = 'disk'",
         image_id,
         slug,
     )

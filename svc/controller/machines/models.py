@@ -68,8 +68,9 @@ class VM(Model):
     """A machine. `user` is the account that its access mode names; a Windows machine has
     its administrator account and no access mode. `status_reason` says why a machine failed, or what
     is unusual about it. `desired_power` is what its last order wants; `restart_policy` whether it is started again when
-    it goes off without one. `protected` keeps it from being deleted and reinstalled. `node_id` and `node_name` are for
-    staff and administrators."""
+    it goes off without one. `protected` keeps it from being deleted and reinstalled. `rescue_since`: from
+    when on it boots the rescue system instead of its own disk; null where it does not. `node_id` and `node_name` are
+    for staff and administrators."""
 
     id: UUID
     name: str
@@ -79,6 +80,7 @@ class VM(Model):
     desired_power: DesiredPower
     restart_policy: RestartPolicy
     protected: bool
+    rescue_since: datetime | None
     labels: dict[str, str]
     project_id: UUID
     project_name: str
@@ -112,6 +114,7 @@ class VM(Model):
             desired_power=DesiredPower(row["desired_power"]),
             restart_policy=RestartPolicy(row["restart_policy"]),
             protected=row["protected"],
+            rescue_since=row["rescue_since"],
             labels=row["labels"],
             project_id=row["project_id"],
             project_name=row["project_name"],

@@ -92,7 +92,7 @@ async def ping(context: Context[Controller], request: Empty) -> ProvisionPing:
         """SELECT EXISTS (SELECT FROM nodes WHERE state = 'online' AND mode = 'managed' AND NOT maintenance
                                                 AND deleted_at IS NULL) AS node,
                   EXISTS (SELECT FROM plans WHERE enabled) AS plan,
-                  EXISTS (SELECT FROM images WHERE enabled AND digest IS NOT NULL) AS image"""
+                  EXISTS (SELECT FROM images WHERE kind = 'disk' AND enabled AND digest IS NOT NULL) AS image"""
     )
     missing = {
         "node": "No node is online and managed.",
@@ -114,7 +114,9 @@ async def ping(context: Context[Controller], request: Empty) -> ProvisionPing:
 async def catalogue(context: Context[Controller], request: Empty) -> ProvisionCatalogue:
     async with context.services.database.transaction() as tx:
         plans = await tx.fetch("SELECT * FROM plans WHERE enabled ORDER BY memory_mib, slug")
-        images = await tx.fetch("SELECT * FROM images WHERE enabled AND digest IS NOT NULL ORDER BY slug")
+        images = await tx.fetch(
+            "SELECT * FROM images WHERE kind = 'disk' AND enabled AND digest IS NOT NULL ORDER BY slug"
+        )
         locations = await tx.fetch("SELECT * FROM locations ORDER BY name")
         suspend_mode = await suspend_mode_of(tx)
     return ProvisionCatalogue(

@@ -19,6 +19,7 @@ from svc_nodeagent.protocol import (
     Firewall,
     GuestAddress,
     ImageFormat,
+    ImageKind,
     ImageSpec,
     MachineSpec,
     NetworkSpec,
@@ -134,6 +135,13 @@ def image(content: bytes | Path, *, format: ImageFormat = ImageFormat.QCOW2) -> 
     data = content.read_bytes() if isinstance(content, Path) else content
     digest = hashlib.sha256(data).hexdigest()
     return ImageSpec(image_id=uuid4(), name="demo", format=format, source=ControllerSource(token=digest), digest=digest)
+
+
+def rescue_image(system: Path) -> ImageSpec:
+    """A rescue system that the controller keeps; the token says where."""
+    spec = image(system, format=ImageFormat.RAW)
+    source = ControllerSource(token=f"file:{system}")
+    return spec.model_copy(update={"kind": ImageKind.RESCUE, "name": "rescue", "source": source})
 
 
 class FileStream(trio.abc.Stream):

@@ -43,6 +43,13 @@ async def demo_image() -> Path:
 
 
 @pytest.fixture
+async def rescue_system() -> Path:
+    system = IMAGES / "rescue.tar"
+    await trio.run_process([TOOLS / "build-rescue", system], capture_stdout=True, capture_stderr=True)
+    return system
+
+
+@pytest.fixture
 async def clean_host(naming: Naming) -> AsyncIterator[None]:
     """Whatever the test leaves of its own names is removed, also when it fails."""
     await start_daemons()

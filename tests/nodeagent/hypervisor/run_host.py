@@ -3,7 +3,7 @@
     python -m tests.nodeagent.hypervisor.run_host FOLDER IMAGE DOMAIN_PREFIX DEVICE_PREFIX TABLE < operations
 
 One operation a line, as JSON; one result a line, as JSON. A token `move:PATH` opens the stream of a move that is
-recorded in that file.
+recorded in that file; a token `file:PATH` is of a file that is another than IMAGE.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ async def main(*arguments: str) -> None:
     async def open_stream(token: str) -> trio.abc.Stream:
         if token.startswith("move:"):
             return RecordedMove(Path(token.removeprefix("move:")))
+        if token.startswith("file:"):
+            return FileStream(await trio.Path(token.removeprefix("file:")).read_bytes())
         return FileStream(await trio.Path(image).read_bytes())
 
     async with LibvirtHost.open(Path(folder), open_stream=open_stream, naming=Naming(*names)) as host:

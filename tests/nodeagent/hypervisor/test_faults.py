@@ -43,6 +43,8 @@ from svc_nodeagent.protocol import (
     VmNetRelease,
     VmReboot,
     VmReinstall,
+    VmRescue,
+    VmRescueEnd,
     VmResize,
     VmRestore,
     VmSend,
@@ -50,7 +52,17 @@ from svc_nodeagent.protocol import (
     VmSnapshotTake,
     VmStart,
 )
-from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, address, image, machine, network, nic, seed
+from tests.nodeagent.hypervisor.builders import (
+    ADDRESS,
+    OTHER,
+    address,
+    image,
+    machine,
+    network,
+    nic,
+    rescue_image,
+    seed,
+)
 
 pytestmark = pytest.mark.system
 
@@ -119,6 +131,7 @@ TAKING_IN = (
     "move.defined",
     "move.complete",
 )
+RESCUE = ("rescue.off", "rescue.decided", "rescue.defined", "rescue.started")
 SENDING = ("move.sent",)
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
@@ -275,6 +288,49 @@ async def test_killed_anywhere_in_a_reinstallation_the_machine_is_the_old_system
     await made_once(spec, naming, data_folder, True)
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
     await nothing_left(spec, naming, data_folder, retained=False)
+
+
+@pytest.mark.parametrize("point", RESCUE)
+async def test_killed_anywhere_on_the_way_into_a_rescue_and_out_of_it_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path, rescue_system: Path
+) -> None:
+    """What the machine boots after the kill, whoever starts it, is the rescue system or its own disk."""
+    spec = machine(network(ADDRESS))
+    vm_id, name, decision = spec.vm_id, naming.domain(spec.vm_id), data_folder / "machines" / str(spec.vm_id)
+    begin = VmRescue(
+        vm_id=vm_id,
+        instance_id="r-1",
+        system=rescue_image(rescue_system),
+        password_hash="$6$salt$hash",
+        network=spec.network,
+        runs=False,
+    )
+    end = VmRescueEnd(vm_id=vm_id, network=spec.network, runs=False, force=True)
+    start, stop = VmStart(vm_id=vm_id, network=spec.network), VmForceStop(vm_id=vm_id)
+
+    def boots_rescue() -> bool:
+        """As its definition says, and what is recorded says the same."""
+        shown = subprocess.run(["virsh", "dumpxml", "--inactive", name], check=True, capture_output=True, text=True)
+        assert (decision / "rescue.json").exists() is ("<kernel>" in shown.stdout)
+        return "<kernel>" in shown.stdout
+
+    create = VmCreate(machine=spec, image=image(demo_image), start=False)
+    assert await perform(create, begin, kill_at=point) == KILLED
+    assert await perform(start) == 0
+    assert boots_rescue() is (point != "rescue.off")
+    assert await perform(begin.model_copy(update={"force": True})) == 0
+    assert (boots_rescue(), state(name)) == (True, "running")
+
+    assert await perform(end, kill_at=point) == KILLED
+    assert await perform(stop, start) == 0
+    assert boots_rescue() is (point == "rescue.off")
+    assert await perform(end) == 0
+    assert (boots_rescue(), state(name)) == (False, "running")
+    await made_once(spec, naming, data_folder, True)
+    if point == RESCUE[-1]:
+        anew = begin.model_copy(update={"instance_id": "r-2", "force": True})
+        assert await perform(anew, VmDelete(vm_id=vm_id, destroy_disks=True)) == 0
+        await nothing_left(spec, naming, data_folder, retained=False)
 
 
 @pytest.mark.parametrize("point", BACKING_UP)

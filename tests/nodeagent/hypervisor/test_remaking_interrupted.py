@@ -25,6 +25,7 @@ from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.remaking import Remaking
+from svc_nodeagent.hypervisor.rescue import Rescues
 from svc_nodeagent.hypervisor.turns import Turns
 from svc_nodeagent.protocol import DomainState, FailureCode, MachineSize, VmReinstall, VmResize
 from tests.nodeagent.hypervisor.builders import image, machine, record, seed, silent
@@ -146,6 +147,7 @@ class Node:
             definitions=kept,
             turns=turns,
         )
+        self.rescues = Rescues(guests=guests, folders=self.folders, images=images, definitions=kept, turns=turns)
         self.spec = machine()
         self.disk = self.folders.disk(self.spec.vm_id, 0)
         self.write(record(self.spec))

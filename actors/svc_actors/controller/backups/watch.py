@@ -33,7 +33,7 @@ LEFT JOIN LATERAL (
 """Every machine whose plan asks for backups."""
 
 _OVERDUE: Final = """
-SELECT vms.id, vms.name, vms.project_id, vms.node_id, vms.status, vms.unconfirmed, run.at
+SELECT vms.id, vms.name, vms.project_id, vms.node_id, vms.status, vms.unconfirmed, vms.rescue_since, run.at
 FROM vms
 CROSS JOIN LATERAL (SELECT ('x' || right(vms.id::text, 8))::bit(32)::bigint % 3600 * interval '1 second' AS seconds) own
 CROSS JOIN LATERAL (
@@ -50,7 +50,7 @@ to the next, and $5 since when the plan asks. One plan at a time: of several, th
 _NEXT: Final = f"""
 SELECT DISTINCT ON (overdue.node_id) overdue.node_id, overdue.at, overdue.id
 FROM ({_OVERDUE}) overdue JOIN nodes ON nodes.id = overdue.node_id
-WHERE overdue.status IN ('running', 'stopped') AND NOT overdue.unconfirmed
+WHERE overdue.status IN ('running', 'stopped') AND NOT overdue.unconfirmed AND overdue.rescue_since IS NULL
   AND nodes.state = 'online' AND nodes.mode = 'managed' AND NOT nodes.maintenance AND nodes.lost_at IS NULL
   AND NOT EXISTS (SELECT FROM tasks WHERE node_id = nodes.id AND op = 'vm.backup' AND status IN ('queued', 'running'))
   AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = overdue.id

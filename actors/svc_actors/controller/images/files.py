@@ -30,6 +30,7 @@ from svc_nodeagent.protocol import (
     UrlSource,
 )
 from svc_nodeagent.protocol import ImageFormat as ImageFormat
+from svc_nodeagent.protocol import ImageKind as ImageKind
 
 PULL_TIMEOUT: Final = 1500.0
 PULL_STEP: Final = "image"
@@ -117,6 +118,7 @@ class ImageSources:
             digest_algorithm=image["digest_algorithm"],
             digest=image["digest"],
             size_bytes=image["size_bytes"],
+            kind=ImageKind(image["kind"]),
         )
 
     async def of_task(self, run: TaskRun, image_id: UUID, *, span: tuple[int, int]) -> tuple[ImageSpec, bool]:

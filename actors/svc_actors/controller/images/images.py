@@ -61,14 +61,15 @@ class CustomImage:
     digest: str | None
     min_disk_gib: int
     min_memory_mib: int
+    kind: str = "disk"
 
 
 async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Record:
     try:
         row = await tx.fetchone(
             """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, url,
-                                       digest_algorithm, digest, min_disk_gib, min_memory_mib, custom)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, true) RETURNING *""",
+                                       digest_algorithm, digest, min_disk_gib, min_memory_mib, kind, custom)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, true) RETURNING *""",
             image.slug,
             image.name,
             image.os_family,
@@ -82,6 +83,7 @@ async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Rec
             image.digest,
             image.min_disk_gib,
             image.min_memory_mib,
+            image.kind,
         )
     except UniqueViolationError:
         raise conflict(f"There is an image with the slug {image.slug} already.") from None

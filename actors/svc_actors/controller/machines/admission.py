@@ -75,6 +75,15 @@ def require_unprotected(vm: MachineRow, order: Order) -> None:
         )
 
 
+def require_not_in_rescue(vm: MachineRow, what: str) -> None:
+    """Raises conflict for a machine in rescue, whose disks somebody mends by hand; `what` cannot be done to it."""
+    if vm.rescue_since is not None:
+        raise conflict(
+            f"The machine is in rescue and cannot be {what}; nothing was changed.",
+            hint="End the rescue first.",
+        )
+
+
 async def require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
     """Raises conflict for a machine that its service keeps switched off."""
     if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):

@@ -246,7 +246,7 @@ async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
 
 async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
     """Raises what keeps a machine of this size from being made from the image: not_found, not_ready, invalid."""
-    row = await tx.fetchrow("SELECT slug, digest FROM images WHERE id = $1 AND enabled", image_id)
+    row = await tx.fetchrow("SELECT slug, digest FROM images WHERE id = $1 AND enabled AND kind = 'disk'", image_id)
     if row is None:
         raise not_found("There is no such image.")
     if row["digest"] is None:

@@ -29,13 +29,14 @@ from svc_actors.controller.backups.records import (
     require_not_held,
     superseded_at,
 )
-from svc_actors.controller.machines import moving, power, processors, remaking, snapshots, windows
+from svc_actors.controller.machines import moving, power, processors, remaking, rescue, snapshots, windows
 from svc_actors.controller.machines.admission import (
     busy,
     moved,
     require_confirmed,
     require_idle,
     require_known,
+    require_not_in_rescue,
     require_not_suspended,
     require_unprotected,
 )
@@ -138,6 +139,9 @@ class Machine(Actor):
             parameters: dict[str, object] = {}
             if superseded is not None:
                 parameters["supersedes"] = str(superseded.id)
+                if superseded.op in rescue.OPS:
+                    await rescue.superseded(tx, vm)
+                    parameters[rescue.SUPERSEDED] = True
             if order is Order.START:
                 parameters[GENERATION] = vm.net_wanted
             task = await self._new_task(tx, caller, vm, order.op, parameters)
@@ -264,6 +268,39 @@ class Machine(Actor):
             self._tasks.begin(task)
         return task, begun
 
+    async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
+        """Have it boot the rescue system. An order that comes again, after its answer was lost, is answered with the
+        task that it began; True where it begins one."""
+
+        async def work(tx: Transaction) -> tuple[Task, bool]:
+            before = await remaking.begun_by(tx, self.vm_id, Order.RESCUE.op, new.order)
+            if before is not None:
+                return before, False
+            vm = await self._idle(tx)
+            parameters, status = await rescue.begin(tx, vm, new, self._sealer)
+            task = await self._new_task(tx, caller, vm, Order.RESCUE.op, parameters | {GENERATION: vm.net_wanted})
+            await write_status(tx, vm.id, status, None)
+            return task, True
+
+        task, begun = await self._database.transact(work)
+        if begun:
+            self._tasks.begin(task)
+        return task, begun
+
+    async def end_rescue(self, caller: Caller, *, force: bool) -> Task:
+        """Have it boot its own disk again."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._idle(tx)
+            parameters, status = await rescue.begin_end(tx, vm, force=force)
+            task = await self._new_task(tx, caller, vm, Order.RESCUE_END.op, parameters | {GENERATION: vm.net_wanted})
+            await write_status(tx, vm.id, status, None)
+            return task
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
         """Have it moved to another node, while it is off or with a restart. An order that comes again, after its answer
         was lost, is answered with the task that it began."""
@@ -315,6 +352,7 @@ class Machine(Actor):
 
     async def _ready_for_a_password(self, tx: Transaction) -> MachineRow:
         vm = await self._idle(tx)
+        require_not_in_rescue(vm, "given a password")
         if vm.status is not MachineStatus.RUNNING:
             raise conflict(
                 f"A password is set through the guest's agent, and the machine is {vm.status.value}.",
@@ -346,6 +384,7 @@ class Machine(Actor):
             vm = await self._idle(tx)
             if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
                 raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
+            require_not_in_rescue(vm, "backed up")
             if caller is not None:
                 # The schedule asks the node itself: what is recorded may have been mended since.
                 await require_backups(tx, vm.node_id)
@@ -368,6 +407,7 @@ class Machine(Actor):
                     hint="Shut it down first.",
                     details={"status": vm.status.value},
                 )
+            require_not_in_rescue(vm, "restored")
             await copied_disks(tx, vm.id, copy_id)
             return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id)})
 
@@ -530,6 +570,7 @@ class Machine(Actor):
         *,
         cause: StateCause | None = None,
         asked_at: datetime | None = None,
+        rescue: bool | None = None,
     ) -> bool:
         """What the machine's host said outside of a task's outcome. False when this node does not host the machine, or
         the machine is gone: then nothing is written. `asked_at` (the database's clock) is given for an answer that
@@ -538,7 +579,7 @@ class Machine(Actor):
         """
 
         async def work(tx: Transaction) -> bool:
-            seen = {self.vm_id: Seen(node_id, state, reason, cause)}
+            seen = {self.vm_id: Seen(node_id, state, reason, cause, rescue)}
             return bool(await record_observations(tx, seen, asked_at=asked_at, wait=True))
 
         try:
@@ -557,6 +598,8 @@ class Machine(Actor):
 
         await self._database.transact(work)
         self._passwords.forget(task.id)
+        if task.node_id is not None and rescue.may_differ(task, ending):
+            self._recheck(task.node_id)
         if task.op in (_MAKES_NONE if ending.succeeded else _MAKES_ONE):
             # There is no Windows whose first boot could end.
             self._passwords.forget(self.vm_id)
@@ -617,5 +660,5 @@ _MAKES_NONE: Final = frozenset({Order.DELETE.op})
 _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op})
 """What has destroyed something once it has begun: only the host's word ends it."""
 
-_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS})
+_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED})
 """Parameters of tasks that the audit does without."""

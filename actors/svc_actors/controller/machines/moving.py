@@ -22,7 +22,7 @@ from uuid import UUID
 from svc_actors.controller.machines import admission
 from svc_actors.controller.machines.migration_targets import migration_targets
 from svc_actors.controller.machines.records import MachineRow, announce_machine
-from svc_actors.controller.machines.states import MachineStatus, Order
+from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Task
@@ -50,6 +50,7 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
     Raises conflict, not_found, not_ready."""
     if move.node_id == vm.node_id:
         raise conflict(f"The machine is on node {vm.node_name} already; nothing was changed.")
+    admission.require_not_in_rescue(vm, refusal_text(Order.MIGRATE))
     await require_nothing_left(tx, vm)
     runs = vm.status is MachineStatus.RUNNING
     if vm.status is not MachineStatus.STOPPED and not (runs and move.restart):

@@ -35,6 +35,8 @@ class Seen:
     state: DomainState
     reason: str
     cause: StateCause | None = None
+    rescue: bool | None = None
+    """Whether it boots the rescue system, where an inventory says it."""
 
 
 _LOCKED: Final = f"""
@@ -81,13 +83,16 @@ async def _write(
     """Note the state of all, move those that it moves, and announce these."""
     statuses: list[str] = []
     reasons: list[str | None] = []
+    rescues: list[bool | None] = []
     for vm in machines:
         await power.note_pause(tx, vm, seen[vm.id].state, seen[vm.id].cause)
         before = vm.status, vm.status_reason
         status, reason = before if vm.id in busy else await _moved(tx, vm, seen[vm.id], from_inventory=from_inventory)
         statuses.append(status.value)
         reasons.append(reason)
-        if (status, reason) != before:
+        rescue = None if vm.id in busy else seen[vm.id].rescue
+        rescues.append(rescue)
+        if (status, reason) != before or rescue not in (None, vm.rescue_since is not None):
             await announce_status(tx, vm.id, vm.name, vm.project_id, vm.node_id, status=status, reason=reason)
     causes = [seen[vm.id].cause for vm in machines]
     await tx.execute(
@@ -95,15 +100,18 @@ async def _write(
                           status = seen.status, status_reason = seen.reason,
                           running_since = CASE WHEN seen.status <> 'running' THEN NULL
                                                WHEN vms.status <> 'running' THEN now() ELSE running_since END,
+                          rescue_since = CASE WHEN seen.rescue THEN coalesce(vms.rescue_since, now())
+                                              WHEN seen.rescue IS NULL THEN vms.rescue_since END,
                           {taken_up("seen.status = 'stopped'")}
-           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[])
-                AS seen (vm_id, state, status, reason, cause)
+           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
+                AS seen (vm_id, state, status, reason, cause, rescue)
            WHERE vms.id = seen.vm_id""",
         [vm.id for vm in machines],
         [seen[vm.id].state.value for vm in machines],
         statuses,
         reasons,
         [cause.value if cause else None for cause in causes],
+        rescues,
     )
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended, forgetting_ended
-from svc_actors.controller.machines import moving, power, processors, snapshots, windows
+from svc_actors.controller.machines import moving, power, processors, rescue, snapshots, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -68,6 +68,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await snapshots.gone_with_disks(tx, vm.id)
         case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
             await snapshots.ended(tx, task, ending)
+        case "vm.rescue" | "vm.rescue_end":
+            await rescue.ended(tx, vm, task, ending)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
         case "vm.backups.forget":
@@ -106,7 +108,7 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
         return
     if task.op in snapshots.OPS:
         await snapshots.ended(tx, task, ending)
-    if task.op in ("vm.create", "vm.reinstall", "vm.set_password"):
+    if task.op in ("vm.create", "vm.reinstall", "vm.rescue", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
     await write_status(tx, vm.id, status, reason)

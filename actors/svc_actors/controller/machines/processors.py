@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from svc_actors.controller.machines.admission import moved, require_not_suspended
+from svc_actors.controller.machines.admission import moved, require_not_in_rescue, require_not_suspended
 from svc_actors.controller.machines.records import MachineRow, write_processor
-from svc_actors.controller.machines.states import MachineStatus, Order
+from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import invalid
 from svc_actors.store import Transaction
@@ -32,6 +32,7 @@ class NewProcessor:
 async def change(tx: Transaction, vm: MachineRow, new: NewProcessor) -> tuple[dict[str, object], MachineStatus | None]:
     """What its task is told, and the status that the machine has meanwhile: None where it stays. Nothing is recorded
     before the host has done it. Raises conflict, invalid."""
+    require_not_in_rescue(vm, refusal_text(Order.CPU_SET))
     status = vm.status if vm.status is MachineStatus.STOPPED else moved(vm, Order.CPU_SET)
     defined = vm.cpu_next_mode or vm.cpu_mode
     restart = new.restart and vm.status is MachineStatus.RUNNING
@@ -66,4 +67,4 @@ async def take_up(tx: Transaction, vm: MachineRow) -> None:
         await write_processor(tx, vm.id, vm.cpu_next_mode, None)
 
 
-_STARTS: Final = frozenset({Order.START.op, Order.REBOOT.op, Order.REINSTALL.op})
+_STARTS: Final = frozenset({Order.START.op, Order.REBOOT.op, Order.REINSTALL.op, Order.RESCUE.op, Order.RESCUE_END.op})

@@ -53,6 +53,8 @@ class MachineRow:
     restart_policy: RestartPolicy
     restart_failures: int
     protected: bool
+    rescue_since: datetime | None
+    """It boots the rescue system instead of its own disk, as its host has said last."""
     cpu_mode: CpuMode
     cpu_next_mode: CpuMode | None
     """What its definition says, where the guest was started with another."""
@@ -109,6 +111,7 @@ def as_machine(row: Record) -> MachineRow:
         restart_policy=RestartPolicy(row["restart_policy"]),
         restart_failures=row["restart_failures"],
         protected=row["protected"],
+        rescue_since=row["rescue_since"],
         cpu_mode=CpuMode(row["cpu_mode"]),
         cpu_next_mode=CpuMode(row["cpu_next_mode"]) if row["cpu_next_mode"] else None,
         unconfirmed=row["unconfirmed"],

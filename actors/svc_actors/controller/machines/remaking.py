@@ -8,13 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from svc_actors.controller.machines.admission import moved, require_not_suspended, require_unprotected
+from svc_actors.controller.machines.admission import (
+    moved,
+    require_not_in_rescue,
+    require_not_suspended,
+    require_unprotected,
+)
 from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
 from svc_actors.controller.machines.network_attachment import require_addresses_allowed
 from svc_actors.controller.machines.outcomes import GENERATION, WINDOWS
 from svc_actors.controller.machines.records import MachineRow, write_size
 from svc_actors.controller.machines.spec import Seed
-from svc_actors.controller.machines.states import MachineStatus, Order
+from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.machines.windows import FirstBoot
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.runner import Task, get_task
@@ -73,6 +78,7 @@ class NewSystem:
 async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
     """Change the record; gives the task's parameters, and the status that the machine has meanwhile: None where it
     stays. Raises conflict, invalid, capacity."""
+    require_not_in_rescue(vm, refusal_text(Order.RESIZE))
     before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
     after = wanted.instead_of(before)
     if wanted.plan_id is None and after == before:
@@ -117,6 +123,7 @@ async def reinstall(
     """Keep the new password and the user-data sealed; gives the task's parameters and the status that the machine has
     meanwhile. Raises conflict, invalid, not_found, not_ready."""
     require_unprotected(vm, Order.REINSTALL)
+    require_not_in_rescue(vm, refusal_text(Order.REINSTALL))
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)

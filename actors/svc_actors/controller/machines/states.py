@@ -6,7 +6,8 @@ Theory of operation. A machine has one status in the record. Two kinds of event 
    transient status (`starting`, `stopping`, `rebooting`, `deleting`) and makes a task. One task at a time: while one
    is open every other order is refused as `not_ready`, but for `force_stop`, which supersedes a start, a shutdown, a
    reboot or a reset that is under way. A resize, or another processor, without a restart leaves the status as it is,
-   and so does the move of a machine that is off.
+   and so does the move of a machine that is off. A rescue is no status: a machine in rescue runs, or is off, and that
+   it boots the rescue system then is a fact beside (`rescue`).
 2. *Observations*: what the node said that the guest is. Only an observation leads to `running` and `stopped`; the
    record never claims more than was seen. While a task is open the observation is noted beside the status and applied
    when the task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
@@ -52,6 +53,9 @@ class Order(StrEnum):
     RESIZE = "resize"
     REINSTALL = "reinstall"
     CPU_SET = "cpu.set"
+    RESCUE = "rescue"
+    """Boot the rescue system instead of its own disk, now and at every start until `RESCUE_END`."""
+    RESCUE_END = "rescue_end"
     MIGRATE = "migrate"
     """Of one that runs: it is shut down, and is started again where it has come to. What shall be stays as it is."""
     DELETE = "delete"
@@ -110,6 +114,8 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
     _S.STOPPED: {
         Order.START: _S.STARTING,
         Order.REINSTALL: _S.STARTING,
+        Order.RESCUE: _S.STARTING,
+        Order.RESCUE_END: _S.STARTING,
         Order.DELETE: _S.DELETING,
         Observation.RUNNING: _S.RUNNING,
         Observation.STOPPED: _S.STOPPED,
@@ -128,6 +134,8 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
         Order.RESET: _S.REBOOTING,
         Order.RESIZE: _S.REBOOTING,
         Order.REINSTALL: _S.REBOOTING,
+        Order.RESCUE: _S.REBOOTING,
+        Order.RESCUE_END: _S.REBOOTING,
         Order.CPU_SET: _S.REBOOTING,
         Order.MIGRATE: _S.REBOOTING,
         Order.DELETE: _S.DELETING,
@@ -178,6 +186,8 @@ _REFUSAL_TEXTS: Final = {
     Order.RESIZE: "resized",
     Order.REINSTALL: "reinstalled",
     Order.CPU_SET: "given another processor",
+    Order.RESCUE: "put into rescue",
+    Order.RESCUE_END: "taken out of rescue",
     Order.MIGRATE: "moved",
     Order.DELETE: "deleted",
 }

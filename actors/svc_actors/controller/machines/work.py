@@ -19,6 +19,7 @@ from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.move_work import MoveWork
+from svc_actors.controller.machines.rescue_work import RescueWork
 from svc_actors.controller.machines.snapshot_work import SnapshotWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
@@ -116,6 +117,7 @@ class MachineWork:
             "vm.migrate": self._moves.migrate,
         }
         works |= SnapshotWork(self._database).works
+        works |= RescueWork(self._database, self._sealer, self._images).works
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))
 

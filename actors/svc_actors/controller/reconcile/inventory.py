@@ -30,6 +30,7 @@ class RecordedMachine:
     observed_state: DomainState | None
     built: bool
     busy: bool
+    rescue: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Difference:
     state: DomainState
     reason: str
     cause: StateCause | None = None
+    rescue: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Compared:
 _CONCERNED: Final = """
 SELECT vms.id, vms.node_id, coalesce(vms.moved_from, vms.moving_to) AS moves_with,
        vms.status, vms.desired_power, vms.observed_state, vms.built_at IS NOT NULL AS built,
+       vms.rescue_since IS NOT NULL AS rescue,
        EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                    AND tasks.status IN ('queued', 'running')) AS busy
 FROM vms WHERE (vms.node_id = $1 OR vms.id = ANY($2::uuid[])) AND vms.deleted_at IS NULL"""
@@ -74,6 +77,7 @@ async def concerned_machines(
             observed_state=DomainState(row["observed_state"]) if row["observed_state"] else None,
             built=row["built"],
             busy=row["busy"],
+            rescue=row["rescue"],
         )
         for row in rows
     )
@@ -85,6 +89,7 @@ class Reported:
 
     state: DomainState
     cause: StateCause | None = None
+    rescue: bool = False
 
 
 def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, Reported]) -> Compared:
@@ -98,8 +103,8 @@ def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mappin
             if machine.moves_with != node_id:
                 foreign.append(machine.vm_id)
         elif found is not None:
-            if _differs(machine, found.state):
-                differences.append(Difference(machine.vm_id, found.state, "inventory", found.cause))
+            if _differs(machine, found.state) or (machine.rescue is not found.rescue and not machine.busy):
+                differences.append(Difference(machine.vm_id, found.state, "inventory", found.cause, found.rescue))
         elif machine.built and _differs(machine, DomainState.ABSENT):
             differences.append(Difference(machine.vm_id, DomainState.ABSENT, "not in the host's inventory"))
     return Compared(tuple(differences), tuple(foreign))

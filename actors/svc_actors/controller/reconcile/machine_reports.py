@@ -104,13 +104,16 @@ class MachineReports:
         }
         await node.ask(Node.inventoried, inventory, asked_at)
         reported = {
-            domain.vm_id: Reported(domain.state, domain.cause)
+            domain.vm_id: Reported(domain.state, domain.cause, domain.rescue)
             for domain in inventory.domains
             if domain.vm_id is not None
         }
         async with self._recording:
             compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
-            seen = {each.vm_id: Seen(node_id, each.state, each.reason, each.cause) for each in compared.differences}
+            seen = {
+                each.vm_id: Seen(node_id, each.state, each.reason, each.cause, each.rescue)
+                for each in compared.differences
+            }
             passed_over = await self._record(seen, asked_at)
         async with trio.open_nursery() as nursery:
             for vm_id in passed_over:

@@ -63,7 +63,7 @@ def machine_deliverer(system: ActorSystem) -> Deliver:
     async def deliver(node_id: UUID, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> object:
         machine = system.ref(Machine, str(vm_id))
         return await machine.ask(
-            Machine.observed, node_id, seen.state, seen.reason, cause=seen.cause, asked_at=asked_at
+            Machine.observed, node_id, seen.state, seen.reason, cause=seen.cause, rescue=seen.rescue, asked_at=asked_at
         )
 
     return deliver

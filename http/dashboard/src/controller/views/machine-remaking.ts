@@ -8,6 +8,7 @@ const SIZES = ["vcpus", "memory_mib", "disk_gib"];
 
 export function remakingButtons(me: Me, machine: Machine): Fragment {
   if (machine.status !== "running" && machine.status !== "stopped") return nothing;
+  if (machine.rescue_since) return nothing;
   return html`<button @click=${() => void attempt(() => resize(me, machine))}>Resize</button>
     <button class="danger" @click=${() => void attempt(() => reinstall(machine))}>Reinstall</button>`;
 }

@@ -10,6 +10,7 @@ import { markFacts } from "./machine-marks";
 import { machineNetworking } from "./machine-networking";
 import { processorFact } from "./machine-processor";
 import { remakingButtons } from "./machine-remaking";
+import { rescueBadge, rescueButton, rescueNote } from "./machine-rescue";
 import { machineSnapshots } from "./machine-snapshots";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
@@ -40,11 +41,13 @@ export function machineView(me: Me, id: string): View {
     draw: () => html`${shown(
       machine,
       (now) => html`
-      <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}<span class="gap"></span>
-        ${now.status === "running" ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
+      <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}${rescueBadge(now)}<span class="gap"></span>
+        ${now.status === "running" && !now.rescue_since ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
         ${remakingButtons(me, now)}
+        ${rescueButton(now)}
         ${powerButtons(now)}</div>
       ${now.status_reason ? html`<p class="quiet">${now.status_reason}</p>` : nothing}
+      ${rescueNote(now)}
       ${facts([
         ["Size", `${now.vcpus} × ${size(now.memory_mib)}, ${now.disk_gib} GiB`],
         ["Image", now.image_name],

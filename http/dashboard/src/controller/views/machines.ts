@@ -7,6 +7,7 @@ import { address, type View } from "../../shared/page";
 import { ask, attempt, badge, size, when } from "../../shared/ui";
 import { createMachine } from "./create";
 import { chosenLabel, labels } from "./machine-marks";
+import { rescueBadge } from "./machine-rescue";
 import { list } from "../../shared/list";
 
 const STATUSES = ["creating", "stopped", "starting", "running", "stopping", "rebooting", "deleting", "failed", "unknown"];
@@ -34,7 +35,7 @@ export function machinesTable(machines: Machine[], nodes: boolean, empty = "No m
       (machine) => machine.id,
       (machine) => html`<tr>
       <td><a href="#/machines/${machine.id}">${machine.name}</a> ${labels(machine)}</td>
-      <td>${badge(machine.status, machine.status_reason)}</td>
+      <td>${badge(machine.status, machine.status_reason)}${rescueBadge(machine)}</td>
       <td class="mono">${primary(machine)}</td>
       <td>${machine.vcpus} × ${size(machine.memory_mib)} · ${machine.disk_gib} GiB</td>
       ${nodes ? html`<td>${machine.node_name ?? "—"}</td>` : nothing}

@@ -1,0 +1,82 @@
+"""The rescue system that comes with the controller, kept as an image: nodes fetch it as they fetch any image's file.
+
+Done at every start, so an upgrade of the controller brings its rescue system. What an administrator has disabled stays
+disabled; another that they add is an image of the same kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.controller.images.files import ImageFiles
+from svc_actors.controller.images.images import CustomImage, add_custom, set_file
+from svc_actors.errors import ServiceError
+from svc_actors.store import Caller, Database, Record, Transaction, service_itself
+
+SLUG: Final = "rescue"
+_CHUNK_BYTES: Final = 1024 * 1024
+log = structlog.get_logger(__name__)
+
+
+async def keep_rescue_system(database: Database, files: ImageFiles, source: Path) -> None:
+    """Have the image be of this file, where there is one. Whatever keeps it from being read keeps nothing else from
+    working: machines are put into the rescue system of before, or into none."""
+    try:
+        digest = await trio.to_thread.run_sync(_digest_of, source)
+        image = await database.transact(_ensured)
+        if image["kind"] != "rescue" or (image["digest"] == digest and files.find(str(image["id"])) is not None):
+            return
+        stored = await files.write(image["id"], _chunks(source))
+
+        async def work(tx: Transaction) -> None:
+            await set_file(tx, _caller(), image["id"], stored)
+
+        await database.transact(work)
+        log.info("image.rescue_system_kept", digest=stored.digest, size_bytes=stored.size_bytes)
+    except FileNotFoundError:
+        log.info("image.no_rescue_system", path=str(source))
+    except (OSError, ServiceError) as error:
+        log.warning("image.rescue_system_not_kept", path=str(source), error=str(error))
+
+
+async def _ensured(tx: Transaction) -> Record:
+    row = await tx.fetchrow("SELECT * FROM images WHERE slug = $1", SLUG)
+    if row is not None:
+        return row
+    image = CustomImage(
+        slug=SLUG,
+        name="Rescue system",
+        os_family="linux",
+        distribution="debian",
+        release="12",
+        login_user="root",
+        format="raw",
+        url=None,
+        digest_algorithm="sha256",
+        digest=None,
+        min_disk_gib=1,
+        min_memory_mib=192,
+        kind="rescue",
+    )
+    return await add_custom(tx, _caller(), image)
+
+
+def _caller() -> Caller:
+    return service_itself("image.create")
+
+
+def _digest_of(source: Path) -> str:
+    with source.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def _chunks(source: Path) -> AsyncIterator[bytes]:
+    async with await trio.open_file(source, "rb") as file:
+        while chunk := await file.read(_CHUNK_BYTES):
+            yield chunk

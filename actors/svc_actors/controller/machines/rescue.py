@@ -1,0 +1,121 @@
+"""Deciding that a machine is put into rescue, or boots its own disk again; and what is recorded of that.
+
+A machine in rescue has the status that any machine has: it runs, is off, is on its way. That it boots the rescue system
+is a fact beside it, `rescue_since`, which its host keeps as well: whatever starts the machine (an order, its host after
+a power cut) starts what the host has decided.
+
+Invariant: the record follows the host's word, by the end of the task that it was asked in or by its next inventory
+(`observing`). So where nobody knows what a task has done, the host is inventoried anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from svc_actors.controller.machines import power
+from svc_actors.controller.machines.admission import moved, require_not_suspended
+from svc_actors.controller.machines.records import MachineRow, announce_machine
+from svc_actors.controller.machines.spec import Seed
+from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Order
+from svc_actors.controller.tasks.records import Ending, Task
+from svc_actors.errors import conflict
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Transaction
+
+OPS: Final = frozenset({Order.RESCUE.op, Order.RESCUE_END.op})
+SUPERSEDED: Final = "rescue_superseded"
+"""The parameter of a forced stop that took the place of one of them: nobody knows how far that had come."""
+Parameters = dict[str, object]
+
+
+@dataclass(frozen=True)
+class NewRescue:
+    """`generated` is root's password in it, `password_hash` the SHA-512 crypt of that. `force`: a guest that runs is
+    stopped at once instead of shut down. `order` tells one order from another, where it is repeated."""
+
+    password_hash: str
+    generated: str = field(repr=False)
+    ssh_keys: tuple[str, ...]
+    force: bool
+    order: str | None = None
+
+
+async def begin(tx: Transaction, vm: MachineRow, new: NewRescue, sealer: Sealer) -> tuple[Parameters, MachineStatus]:
+    """Keep the password sealed until its task has ended; gives the task's parameters and the status that the machine
+    has meanwhile. Raises conflict."""
+    if vm.rescue_since is not None:
+        raise conflict(
+            "The machine is in rescue already; nothing was changed.",
+            hint="Start it where it is off; end the rescue and begin another for a new password.",
+        )
+    await require_not_suspended(tx, vm)
+    status = moved(vm, Order.RESCUE)
+    system = await system_for(tx, vm)
+    secret = Seed(new.password_hash, new.generated).sealed(sealer)
+    await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
+    return _parameters(vm, new.force) | {
+        "image_id": str(system),
+        "ssh_keys": list(new.ssh_keys),
+        "order": new.order,
+    }, status
+
+
+async def begin_end(tx: Transaction, vm: MachineRow, *, force: bool) -> tuple[Parameters, MachineStatus]:
+    if vm.rescue_since is None:
+        raise conflict("The machine is not in rescue; nothing was changed.")
+    await require_not_suspended(tx, vm)
+    return _parameters(vm, force), moved(vm, Order.RESCUE_END)
+
+
+def _parameters(vm: MachineRow, force: bool) -> Parameters:
+    return {"runs": vm.status is MachineStatus.RUNNING, "force": force}
+
+
+async def system_for(queryable: Queryable, vm: MachineRow) -> UUID:
+    """The rescue system that it boots: the newest that is enabled and has a checksum. Raises conflict."""
+    row = await queryable.fetchrow(
+        """SELECT id, min_memory_mib FROM images WHERE kind = 'rescue' AND enabled AND digest IS NOT NULL
+           ORDER BY created_at DESC, id LIMIT 1"""
+    )
+    if row is None:
+        raise conflict(
+            "There is no rescue system, so no machine can be put into rescue; nothing was changed.",
+            hint="An administrator installs or enables one, as docs/rescue.md says.",
+        )
+    if vm.memory_mib < row["min_memory_mib"]:
+        raise conflict(
+            f"The machine has {vm.memory_mib} MiB of memory, and the rescue system needs {row['min_memory_mib']};"
+            " nothing was changed.",
+            hint="Give it more while it is off.",
+        )
+    system: UUID = row["id"]
+    return system
+
+
+async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
+    """What the end of one of their tasks makes of it: only success says what the host has."""
+    await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+    if ending.succeeded:
+        await write(tx, vm.id, task.op == Order.RESCUE.op)
+        await power.want(tx, vm, DesiredPower.RUNNING)
+        await announce_machine(tx, vm.id)
+
+
+async def superseded(tx: Transaction, vm: MachineRow) -> None:
+    """Its task has ended, and so the password is needed no more."""
+    await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
+
+
+def may_differ(task: Task, ending: Ending) -> bool:
+    """Whether the host may have decided otherwise than the record says, now that the task has ended."""
+    return (task.op in OPS and not ending.succeeded) or SUPERSEDED in task.parameters
+
+
+async def write(tx: Transaction, vm_id: UUID, rescue: bool) -> None:
+    await tx.execute(
+        "UPDATE vms SET rescue_since = CASE WHEN $2 THEN coalesce(rescue_since, now()) END WHERE id = $1",
+        vm_id,
+        rescue,
+    )
