@@ -1,7 +1,8 @@
 """Bootable qcow2 disks made of plain files: no loop device, no mount, no kernel installed on the host.
 
 A disk is an MBR with two partitions: a FAT one that syslinux reads (kernel, initrd, command line), and an ext4 root,
-the last on the disk, so that a guest can grow it. Invariants: an output appears by rename, complete, with its `.sha256`
+the last on the disk, so that a guest can grow it. With loaders for a UEFI the FAT one is its system partition as well,
+and the disk boots by both. Invariants: an output appears by rename, complete, with its `.sha256`
 beside it; an output whose recipe (the hash of everything that made it) is unchanged is not built again; two builds of
 one output at the same time are one build, for which the other waits.
 """
@@ -25,12 +26,20 @@ from pathlib import Path
 SECTOR = 512
 MIB = 1024 * 1024
 BOOT_START = 1 * MIB
-FAT16_LBA, LINUX = 0x0E, 0x83
+FAT16_LBA, LINUX, EFI_SYSTEM = 0x0E, 0x83, 0xEF
 SYSLINUX_MBR = Path("/usr/lib/syslinux/mbr/mbr.bin")
 
 
 class BuildError(Exception):
     """The image was not built; whatever stood at the output path still stands there."""
+
+
+@dataclass(frozen=True)
+class EfiLoaders:
+    """What a UEFI starts, signed: shim by the key that firmware knows, and what shim knows the keys of."""
+
+    shim: Path
+    grub: Path
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,7 @@ class Layout:
     command_line: str
     boot_mib: int
     root_mib: int
+    efi: EfiLoaders | None = None
 
 
 @dataclass
@@ -138,7 +148,8 @@ def write_raw(raw: Path, layout: Layout, work: Path) -> None:
         disk.truncate(root_start + layout.root_mib * MIB)
         disk.write(SYSLINUX_MBR.read_bytes().ljust(440, b"\0")[:440])
         disk.seek(446)
-        disk.write(partition(FAT16_LBA, BOOT_START, layout.boot_mib, active=True))
+        kind = EFI_SYSTEM if layout.efi is not None else FAT16_LBA
+        disk.write(partition(kind, BOOT_START, layout.boot_mib, active=True))
         disk.write(partition(LINUX, root_start, layout.root_mib, active=False))
         disk.seek(510)
         disk.write(b"\x55\xaa")
@@ -162,12 +173,30 @@ def write_raw(raw: Path, layout: Layout, work: Path) -> None:
     )
     for source, name in ((layout.kernel, "vmlinuz"), (layout.initrd, "initrd"), (configuration, "syslinux.cfg")):
         run("mcopy", "-i", f"{raw}@@{BOOT_START}", source, f"::{name}")
+    if layout.efi is not None:
+        write_efi(raw, layout.efi, layout.command_line, work)
     run("syslinux", "--offset", str(BOOT_START), "--install", raw)
     options = f"offset={root_start},lazy_itable_init=0,lazy_journal_init=0"
     run(
         *("mke2fs", "-q", "-t", "ext4", "-b", "4096", "-m", "0", "-L", layout.root_label, "-d", layout.root),
         *("-E", options, raw, f"{layout.root_mib}M"),
     )
+
+
+def write_efi(raw: Path, loaders: EfiLoaders, command_line: str, work: Path) -> None:
+    """By the names that a UEFI looks for on any disk; Debian's GRUB reads its configuration from EFI/debian."""
+    configuration = work / "grub.cfg"
+    configuration.write_text(
+        f"serial --speed=115200\nterminal_output serial console\nset timeout=0\n"
+        f"linux /vmlinuz {command_line}\ninitrd /initrd\nboot\n"
+    )
+    run("mmd", "-i", f"{raw}@@{BOOT_START}", "::EFI", "::EFI/BOOT", "::EFI/debian")
+    for source, name in (
+        (loaders.shim, "EFI/BOOT/BOOTX64.EFI"),
+        (loaders.grub, "EFI/BOOT/grubx64.efi"),
+        (configuration, "EFI/debian/grub.cfg"),
+    ):
+        run("mcopy", "-i", f"{raw}@@{BOOT_START}", source, f"::{name}")
 
 
 def partition(kind: int, start: int, size_mib: int, *, active: bool) -> bytes:
