@@ -22,6 +22,7 @@ from svc_nodeagent.calls import host_call
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.protocol import (
+    PLATFORM_FEATURES,
     BackupResult,
     CachedImage,
     Capacity,
@@ -158,6 +159,7 @@ class SimulatedHost:
     networks: SimulatedNetworks = field(default_factory=lambda: SimulatedNetworks(NetworkState()))
     network_features: tuple[str, ...] = FEATURES
     host_addresses: tuple[str, ...] = ()
+    platform_features: tuple[str, ...] = PLATFORM_FEATURES
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.behaviour.seed)  # noqa: S311 - a simulation
@@ -265,6 +267,10 @@ class SimulatedHost:
             network_features=self.network_features,
             network_lacks={each: "It is not simulated." for each in FEATURES if each not in self.network_features},
             host_addresses=self.host_addresses,
+            platform_features=self.platform_features,
+            platform_lacks={
+                each: "It is not simulated." for each in PLATFORM_FEATURES if each not in self.platform_features
+            },
         )
 
     async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
@@ -343,9 +349,12 @@ class SimulatedHost:
                 return BackupResult(
                     vm_id=vm_id, copy_id=copy_id, disks=(disk,), stored_bytes=0, frozen=False, forgotten=forget
                 )
-            case VmRestore(vm_id=vm_id):
+            case VmRestore(vm_id=vm_id, platform=platform):
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
+                spec = self._machine(vm_id).spec
+                if platform is not None and spec is not None:
+                    self._change(vm_id, {"spec": spec.model_copy(update={"platform": platform})})
                 self._change(vm_id, {"snapshots": ()})
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
             case VmSnapshotTake() | VmSnapshotRestore() | VmSnapshotDelete():
@@ -402,6 +411,7 @@ class SimulatedHost:
                         PreflightCheck(name="accelerator", status=CheckStatus.PASSED, message="simulated"),
                         PreflightCheck(name="nftables", status=CheckStatus.PASSED, message="simulated"),
                         PreflightCheck(name="disk", status=CheckStatus.PASSED, message="simulated"),
+                        PreflightCheck(name="firmware", status=CheckStatus.PASSED, message="simulated"),
                     )
                 )
             case ImagePull():
@@ -468,7 +478,8 @@ class SimulatedHost:
         self._pull(operation.image)
         change: dict[str, object] = {"image_digest": operation.image.digest, "snapshots": ()}
         if machine.spec is not None:
-            change["spec"] = machine.spec.model_copy(update={"seed": _without_password(operation.seed)})
+            new = {"seed": _without_password(operation.seed), "platform": operation.platform}
+            change["spec"] = machine.spec.model_copy(update=new)
         self._change(operation.vm_id, change)
         self.networks.apply(operation.vm_id, operation.network)
         return self._moved(operation.vm_id, DomainState.RUNNING, "reinstalled")
@@ -496,6 +507,7 @@ class SimulatedHost:
             network=self.networks.networks[vm_id].spec,
             seed=machine.spec.seed,
             image_digest=machine.image_digest,
+            platform=machine.spec.platform,
         )
         return MachineResult(machine=kept)
 

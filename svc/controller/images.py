@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 from uuid import UUID
 
 from pydantic import AnyHttpUrl, Field, model_validator
@@ -22,11 +22,13 @@ from svc_actors.controller.images.files import ImageFiles, ImageFormat, ImageKin
 from svc_actors.controller.images.images import (
     CustomImage,
     add_custom,
+    change_image,
     order_pull,
     order_refresh,
-    set_enabled,
+    require_sound,
     set_file,
 )
+from svc_actors.controller.platforms import Firmware, Platform, Tpm
 from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import Record, Transaction
 
@@ -49,6 +51,9 @@ Digest = Annotated[
 ]
 
 
+_FIRMWARE: Final = "What boots its machines: bios, uefi, or uefi_secure, which is a UEFI with Secure Boot."
+
+
 class OsFamily(StrEnum):
     LINUX = "linux"
     WINDOWS = "windows"
@@ -69,7 +74,8 @@ class Algorithm(StrEnum):
 class Image(Model):
     """`kind`: what its file is for, a `disk` that machines are made from, or the `rescue` system that they boot.
     `url` and `checksum_url` may hold credentials, and are for administrators. `digest` is None until a refresh or an
-    upload has said it; until then no machine is made from the image."""
+    upload has said it; until then no machine is made from the image. `firmware` and `tpm`: what machines are given that
+    are made from it."""
 
     id: UUID
     slug: str
@@ -88,6 +94,8 @@ class Image(Model):
     size_bytes: int | None
     min_disk_gib: int
     min_memory_mib: int
+    firmware: Firmware
+    tpm: Tpm
     custom: bool
     enabled: bool
     refreshed_at: datetime | None
@@ -103,7 +111,8 @@ class Image(Model):
 
 class ImageCreateRequest(Request):
     """A custom image. One of kind `rescue` is what tools/images/build-rescue makes, of format raw. With `source` url
-    give `url` and its `digest`; with file, send the file afterwards."""
+    give `url` and its `digest`; with file, send the file afterwards. Machines made from it have a BIOS and no TPM where
+    nothing else is said; of a Windows, a UEFI with Secure Boot and a TPM 2.0."""
 
     slug: Slug
     name: Name
@@ -122,6 +131,8 @@ class ImageCreateRequest(Request):
     digest: Digest | None = None
     min_disk_gib: Annotated[int, Field(ge=1, le=65536)] = 1
     min_memory_mib: Annotated[int, Field(ge=64, le=4194304)] = 64
+    firmware: Annotated[Firmware | None, Field(description=_FIRMWARE)] = None
+    tpm: Annotated[Tpm | None, Field(description="Whether its machines have a TPM: 2.0, with a UEFI, or none.")] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -136,14 +147,32 @@ class ImageCreateRequest(Request):
             raise _wrong("digest", f"must be a {self.digest_algorithm.value} in hex")
         return self
 
+    @property
+    def platform(self) -> Platform:
+        """The Windows of today wants both; one that was installed under a BIOS boots under nothing else."""
+        windows = self.os_family is OsFamily.WINDOWS
+        firmware = self.firmware or (Firmware.UEFI_SECURE if windows else Firmware.BIOS)
+        wants_tpm = windows and firmware is not Firmware.BIOS
+        return Platform(firmware=firmware, tpm=self.tpm or (Tpm.V2_0 if wants_tpm else Tpm.NONE))
+
 
 def _wrong(field: str, problem: str) -> PydanticCustomError:
     return PydanticCustomError("contradiction", "{problem}", {"field": field, "problem": problem})
 
 
 class ImageUpdateRequest(Request):
+    """What is left out stays. `firmware` and `tpm` are of custom images, and of machines that are made from now on."""
+
     id: UUID
-    enabled: bool
+    enabled: bool | None = None
+    firmware: Annotated[Firmware | None, Field(description=_FIRMWARE)] = None
+    tpm: Annotated[Tpm | None, Field(description="Whether its machines have a TPM: 2.0, with a UEFI, or none.")] = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.enabled is None and self.firmware is None and self.tpm is None:
+            raise _wrong("enabled", "give this, firmware or tpm")
+        return self
 
 
 class ImageRequest(Request):
@@ -161,7 +190,18 @@ class ImagePullRequest(Request):
     Route.get("/images"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    columns=("slug", "name", "kind", "release", "source", "size=size_bytes", "enabled", "refreshed=refreshed_at"),
+    columns=(
+        "slug",
+        "name",
+        "kind",
+        "release",
+        "firmware",
+        "tpm",
+        "source",
+        "size=size_bytes",
+        "enabled",
+        "refreshed=refreshed_at",
+    ),
 )
 async def list_images(context: Context[Controller], request: Empty) -> list[Image]:
     everything = context.principal.role is Role.ADMINISTRATOR
@@ -182,6 +222,7 @@ async def list_images(context: Context[Controller], request: Empty) -> list[Imag
     positional=("slug",),
 )
 async def add_image(context: Context[Controller], request: ImageCreateRequest) -> Image:
+    require_sound(request.platform)
     async with context.services.database.transaction() as tx:
         row = await add_custom(
             tx,
@@ -200,6 +241,7 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
                 min_disk_gib=request.min_disk_gib,
                 min_memory_mib=request.min_memory_mib,
                 kind=request.kind.value,
+                platform=request.platform,
             ),
         )
     return Image.of(row, context.principal)
@@ -233,7 +275,7 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
 
 @operations.declare(
     "image.update",
-    "Enable or disable an image",
+    "Enable or disable an image, or say what a custom one needs beneath it",
     Route.patch("/images/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -241,7 +283,10 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
 async def update_image(context: Context[Controller], request: ImageUpdateRequest) -> Image:
 
     async def work(tx: Transaction) -> Image:
-        return Image.of(await set_enabled(tx, context.caller, request.id, request.enabled), context.principal)
+        row = await change_image(
+            tx, context.caller, request.id, enabled=request.enabled, firmware=request.firmware, tpm=request.tpm
+        )
+        return Image.of(row, context.principal)
 
     return await context.services.database.transact(work)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder
+from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.domains import BaseImage
@@ -24,9 +24,11 @@ from svc_nodeagent.hypervisor.files import (
     MachineRecord,
     in_thread,
     put_in_place,
+    read_record,
 )
+from svc_nodeagent.hypervisor.platform_state import PACKED, packed
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.protocol import DiskSpec, FailureCode
+from svc_nodeagent.protocol import PLAIN, DiskSpec, FailureCode
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,8 @@ def destroy(folders: Folders, vm_id: UUID) -> None:
 
 
 def retain(folders: Folders, vm_id: UUID) -> tuple[str, ...]:
-    """Move the disks to retained/, with a record of what they stand on; gives their names below the data folder."""
+    """Move the disks to retained/, with a record of what they stand on, and what firmware and TPM have kept, without
+    which a sealed disk does not open; gives their names below the data folder."""
     kept = folders.retained / str(vm_id)
     folder = folders.machine(vm_id)
     record = folder / RECORD
@@ -134,5 +137,7 @@ def retain(folders: Folders, vm_id: UUID) -> tuple[str, ...]:
         for disk in sorted(folder.glob("disk-*.qcow2")):
             disk.rename(kept / disk.name)
             fault_point(f"delete.retained.{disk.name}")
+        if not (kept / PACKED).exists() and read_record(record).platform != PLAIN:
+            write_whole(kept / PACKED, packed(folders, vm_id), mode=0o600)
         sync_folder(kept)
     return tuple(f"retained/{vm_id}/{path.name}" for path in sorted(kept.glob("disk-*.qcow2")))

@@ -16,8 +16,9 @@ import libvirt
 
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.platforms import add_firmware, add_tpm
 from svc_nodeagent.hypervisor.processors import Accelerator, cpu_element
-from svc_nodeagent.protocol import DomainState, StateCause
+from svc_nodeagent.protocol import PLAIN, DomainState, Firmware, StateCause
 
 METADATA_NAMESPACE = "urn:svc:machine:1"
 GUEST_AGENT_CHANNEL = "org.qemu.guest_agent.0"
@@ -64,6 +65,9 @@ def domain_xml(
 
     system = ElementTree.SubElement(domain, "os")
     _text(system, "type", "hvm", arch="x86_64", machine="q35")
+    # The rescue system is signed for no firmware, and has nothing to do with what firmware and TPM keep.
+    platform = record.platform if boot is None else PLAIN
+    add_firmware(system, platform, folders.nvram(record.vm_id))
     if boot is not None:
         _text(system, "kernel", str(boot.kernel))
         _text(system, "initrd", str(boot.initrd))
@@ -72,6 +76,9 @@ def domain_xml(
     features = ElementTree.SubElement(domain, "features")
     for feature in ("acpi", "apic"):
         ElementTree.SubElement(features, feature)
+    if platform.firmware is Firmware.UEFI_SECURE:
+        # Who runs in the guest cannot write to the keys: only the firmware can, in its own mode of the processor.
+        ElementTree.SubElement(features, "smm", state="on")
     domain.append(cpu_element(record.cpu_mode, accelerator))
     clock = ElementTree.SubElement(domain, "clock", offset="utc")
     for timer, policy in (("rtc", "catchup"), ("pit", "delay")):
@@ -90,6 +97,7 @@ def domain_xml(
     for nic in record.network.nics:
         _interface(devices, naming.tap(nic.nic_id), nic.mac, nic.mtu)
     _consoles(devices, folders.serial_log(record.vm_id))
+    add_tpm(devices, platform)
     rng = ElementTree.SubElement(devices, "rng", model="virtio")
     _text(rng, "backend", "/dev/urandom", model="random")
     balloon = ElementTree.SubElement(devices, "memballoon", model="virtio")

@@ -1,9 +1,9 @@
 """What the agent keeps on disk, and how a file of it comes to be.
 
     images/            verified image files named by their digest, and an index file for each image id
-    machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, and until the first boot is done
-                       first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2 and reinstall.json; in
-                       rescue also rescue.json (0600) and rescue.iso
+    machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, nvram.fd (of a UEFI), and until
+                       the first boot is done first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2
+                       and reinstall.json; in rescue also rescue.json (0600) and rescue.iso
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
     metrics/<vm_id>    hourly samples
@@ -28,7 +28,7 @@ import trio
 from pydantic import BaseModel, ConfigDict
 
 from svc_nodeagent.durable import sync_folder
-from svc_nodeagent.protocol import CpuMode, DiskSpec, NetworkSpec, SeedSpec
+from svc_nodeagent.protocol import PLAIN, CpuMode, DiskSpec, NetworkSpec, Platform, SeedSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,6 +64,7 @@ class MachineRecord(BaseModel):
     network: NetworkSpec
     seed: SeedSpec
     cpu_mode: CpuMode = CpuMode.DEFAULT
+    platform: Platform = PLAIN
 
     def stored(self) -> bytes:
         """As it is written. What nobody chose is left out: agents before this one do not know it, and an upgrade may be
@@ -71,6 +72,8 @@ class MachineRecord(BaseModel):
         unsaid: dict[str, Any] = {}
         if self.cpu_mode is CpuMode.DEFAULT:
             unsaid["cpu_mode"] = True
+        if self.platform == PLAIN:
+            unsaid["platform"] = True
         if self.seed.user_data is None:
             unsaid["seed"] = {"user_data"}
         return self.model_dump_json(exclude=unsaid).encode()
@@ -141,6 +144,10 @@ class Folders:
 
     def new_disk(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / "reinstall-0.qcow2"
+
+    def nvram(self, vm_id: UUID) -> Path:
+        """What a UEFI keeps. It is there once the machine was started."""
+        return self.machine(vm_id) / "nvram.fd"
 
     def seed(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / SEED

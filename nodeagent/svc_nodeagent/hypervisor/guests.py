@@ -144,11 +144,13 @@ class Guests:
                 raise
 
     async def undefine(self, vm_id: UUID) -> None:
+        """Remove the definition alone: what its firmware and TPM keep is the machine's (`platform_state`)."""
         flags = (
             libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
             | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
             | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-            | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+            | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM
+            | libvirt.VIR_DOMAIN_UNDEFINE_KEEP_TPM
         )
         try:
             await self.on_domain(vm_id, "virDomainUndefineFlags", lambda domain: domain.undefineFlags(flags))

@@ -170,7 +170,7 @@ class LibvirtHost:
         self._rescues = Rescues(
             guests=self._guests, folders=folders, images=self._images, definitions=definitions, turns=turns
         )
-        self._backups = MachineBackups(self._guests, folders, self._images, turns.steps)
+        self._backups = MachineBackups(self._guests, folders, self._images, definitions, turns.steps)
         self._snapshots = Snapshots(self._guests, folders, turns.steps)
         self._moves = Moves(
             guests=self._guests,

@@ -20,6 +20,7 @@ from svc_nodeagent.hypervisor.connection import PATIENT, Connection, Libvirt, ve
 from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.platforms import platform_features
 from svc_nodeagent.hypervisor.preflight import network_features
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import Capacity, NodeFacts, ObservedDomain
@@ -52,6 +53,7 @@ async def emulator(connection: Connection) -> Emulator:
 async def facts(emulator: Emulator, acceleration: Acceleration, naming: Naming, bridge: str | None = None) -> NodeFacts:
     verdict = await acceleration.verdict()
     features = await network_features(bridge)
+    platforms = await in_thread(platform_features)
     return NodeFacts(
         hostname=socket.gethostname(),
         host_uuid=await in_thread(host_uuid),
@@ -66,6 +68,8 @@ async def facts(emulator: Emulator, acceleration: Acceleration, naming: Naming, 
         network_features=features.found,
         network_lacks=features.lacks,
         host_addresses=await host_addresses(naming),
+        platform_features=platforms.found,
+        platform_lacks=dict(platforms.lacks),
     )
 
 

@@ -19,7 +19,7 @@ import trio
 
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
-from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor import disks, platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.connection import ConnectionLost
 from svc_nodeagent.hypervisor.definitions import Definitions
@@ -28,6 +28,7 @@ from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import without
+from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.hypervisor.shutdown import wait_until_off
 from svc_nodeagent.hypervisor.turns import Turns
@@ -118,7 +119,9 @@ class Machines:
             base=file_name(operation.image),
             network=spec.network,
             seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
+            platform=spec.platform,
         )
+        await in_thread(require_platform, record.platform)
         if record.disks[0].index != 0:
             raise HostError(FailureCode.INVALID, "A machine has a disk 0, which is made from its image.")
 
@@ -307,6 +310,7 @@ class Machines:
         removed = await self._network.remove(vm_id)
         fault_point("delete.network")
         retained = () if destroy_disks else await in_thread(disks.retain, self._folders, vm_id)
+        await in_thread(platform_state.remove_tpm, vm_id)
         await in_thread(disks.destroy, self._folders, vm_id)
         fault_point("delete.removed")
         return DeleteResult(vm_id=vm_id, removed_addresses=removed, retained_disks=retained)

@@ -2,6 +2,7 @@
 
     a line of JSON     `_Header`: the secret of a first boot that has not been, and the disks with their sizes
     of each disk       pieces, each an offset, a length and so many bytes; then the file's size with the length 0
+    of some            what their firmware and TPM keep (`platform_state`), as long as the header says
 
 Holes of the files are left out. The host that has taken all of it in answers with one byte, and the stream ends.
 
@@ -28,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, OpenStream, Report
-from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor import disks, platform_state
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
 from svc_nodeagent.hypervisor.domains import BaseImage, domain_xml
 from svc_nodeagent.hypervisor.files import (
@@ -45,10 +46,12 @@ from svc_nodeagent.hypervisor.files import (
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.hypervisor.qcow2 import has_data_file
 from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import (
+    PLAIN,
     CopiedDisk,
     DiskSpec,
     DomainState,
@@ -85,11 +88,26 @@ class _Disk(BaseModel):
     data_bytes: int = Field(ge=0)
 
 
+class _State(BaseModel):
+    """What firmware and TPM keep, which follows the disks: its bytes, and their SHA-256."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size_bytes: int = Field(ge=0, le=platform_state.MOST_BYTES)
+    digest: str
+
+
 class _Header(BaseModel):
+    """`state` is there of a machine that has more than a BIOS; an agent that knows none takes in no such machine."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     password_hash: str | None = Field(max_length=1024, repr=False)
     disks: Annotated[tuple[_Disk, ...], Field(min_length=1, max_length=16)]
+    state: _State | None = None
+
+    def line(self) -> bytes:
+        return self.model_dump_json(exclude={"state"} if self.state is None else None).encode() + b"\n"
 
 
 class Moves:
@@ -123,12 +141,15 @@ class Moves:
             record = await self._record(vm_id)
             if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
                 raise HostError(FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it.")
-            header = await in_thread(_header_of, record, self._folders)
+            state = await self._state(record)
+            header = await in_thread(_header_of, record, self._folders, state)
             stream = _Stream(await self._dial(operation.stream_token))
             try:
-                await stream.send(header.model_dump_json().encode() + b"\n")
+                await stream.send(header.line())
                 told = _progress(report, "sending the disks", sum(disk.data_bytes for disk in header.disks))
                 sent = [await self._send_disk(vm_id, disk, stream, told) for disk in header.disks]
+                if state is not None:
+                    await stream.send(state)
                 fault_point("move.sent")
                 await report(95, "waiting for the other host")
                 if await stream.receive(1, TAKEN_IN_SECONDS) != _TAKEN_IN:
@@ -177,7 +198,9 @@ class Moves:
             network=NetworkSpec(nics=()),
             seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
             cpu_mode=operation.cpu_mode,
+            platform=spec.platform,
         )
+        await in_thread(require_platform, record.platform)
         header = await stream.header()
         if [disk.index for disk in header.disks] != [disk.index for disk in record.disks]:
             raise _unreadable()
@@ -191,6 +214,8 @@ class Moves:
             await _stand_on(partial, disk, base if disk.index == 0 else None)
             await in_thread(put_in_place, partial, path, mode=0o600, owner=_owner())
             fault_point(f"move.disk{disk.index}.received")
+        if header.state is not None:
+            await in_thread(platform_state.put_back, self._folders, spec.vm_id, await stream.state(header.state))
         await report(95, "defining the machine")
         folder = self._folders.machine(spec.vm_id)
         if header.password_hash is not None:
@@ -226,6 +251,11 @@ class Moves:
         digest.update(end)
         await stream.send(end)
         return CopiedDisk(index=disk.index, size_bytes=disk.size_bytes, digest=digest.hexdigest())
+
+    async def _state(self, record: MachineRecord) -> bytes | None:
+        if record.platform == PLAIN:
+            return None
+        return await in_thread(platform_state.packed, self._folders, record.vm_id)
 
     async def _undo(self, vm_id: UUID) -> None:
         """The mark says that all of it goes; what cannot be removed now is when libvirt is there again."""
@@ -290,6 +320,12 @@ class _Stream:
         except ValidationError as error:
             raise _unreadable() from error
 
+    async def state(self, announced: _State) -> bytes:
+        data = await self.receive(announced.size_bytes)
+        if hashlib.sha256(data).hexdigest() != announced.digest:
+            raise _unreadable()
+        return data
+
     async def close(self) -> None:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING_SECONDS):
             try:
@@ -349,7 +385,7 @@ async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
         await run_program("qemu-img", "rebase", "-q", "-u", "-f", "qcow2", "-F", base.format, "-b", base.path, path)
 
 
-def _header_of(record: MachineRecord, folders: Folders) -> _Header:
+def _header_of(record: MachineRecord, folders: Folders, state: bytes | None) -> _Header:
     found = []
     for disk in record.disks:
         descriptor = os.open(folders.disk(record.vm_id, disk.index), os.O_RDONLY)
@@ -363,7 +399,10 @@ def _header_of(record: MachineRecord, folders: Folders) -> _Header:
     password_hash = None
     if secret.exists():
         password_hash = FirstBoot.model_validate_json(secret.read_bytes()).password_hash
-    return _Header(password_hash=password_hash, disks=tuple(found))
+    announced = None
+    if state is not None:
+        announced = _State(size_bytes=len(state), digest=hashlib.sha256(state).hexdigest())
+    return _Header(password_hash=password_hash, disks=tuple(found), state=announced)
 
 
 def _pieces_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Is this host ready to run guests: a check for each question, answered by trying, and telling what to do.
 
 Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage,
-backups, rescue. (Clock and certificate are the agent's own to judge.)
+backups, rescue, firmware. (Clock and certificate are the agent's own to judge.)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.network import taps
 from svc_nodeagent.hypervisor.network.plan import Uplink
 from svc_nodeagent.hypervisor.network.rates import rates_lack
+from svc_nodeagent.hypervisor.platforms import platform_features
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import try_program
 from svc_nodeagent.hypervisor.rescued import rescue_systems
@@ -155,6 +156,7 @@ async def preflight(
         "storage": lambda: _storage(folders),
         "backups": lambda: _backups(folders),
         "rescue": lambda: _rescue(folders),
+        "firmware": _firmware,
     }
     results = []
     for name, check in checks.items():
@@ -302,6 +304,15 @@ async def _rescue(folders: Folders) -> PreflightCheck:
     if await in_thread(rescue_systems, folders):
         return _passed("rescue", "The rescue system is here.")
     return _passed("rescue", "No rescue system is here yet; the first rescue fetches it from the controller.")
+
+
+async def _firmware() -> PreflightCheck:
+    """A node may do without: then it says so here, and the controller places no machine there that needs it."""
+    features = await in_thread(platform_features)
+    if features.lacks:
+        lacks = dict.fromkeys(features.lacks.values())
+        return _warning("firmware", f"Not every machine can be made here: {'; '.join(lacks)}.")
+    return _passed("firmware", "Machines can have a BIOS, a UEFI, Secure Boot and a TPM 2.0.")
 
 
 def _passed(name: str, message: str) -> PreflightCheck:

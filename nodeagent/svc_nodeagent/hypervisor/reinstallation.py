@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
 from svc_nodeagent.faults import fault_point
+from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.disks import make_disk
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import (
@@ -78,6 +79,7 @@ def complete(folders: Folders, vm_id: UUID) -> None:
         new.replace(folders.disk(vm_id, 0))
         sync_folder(folder)
     fault_point("reinstall.disk")
+    platform_state.remove(folders, vm_id)
     if decision.password_hash is None:
         (folder / SECRET).unlink(missing_ok=True)
     else:

@@ -23,6 +23,7 @@ from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import GIB, Folders, MachineRecord, in_thread
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.hypervisor.processors import cpu_element, with_processor
 from svc_nodeagent.hypervisor.shutdown import OFF, wait_until_off
 from svc_nodeagent.hypervisor.turns import Order, Turns
@@ -120,6 +121,7 @@ class Remaking:
             await report(percent * 6 // 10, message)
 
         if await self._instance(vm_id) != operation.seed.instance_id:
+            await in_thread(require_platform, operation.platform)
             await self._images.ensure(operation.image, fetched)
             async with self._turns.steps(vm_id):
                 order.check()
@@ -222,7 +224,7 @@ class Remaking:
         seed = operation.seed.model_copy(
             update={"account": operation.seed.account.model_copy(update={"password_hash": None})}
         )
-        new = record.model_copy(update={"base": base, "seed": seed})
+        new = record.model_copy(update={"base": base, "seed": seed, "platform": operation.platform})
         with trio.CancelScope(shield=True):
             await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, self._folders)
 

@@ -20,7 +20,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import operations, rescue, snapshots
+from svc_nodeagent.protocol import operations, platforms, rescue, snapshots
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
@@ -74,6 +74,7 @@ from svc_nodeagent.protocol.networks import (
     TransportProtocol,
 )
 from svc_nodeagent.protocol.operations import *  # noqa: F403 - `operations` lists what it offers, once
+from svc_nodeagent.protocol.platforms import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.rescue import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.results import (
     BackupResult,
@@ -138,6 +139,7 @@ from svc_nodeagent.protocol.versions import (
 __all__ = [
     "CONTROLLER_NAME",
     *operations.__all__,
+    *platforms.__all__,
     *rescue.__all__,
     *snapshots.__all__,
     "AGENT_PATH",

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import AnyUrl, Field
 
 from svc_nodeagent.protocol.networks import NetworkSpec
+from svc_nodeagent.protocol.platforms import PLAIN, Platform
 from svc_nodeagent.protocol.values import FEW, Name, Secret, Size, Wire
 from svc_nodeagent.protocol.versions import Since
 
@@ -96,3 +97,4 @@ class MachineSpec(Wire):
     disks: Annotated[tuple[DiskSpec, ...], Field(min_length=1, max_length=16)]
     network: NetworkSpec
     seed: SeedSpec
+    platform: Annotated[Platform, Since(5)] = PLAIN

@@ -13,6 +13,7 @@ from pydantic import Field
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
+from svc_nodeagent.protocol.platforms import PLAIN, Platform
 from svc_nodeagent.protocol.rescue import RescueOperation
 from svc_nodeagent.protocol.snapshots import SnapshotOperation
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
@@ -204,8 +205,9 @@ class VmCpuSet(Wire):
 
 
 class VmReinstall(Wire):
-    """Make disk 0 anew from an image, and start its first boot. The guest runs on until the new disk is ready; a
-    failure leaves it as it was, and success means that the machine is the new system, started or not.
+    """Make disk 0 anew from an image, and with it what firmware and TPM keep, and start its first boot. The guest runs
+    on until the new disk is ready; a failure leaves it as it was, and success means that the machine is the new system,
+    started or not.
     `seed.instance_id` tells one reinstallation from another.
 
     Its seconds are of one attempt. The task itself has no deadline: only the host knows which system the machine is, so
@@ -217,6 +219,7 @@ class VmReinstall(Wire):
     image: ImageSpec
     seed: SeedSpec
     network: NetworkSpec
+    platform: Annotated[Platform, Since(5)] = PLAIN
 
 
 class VmBackup(Wire):
@@ -235,7 +238,8 @@ class VmBackup(Wire):
 class VmRestore(Wire):
     """Make the disks of a machine that is off what they were in a copy. `disks` are those of the copy's result: what
     is read has to agree with them, or the machine stays as it was. `source_id`: the machine that the copy is of, where
-    that is another; `password` is of its store."""
+    that is another; `password` is of its store. `platform`: what the machine was at the time of the copy, where it is
+    another now, and which it is again. What its firmware and its TPM kept at that time comes back as well."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.restore"] = "vm.restore"
@@ -244,6 +248,7 @@ class VmRestore(Wire):
     password: Secret = Field(repr=False)
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
     source_id: Annotated[UUID | None, Since(4)] = None
+    platform: Annotated[Platform | None, Since(5)] = None
 
 
 class VmCreateFromCopy(Wire):

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from svc_nodeagent.protocol.machines import CopiedDisk, DiskSpec, ImageFormat, SeedSpec
 from svc_nodeagent.protocol.networks import GuestTold, NetworkSpec, ObservedNetwork, ObservedTap, TrafficReading
+from svc_nodeagent.protocol.platforms import PLAIN, Platform
 from svc_nodeagent.protocol.values import (
     FEW,
     MANY,
@@ -107,6 +108,7 @@ class KeptMachine(Wire):
     network: NetworkSpec
     seed: SeedSpec
     image_digest: Name
+    platform: Annotated[Platform, Since(5)] = PLAIN
 
 
 class MachineResult(Wire):
@@ -197,7 +199,8 @@ class Capacity(Wire):
 class NodeFacts(Wire):
     """`network_features`: of nat, routed, bridged, ipv6, rate, vlan and bridge-conntrack, what this host can carry;
     `network_lacks` says of each other one why not. `host_addresses`: the host's own, with their prefixes, without those
-    on guests' taps."""
+    on guests' taps. `platform_features`: of uefi, uefi_secure and tpm, what machines here can have; `platform_lacks`
+    says of each other one why not."""
 
     hostname: Name
     host_uuid: UUID
@@ -212,6 +215,8 @@ class NodeFacts(Wire):
     network_features: Annotated[tuple[Name, ...], Field(max_length=FEW)]
     network_lacks: Annotated[dict[Name, Text], Field(default_factory=dict, max_length=FEW)]
     host_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)] = ()
+    platform_features: Annotated[tuple[Name, ...], Since(5), Field(max_length=FEW)] = ()
+    platform_lacks: Annotated[dict[Name, Text], Since(5), Field(default_factory=dict, max_length=FEW)]
 
 
 class InventoryResult(Wire):

@@ -20,6 +20,7 @@ from svc_actors.controller.machines.processors import CpuMode
 from svc_actors.controller.machines.spec import account_name
 from svc_actors.controller.machines.states import UNKNOWN_WHILE_AWAY, DesiredPower, RestartPolicy
 from svc_actors.controller.machines.windows import ACCOUNT
+from svc_actors.controller.platforms import Firmware, Tpm
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
@@ -69,8 +70,9 @@ class VM(Model):
     its administrator account and no access mode. `status_reason` says why a machine failed, or what
     is unusual about it. `desired_power` is what its last order wants; `restart_policy` whether it is started again when
     it goes off without one. `protected` keeps it from being deleted and reinstalled. `rescue_since`: from
-    when on it boots the rescue system instead of its own disk; null where it does not. `node_id` and `node_name` are
-    for staff and administrators."""
+    when on it boots the rescue system instead of its own disk; null where it does not. `firmware` and `tpm` are those
+    of the image, or of the backup, that it was made from last. `node_id` and `node_name` are for staff and
+    administrators."""
 
     id: UUID
     name: str
@@ -93,6 +95,8 @@ class VM(Model):
     vcpus: int
     memory_mib: int
     disk_gib: int
+    firmware: Firmware
+    tpm: Tpm
     access_mode: AccessMode | None
     user: str
     primary_ip: str | None
@@ -127,6 +131,8 @@ class VM(Model):
             vcpus=row["vcpus"],
             memory_mib=row["memory_mib"],
             disk_gib=row["disk_gib"],
+            firmware=Firmware(row["firmware"]),
+            tpm=Tpm(row["tpm"]),
             access_mode=None if windows else AccessMode(row["access_mode"]),
             user=ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
             primary_ip=next((address.ip for address in addresses if address.primary), None),

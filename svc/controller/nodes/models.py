@@ -103,7 +103,8 @@ class NodeModel(Model):
 
 class NodeFactsModel(Model):
     """What the host is, by its last inventory. `accelerator`: kvm, tcg (slow: no hardware help) or simulated.
-    `network_lacks` says of each kind of network that it cannot carry why not."""
+    `network_lacks` says of each kind of network that it cannot carry why not. `platform_features`: of uefi, uefi_secure
+    and tpm, what machines there can have; `platform_lacks` says of each other one why not."""
 
     hostname: str
     host_uuid: UUID
@@ -118,6 +119,8 @@ class NodeFactsModel(Model):
     network_features: list[str]
     network_lacks: dict[str, str] = Field(default_factory=dict)
     host_addresses: list[str] = Field(default_factory=list)
+    platform_features: list[str] = Field(default_factory=list)
+    platform_lacks: dict[str, str] = Field(default_factory=dict)
 
 
 class HealthStatus(StrEnum):

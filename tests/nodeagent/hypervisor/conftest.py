@@ -90,6 +90,6 @@ def _remove_domains(prefix: str) -> None:
             if domain.name().startswith(prefix):
                 if domain.isActive():
                     domain.destroy()
-                domain.undefine()
+                domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM | libvirt.VIR_DOMAIN_UNDEFINE_TPM)
     finally:
         connection.close()

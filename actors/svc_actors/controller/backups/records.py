@@ -194,8 +194,10 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
     match ending.result:
         case BackupResult() as result:
             await tx.execute(
-                """INSERT INTO machine_backups (id, vm_id, node_id, begun_at, completed_at, disks, stored_bytes, frozen)
-                   VALUES ($1, $2, $3, $4, now(), $5, $6, $7) ON CONFLICT (id) DO NOTHING""",
+                """INSERT INTO machine_backups (id, vm_id, node_id, begun_at, completed_at, disks, stored_bytes, frozen,
+                                                firmware, tpm)
+                   SELECT $1, id, $3, $4, now(), $5, $6, $7, firmware, tpm FROM vms WHERE id = $2
+                   ON CONFLICT (id) DO NOTHING""",
                 result.copy_id,
                 vm.id,
                 task.node_id,

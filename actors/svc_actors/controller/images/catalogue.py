@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from svc_actors.controller.images.checksums import ChecksumFormat
 from svc_actors.store import Database, Transaction
+from svc_nodeagent.protocol import PLAIN, Platform
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Published:
     algorithm: str
     min_disk_gib: int = 3
     min_memory_mib: int = 512
+    platform: Platform = PLAIN
+    """What it needs beneath it. What boots by a BIOS as well says nothing: a BIOS every node has."""
 
     @property
     def file_name(self) -> str:
@@ -138,12 +141,14 @@ async def ensure_catalogue(database: Database, catalogue: tuple[Published, ...] 
     async def work(tx: Transaction) -> None:
         await tx.executemany(
             """INSERT INTO images AS old (slug, name, os_family, distribution, release, login_user, format, source, url,
-                                          checksum_url, digest_algorithm, min_disk_gib, min_memory_mib, custom)
-               VALUES ($1, $2, 'linux', $3, $4, $5, 'qcow2', 'url', $6, $7, $8, $9, $10, false)
+                                          checksum_url, digest_algorithm, min_disk_gib, min_memory_mib, firmware, tpm,
+                                          custom)
+               VALUES ($1, $2, 'linux', $3, $4, $5, 'qcow2', 'url', $6, $7, $8, $9, $10, $11, $12, false)
                ON CONFLICT (slug) DO UPDATE
                SET name = excluded.name, url = excluded.url, checksum_url = excluded.checksum_url,
                    digest_algorithm = excluded.digest_algorithm, login_user = excluded.login_user,
                    min_disk_gib = excluded.min_disk_gib, min_memory_mib = excluded.min_memory_mib,
+                   firmware = excluded.firmware, tpm = excluded.tpm,
                    digest = CASE WHEN old.url = excluded.url THEN old.digest END
                WHERE NOT old.custom""",
             [
@@ -158,6 +163,8 @@ async def ensure_catalogue(database: Database, catalogue: tuple[Published, ...] 
                     image.algorithm,
                     image.min_disk_gib,
                     image.min_memory_mib,
+                    image.platform.firmware.value,
+                    image.platform.tpm.value,
                 )
                 for image in catalogue
             ],

@@ -19,9 +19,10 @@ from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_catalogue
 from svc_actors.controller.images.checksums import NoDigest, find_digest
 from svc_actors.controller.images.files import PULL_TIMEOUT, ImageSources, StoredFile
+from svc_actors.controller.platforms import platform_of
 from svc_actors.controller.tasks.run import TaskFailed
 from svc_actors.controller.tasks.runner import Level, ResourceKind, Task, TaskRun, TaskRunner, create_task
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, not_ready, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
 from svc_actors.store import (
     Caller,
     Database,
@@ -34,7 +35,7 @@ from svc_actors.store import (
     events,
 )
 from svc_nodeagent import outbound
-from svc_nodeagent.protocol import OperationResult
+from svc_nodeagent.protocol import PLAIN, Firmware, OperationResult, Platform, Tpm
 
 EVERY_IMAGE: Final = UUID(int=0)
 """The resource of a refresh, which is about all images."""
@@ -61,6 +62,7 @@ class CustomImage:
     digest: str | None
     min_disk_gib: int
     min_memory_mib: int
+    platform: Platform = PLAIN
     kind: str = "disk"
 
 
@@ -68,8 +70,9 @@ async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Rec
     try:
         row = await tx.fetchone(
             """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, url,
-                                       digest_algorithm, digest, min_disk_gib, min_memory_mib, kind, custom)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, true) RETURNING *""",
+                                       digest_algorithm, digest, min_disk_gib, min_memory_mib, firmware, tpm, kind,
+                                       custom)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, true) RETURNING *""",
             image.slug,
             image.name,
             image.os_family,
@@ -83,6 +86,8 @@ async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Rec
             image.digest,
             image.min_disk_gib,
             image.min_memory_mib,
+            image.platform.firmware.value,
+            image.platform.tpm.value,
             image.kind,
         )
     except UniqueViolationError:
@@ -91,12 +96,37 @@ async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Rec
     return row
 
 
-async def set_enabled(tx: Transaction, caller: Caller, image_id: UUID, enabled: bool) -> Record:
-    row = await tx.fetchrow("UPDATE images SET enabled = $2 WHERE id = $1 RETURNING *", image_id, enabled)
+async def change_image(
+    tx: Transaction, caller: Caller, image_id: UUID, *, enabled: bool | None, firmware: Firmware | None, tpm: Tpm | None
+) -> Record:
+    """None leaves a thing as it is. Machines that exist keep the firmware and the TPM that they have. Raises not_found,
+    conflict (what a published image needs, its publisher knows), invalid."""
+    row = await tx.fetchrow("SELECT * FROM images WHERE id = $1 FOR NO KEY UPDATE", image_id)
     if row is None:
         raise not_found("There is no such image.")
+    if (firmware is not None or tpm is not None) and not row["custom"]:
+        raise conflict(
+            f"The image {row['slug']} is of the catalogue, which says its firmware; nothing was changed.",
+            hint="Add a custom image of the same URL and checksum.",
+        )
+    before = platform_of(row)
+    after = Platform(firmware=firmware or before.firmware, tpm=tpm or before.tpm)
+    require_sound(after)
+    row = await tx.fetchone(
+        "UPDATE images SET enabled = coalesce($2, enabled), firmware = $3, tpm = $4 WHERE id = $1 RETURNING *",
+        image_id,
+        enabled,
+        after.firmware.value,
+        after.tpm.value,
+    )
     await _changed(tx, caller, row)
     return row
+
+
+def require_sound(platform: Platform) -> None:
+    """Raises invalid for a TPM beneath a BIOS, which measures nothing that a system of today would seal to."""
+    if platform.tpm is not Tpm.NONE and platform.firmware is Firmware.BIOS:
+        raise wrong_field("tpm", "needs the firmware uefi or uefi_secure")
 
 
 async def set_file(tx: Transaction, caller: Caller, image_id: UUID, file: StoredFile) -> Record:
@@ -269,7 +299,10 @@ async def announce_image(tx: Transaction, row: Record) -> None:
 
 async def _changed(tx: Transaction, caller: Caller, row: Record) -> None:
     await audit.record(
-        tx, caller, Target("image", row["id"], row["slug"]), {"enabled": row["enabled"], "digest": row["digest"]}
+        tx,
+        caller,
+        Target("image", row["id"], row["slug"]),
+        {"enabled": row["enabled"], "digest": row["digest"], "firmware": row["firmware"], "tpm": row["tpm"]},
     )
     await announce_image(tx, row)
 

@@ -135,6 +135,7 @@ async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, st
     await tx.execute(
         """UPDATE vms SET unconfirmed = false, built_at = coalesce(built_at, now()), status = $2, status_reason = NULL,
                           observed_state = $3, observed_at = now(), vcpus = $4, memory_mib = $5,
+                          firmware = $6, tpm = $7,
                           running_since = CASE WHEN $2 = 'running' THEN now() END
            WHERE id = $1""",
         vm.id,
@@ -142,6 +143,8 @@ async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, st
         state.value,
         kept.vcpus,
         kept.memory_mib,
+        kept.platform.firmware.value,
+        kept.platform.tpm.value,
     )
     await adopt_network(tx, vm.id, kept.network.nics)
     await network_applied(tx, vm.id, kept.network.generation)
@@ -183,9 +186,9 @@ async def _insert(
     await tx.execute(
         """INSERT INTO vms (id, name, hostname, project_id, node_id, image_id, vcpus, memory_mib, disk_gib, status,
                             access_mode, ssh_keys, rate_mbps, created_by, desired_power, built_at, observed_state,
-                            observed_at, running_since)
+                            observed_at, running_since, firmware, tpm)
            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, now(), $16, now(),
-                   CASE WHEN $10 = 'running' THEN now() END)""",
+                   CASE WHEN $10 = 'running' THEN now() END, $17, $18)""",
         kept.vm_id,
         name,
         kept.seed.hostname,
@@ -202,6 +205,8 @@ async def _insert(
         caller.actor_id,
         (DesiredPower.RUNNING if status is MachineStatus.RUNNING else DesiredPower.STOPPED).value,
         state.value,
+        kept.platform.firmware.value,
+        kept.platform.tpm.value,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from svc_actors.controller.backups.records import Held, hold_copy
-from svc_actors.controller.machines import windows
+from svc_actors.controller.machines import platforms, windows
 from svc_actors.controller.machines.outcomes import GENERATION
 from svc_actors.controller.machines.records import announce_status
 from svc_actors.controller.machines.spec import Seed
@@ -41,6 +41,7 @@ from svc_actors.store import (
     UniqueViolationError,
     audit,
 )
+from svc_nodeagent.protocol import Platform
 
 KEY_LIFETIME: Final = timedelta(hours=24)
 _FIRST_GENERATION: Final = 1
@@ -149,6 +150,7 @@ async def _create(
     if new.held is not None:
         await hold_copy(tx, new.held)
     network_id = await _usable_image_and_network(tx, new)
+    platform = await (platforms.of_copy(tx, new.held.copy_id) if new.held else platforms.of_image(tx, new.image_id))
     groups = await usable_groups(tx, new.project_id, new.group_ids) if new.group_ids else []
     need = Need(
         vcpus=new.vcpus,
@@ -157,9 +159,10 @@ async def _create(
         network_id=network_id,
         node_id=new.node_id,
         location_id=new.location_id,
+        platform=platform,
     )
     placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
-    vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id)
+    vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id, platform)
     if new.first_boot is not None:
         await windows.expect(tx, vm_id, password=new.first_boot.password is not None)
     task = await _record(tx, caller, new, vm_id, placement.node_id)
@@ -282,7 +285,13 @@ async def _take_address(
 
 
 async def _insert(
-    tx: Transaction, sealer: Sealer, caller: Caller, new: NewMachine, network_id: UUID, node_id: UUID
+    tx: Transaction,
+    sealer: Sealer,
+    caller: Caller,
+    new: NewMachine,
+    network_id: UUID,
+    node_id: UUID,
+    platform: Platform,
 ) -> tuple[UUID, UUID]:
     """The machine and its NIC: their ids. The machine's row takes its room on the node (migration 0011)."""
     seed = Seed(new.password_hash, new.generated, new.user_data)
@@ -293,9 +302,9 @@ async def _insert(
                INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                                 status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
                                 idempotency_key, created_by, desired_power, restart_policy,
-                                labels, protected)
+                                labels, protected, firmware, tpm)
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22,
-                       $23, $24)
+                       $23, $24, $25, $26)
                RETURNING id
            )
            INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
@@ -324,6 +333,8 @@ async def _insert(
         new.restart_policy.value,
         new.labels,
         new.protected,
+        platform.firmware.value,
+        platform.tpm.value,
     )
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 

@@ -29,7 +29,16 @@ from svc_actors.controller.backups.records import (
     require_not_held,
     superseded_at,
 )
-from svc_actors.controller.machines import moving, power, processors, remaking, rescue, snapshots, windows
+from svc_actors.controller.machines import (
+    moving,
+    platforms,
+    power,
+    processors,
+    remaking,
+    rescue,
+    snapshots,
+    windows,
+)
 from svc_actors.controller.machines.admission import (
     busy,
     moved,
@@ -409,7 +418,8 @@ class Machine(Actor):
                 )
             require_not_in_rescue(vm, "restored")
             await copied_disks(tx, vm.id, copy_id)
-            return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id)})
+            parameters = await platforms.begin_restoration(tx, vm, copy_id)
+            return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id), **parameters})
 
         task = await self._database.transact(work)
         self._tasks.begin(task)

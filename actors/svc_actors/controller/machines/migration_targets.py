@@ -3,7 +3,8 @@
 A machine that is off moves `offline`. One that runs moves by a `restart`; besides, it is said where the other host
 could not go on with the guest as it runs: another processor, another accelerator, a missing machine type. A node that
 could not take it at all has no mode. Reasons begin with a word that says what they are about (node, agent, machine,
-vcpus, memory, disk, pool, network, image; live, cpu, machine type), so that a reader finds the one thing to mend.
+vcpus, memory, disk, firmware, tpm, pool, network, image; live, cpu, machine type), so that a reader finds the one thing
+to mend.
 
 Disks are each node's own, so that all of a machine's disks are copied: the target needs room for them. Nothing is
 locked, and nothing is held: it is a judgement of this moment.
@@ -21,7 +22,9 @@ from svc_actors.controller.machines.spec import effective_rate
 from svc_actors.controller.machines.states import MachineStatus
 from svc_actors.controller.networking.pool_needs import lack, needs
 from svc_actors.controller.networking.security_groups import CONNTRACK_ON_BRIDGES
+from svc_actors.controller.placement.platforms import platform_lacks
 from svc_actors.controller.placement.refusals import lacking, state_obstacles
+from svc_actors.controller.platforms import platform_of
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
 
@@ -59,11 +62,13 @@ async def migration_targets(queryable: Queryable, vm_id: UUID) -> list[Migration
 
 _FACTS: Final = """json_build_object('accelerator', nodes.facts->'accelerator', 'cpu_model', nodes.facts->'cpu_model',
                                      'machine_types', nodes.facts->'machine_types',
-                                     'network_lacks', nodes.facts->'network_lacks')"""
+                                     'network_lacks', nodes.facts->'network_lacks',
+                                     'platform_features', nodes.facts->'platform_features',
+                                     'platform_lacks', nodes.facts->'platform_lacks')"""
 
 _MACHINE: Final = f"""
 SELECT vms.status, vms.built_at, vms.node_id, vms.image_id, vms.vcpus, vms.memory_mib, vms.disk_gib, vms.rate_mbps,
-       vms.throttle_mbps, nodes.name AS node_name, nodes.agent_protocol, {_FACTS} AS facts,
+       vms.firmware, vms.tpm, vms.throttle_mbps, nodes.name AS node_name, nodes.agent_protocol, {_FACTS} AS facts,
        CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state,
        images.digest, images.name AS image_name, vms.unconfirmed,
        (SELECT op FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id AND status IN ('queued', 'running')
@@ -116,6 +121,8 @@ def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str
     if not node["unreported"]:
         room = lacking(node, vcpus=machine["vcpus"], memory_mib=machine["memory_mib"], disk_gib=machine["disk_gib"])
         found += [each.text for each in room]
+    if node["state"] == "online":  # What an agent of another release has told, the one that comes may know better.
+        found += platform_lacks(node["facts"], platform_of(machine).needs)
     found += [reason for pool in pools if (reason := _pool(pool, node)) is not None]
     found += _network(machine, pools, node["facts"])
     if not node["has_image"] and machine["digest"] is None:

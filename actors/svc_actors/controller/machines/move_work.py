@@ -133,7 +133,12 @@ class MoveWork:
         vm_id = run.task.resource_id
         ready = await self._ready(run, attempt)
         spec = await machine_spec(self._database, self._sealer, vm_id)
-        kept = {"network": NetworkSpec(nics=()), "disks": ready.kept.disks, "seed": ready.kept.seed}
+        kept = {
+            "network": NetworkSpec(nics=()),
+            "disks": ready.kept.disks,
+            "seed": ready.kept.seed,
+            "platform": ready.kept.platform,
+        }
         machine = spec.model_copy(update=kept)
         image = await self._images.spec(ready.image_id, _target(run))
         gateway = self._tasks.gateway

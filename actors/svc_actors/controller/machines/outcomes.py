@@ -12,7 +12,7 @@ from uuid import UUID
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended, forgetting_ended
-from svc_actors.controller.machines import moving, power, processors, rescue, snapshots, windows
+from svc_actors.controller.machines import moving, platforms, power, processors, rescue, snapshots, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -66,6 +66,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.restore" if ending.succeeded:
             await snapshots.gone_with_disks(tx, vm.id)
+            await platforms.changed(tx, task)
         case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
             await snapshots.ended(tx, task, ending)
         case "vm.rescue" | "vm.rescue_end":
@@ -169,6 +170,7 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
         task.parameters["access_mode"],
         task.parameters["ssh_keys"],
     )
+    await platforms.changed(tx, task)
     if (system := task.parameters.get(WINDOWS)) is not None:
         await windows.expect(tx, vm.id, password=system["password"])
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from svc_actors.controller.machines import platforms
 from svc_actors.controller.machines.admission import (
     moved,
     require_not_in_rescue,
@@ -21,6 +22,7 @@ from svc_actors.controller.machines.records import MachineRow, write_size
 from svc_actors.controller.machines.spec import Seed
 from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.machines.windows import FirstBoot
+from svc_actors.controller.placement.platforms import require_platform
 from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.runner import Task, get_task
 from svc_actors.errors import conflict, invalid
@@ -127,6 +129,8 @@ async def reinstall(
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
+    platform = await platforms.of_image(tx, new.image_id)
+    await require_platform(tx, vm.node_id, platform)
     seed = Seed(new.password_hash, new.generated, new.user_data)
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     await tx.execute("UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, secret)
@@ -137,6 +141,7 @@ async def reinstall(
         "order": new.order,
         WINDOWS: None if new.first_boot is None else {"password": new.first_boot.password is not None},
         GENERATION: vm.net_wanted,
+        platforms.PLATFORM: platforms.told(platform),
     }
     return parameters, status
 

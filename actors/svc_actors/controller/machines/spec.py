@@ -13,6 +13,7 @@ from uuid import UUID
 from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
 from svc_actors.controller.networking.security_groups import firewall_of
+from svc_actors.controller.platforms import platform_of
 from svc_actors.errors import not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record
@@ -95,6 +96,7 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
             vm["ssh_keys"],
             Seed.unsealed(sealer, vm["sealed_seed"]),
         ),
+        platform=platform_of(vm),
     )
 
 

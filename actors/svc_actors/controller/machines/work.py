@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from svc_actors.controller.backups.records import copied_disks, node_of_copy, store_password, to_forget
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
+from svc_actors.controller.machines import platforms
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.move_work import MoveWork
@@ -41,6 +42,7 @@ from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
+    PLAIN,
     CpuMode,
     DeleteResult,
     DomainState,
@@ -246,6 +248,7 @@ class MachineWork:
             image=image,
             seed=seed_spec(str(run.task.id), vm["hostname"], account, parameters["ssh_keys"], secret),
             network=await network_spec(self._database, vm_id),
+            platform=platforms.of_task(run.task) or PLAIN,
         )
 
         def final(refusal: HostRefused) -> bool:
@@ -270,6 +273,7 @@ class MachineWork:
             copy_id=copy_id,
             password=store_password(self._sealer, vm_id),
             disks=await copied_disks(self._database, vm_id, copy_id),
+            platform=platforms.of_task(run.task),
         )
         try:
             return await run.perform(operation, step=HOST_STEP)

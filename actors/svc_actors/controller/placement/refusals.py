@@ -1,8 +1,8 @@
 """Why no node takes a machine, in words that say what is true: of each node, and of all together.
 
-A node is kept from taking a machine by its state, by the network (no pool that it can carry), or by its room, and is
-told of in that order: the refusal names what keeps the nodes that came nearest. Read without locks, after placement has
-found nothing: a refusal consumes nothing.
+A node is kept from taking a machine by its state, by what it has beneath a system (UEFI, TPM), by the network (no pool
+that it can carry), or by its room, and is told of in that order: the refusal names what keeps the nodes that came
+nearest. Read without locks, after placement has found nothing: a refusal consumes nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_needs import lack, needs
+from svc_actors.controller.placement.platforms import platform_lacks
 from svc_actors.errors import ErrorCode, ServiceError, capacity, not_found, unavailable
 from svc_actors.sizes import disk_text, memory_text
 from svc_actors.store import Queryable, Record
+from svc_nodeagent.protocol import PLAIN, Firmware, Platform
 
 MOST_EXPLAINED: Final = 100
 """Nodes of which a refusal says why not."""
@@ -44,14 +46,16 @@ class Need:
     network_id: UUID
     node_id: UUID | None = None
     location_id: UUID | None = None
+    platform: Platform = PLAIN
 
 
 class Stage(IntEnum):
     """How near a node came to taking the machine."""
 
     STATE = 1
-    NETWORK = 2
-    ROOM = 3
+    PLATFORM = 2
+    NETWORK = 3
+    ROOM = 4
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ _UNREPORTED: Final = Obstacle(Stage.STATE, "node: it has not reported its capaci
 _PENDING: Final = Obstacle(Stage.STATE, "node: it is pending", "not connected yet")
 _LOST: Final = Obstacle(Stage.STATE, "node: it is lost", "lost for good")
 _OBSERVED: Final = Obstacle(Stage.STATE, "node: it is only observed", "only observed")
+_FIRMWARES: Final = {Firmware.UEFI: "UEFI", Firmware.UEFI_SECURE: "UEFI with Secure Boot"}
 _MAINTENANCE: Final = Obstacle(Stage.STATE, "node: it is in maintenance", "in maintenance")
 
 
@@ -153,6 +158,12 @@ def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bo
             states = dict.fromkeys(each.summary for of_node in obstacles for each in of_node)
             hint = "Take a node out of maintenance, or add one." if explain else "Try again later."
             return f"No node takes new machines now: {_listed(states)}.", hint
+        case Stage.PLATFORM:
+            kinds = dict.fromkeys(each.summary for of_node in obstacles for each in of_node)
+            hint = (
+                "`details` say what to install where." if explain else "Ask an administrator, or choose another image."
+            )
+            return f"No node has what machines of this image need: {_listed(kinds)}.", hint
         case Stage.NETWORK:
             reasons = dict.fromkeys(each.summary for of_node in obstacles for each in of_node)
             hint = "Add a pool to the network, or enable one." if explain else "Ask an administrator for a pool."
@@ -184,7 +195,9 @@ async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
         """SELECT node_capacity.*, nodes.name, nodes.state, nodes.mode, nodes.maintenance,
                   nodes.disk_level, (nodes.capacity->>'disk_free_gib')::float8 AS disk_free_gib,
                   nodes.capacity IS NULL AS unreported, nodes.lost_at IS NOT NULL AS lost,
-                  CASE WHEN lacks <> '{}' THEN nodes.facts->'network_lacks' END AS network_lacks
+                  CASE WHEN lacks <> '{}' THEN nodes.facts->'network_lacks' END AS network_lacks,
+                  json_build_object('platform_features', nodes.facts->'platform_features',
+                                    'platform_lacks', nodes.facts->'platform_lacks') AS platform_facts
            FROM node_capacity JOIN nodes ON nodes.id = node_capacity.node_id
            WHERE nodes.deleted_at IS NULL AND ($1::uuid IS NULL OR nodes.id = $1)
              AND ($2::uuid IS NULL OR nodes.location_id = $2)
@@ -206,8 +219,15 @@ def _obstacles(node: Record, pools: Sequence[Record], need: Need) -> list[Obstac
     found = state_obstacles(node)
     if not node["unreported"]:
         found += lacking(node, vcpus=need.vcpus, memory_mib=need.memory_mib, disk_gib=need.disk_gib)
+        found += _platform(node, need.platform)
     network = _network(node, pools)
     return found if network is None else [*found, network]
+
+
+def _platform(node: Record, platform: Platform) -> list[Obstacle]:
+    reasons = platform_lacks(node["platform_facts"], platform.needs)
+    names = {"firmware": _FIRMWARES.get(platform.firmware, ""), "tpm": "a TPM 2.0"}
+    return [Obstacle(Stage.PLATFORM, reason, names[reason.partition(":")[0]]) for reason in reasons]
 
 
 def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:

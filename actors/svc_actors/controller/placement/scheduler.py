@@ -5,8 +5,8 @@ Invariants:
   parallel creations never promise a node's room twice; creations on different nodes do not wait for each other;
 - promised is what every machine on the node may use, running or not; a machine that was never built promises nothing.
   The database keeps the sum (migration 0011), in the transaction that changes a machine;
-- a node takes new machines only while it is online, managed, not in maintenance, its disk is not nearly full, and it
-  has a pool of the network that it can carry;
+- a node takes new machines only while it is online, managed, not in maintenance, its disk is not nearly full, it has
+  the firmware and TPM that they shall have, and a pool of the network that it can carry;
 - locks are taken in one order: node, machine, node_capacity, pool.
 """
 
@@ -42,6 +42,7 @@ _FITTING: Final = """
       AND node.promised_vcpus + $2 <= node.vcpus
       AND node.promised_memory_mib + $3 <= node.memory_mib
       AND node.promised_disk_gib + $4 <= node.disk_gib
+      AND $8::text[] <@ node.platforms
       AND ($5::uuid IS NULL OR node.node_id = $5)
       AND ($6::uuid IS NULL OR node.location_id = $6)
       AND EXISTS (SELECT FROM pool WHERE {carried} AND is_primary AND id <> ALL($7::uuid[]))
@@ -49,8 +50,8 @@ _FITTING: Final = """
     carried="""pool.location_id = node.location_id AND NOT pool.needs && node.lacks
                AND (cardinality(pool.node_ids) = 0 OR node.node_id = ANY(pool.node_ids))"""
 )
-"""The nodes with room for $2 vcpus, $3 MiB and $4 GiB, and with a pool of the network $1 that is not among the full
-ones ($7)."""
+"""The nodes with room for $2 vcpus, $3 MiB and $4 GiB, with what the machine needs beneath its system ($8), and with a
+pool of the network $1 that is not among the full ones ($7)."""
 
 _CHOOSE: Final = (
     f"{_FITTING} ORDER BY node.free_share DESC, node.node_name LIMIT 1 FOR NO KEY UPDATE OF node SKIP LOCKED"
@@ -96,6 +97,7 @@ async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[
         need.node_id,
         need.location_id,
         list(full),
+        list(need.platform.needs),
     ]
     while True:
         chosen = await tx.fetchrow(_CHOOSE, *wanted)

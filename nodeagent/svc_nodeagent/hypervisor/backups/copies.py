@@ -23,21 +23,26 @@ import trio
 
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program, remove_store
 from svc_nodeagent.hypervisor.backups.verification import share_of
+from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.disks import inspect, make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
 from svc_nodeagent.hypervisor.freezing import thaw
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache
+from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.protocol import (
+    PLAIN,
     BackupResult,
     CopiedDisk,
     DomainResult,
     DomainState,
     FailureCode,
+    Platform,
     VmBackup,
     VmBackupsForget,
     VmRestore,
@@ -52,10 +57,13 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 class MachineBackups:
     """`steps` keeps other steps of a machine away for the length of a block."""
 
-    def __init__(self, guests: Guests, folders: Folders, images: ImageCache, steps: Steps) -> None:
+    def __init__(
+        self, guests: Guests, folders: Folders, images: ImageCache, definitions: Definitions, steps: Steps
+    ) -> None:
         self._guests = guests
         self._folders = folders
         self._images = images
+        self._definitions = definitions
         self._steps = steps
         self._under_way: set[UUID] = set()
 
@@ -105,6 +113,10 @@ class MachineBackups:
                         await told(read)
                 copied.append(CopiedDisk(index=disk.index, size_bytes=read, digest=digest.hexdigest()))
                 fault_point(f"backup.disk{disk.index}.kept")
+            if record.platform != PLAIN:
+                # What firmware and TPM keep changes seldom, and needs no moment of its own.
+                async with store.writer(operation.copy_id, platform_state.PACKED) as sink:
+                    await sink.send_all(await in_thread(platform_state.packed, self._folders, record.vm_id))
         await report(92, "removing copies that are not to be kept any more")
         stored = await store.size()
         kept = await store.snapshots()
@@ -137,7 +149,10 @@ class MachineBackups:
         store = MachineStore(self._folders.backups, operation.source_id or vm_id, operation.password)
         found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
         record = await self._record(vm_id)
+        platform = operation.platform or record.platform
+        await in_thread(require_platform, platform)
         await self._require_off(vm_id)
+        state = await self._kept_state(store, found.get(platform_state.PACKED))
         written = [self._folders.restored_disk(vm_id, disk.index) for disk in operation.disks]
         try:
             for place, (disk, path) in enumerate(zip(operation.disks, written, strict=True)):
@@ -159,12 +174,38 @@ class MachineBackups:
                         disk_path, owner = self._folders.disk(vm_id, disk.index), qemu_user().owner
                         await in_thread(put_in_place, path, disk_path, mode=0o600, owner=owner)
                         fault_point(f"restore.disk{disk.index}.placed")
+                    await self._be_as_then(vm_id, platform, state)
                     result = DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
                 for path in written:
                     await in_thread(path.unlink, missing_ok=True)
         return result
+
+    async def _kept_state(self, store: MachineStore, snapshot: Snapshot | None) -> bytes | None:
+        if snapshot is None:
+            return None
+        content = bytearray()
+        async with store.reader(snapshot) as source:
+            async for piece in _pieces(source):
+                content += piece
+                if len(content) > platform_state.MOST_BYTES:
+                    raise HostError(
+                        FailureCode.HOST, "The target did not give back what was copied; nothing was changed."
+                    )
+        return bytes(content)
+
+    async def _be_as_then(self, vm_id: UUID, platform: Platform, state: bytes | None) -> None:
+        """A copy of a machine with a BIOS has no state, and neither has it then."""
+        record = await self._record(vm_id)
+        if state is not None:
+            await in_thread(platform_state.put_back, self._folders, vm_id, state)
+        elif platform == PLAIN:
+            await in_thread(platform_state.remove, self._folders, vm_id)
+        if platform != record.platform:
+            changed = record.model_copy(update={"platform": platform})
+            await self._definitions.write(changed)
+            await self._definitions.define(changed)
 
     async def forget(self, operation: VmBackupsForget) -> None:
         """Remove copies of a machine that has moved away, or is here again."""

@@ -78,7 +78,7 @@ async function reinstall(machine: Machine): Promise<void> {
   const key = crypto.randomUUID();
   ask({
     title: `Reinstall ${machine.name}`,
-    text: "Everything on its disk is lost, and its snapshots with it. Its name, addresses, size and groups stay, and it starts as on its first day.",
+    text: "Everything on its disk is lost, and its snapshots and what its UEFI and TPM keep with it. Its name, addresses, size and groups stay, and it starts as on its first day.",
     fields: [
       {
         name: "image_id",

@@ -14,6 +14,7 @@ import { rescueBadge, rescueButton, rescueNote } from "./machine-rescue";
 import { machineSnapshots } from "./machine-snapshots";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
+import { platform } from "./platform";
 import { tasksTable } from "./tasks";
 
 const METRICS_MILLISECONDS = 30_000;
@@ -51,6 +52,7 @@ export function machineView(me: Me, id: string): View {
       ${facts([
         ["Size", `${now.vcpus} × ${size(now.memory_mib)}, ${now.disk_gib} GiB`],
         ["Image", now.image_name],
+        ["Firmware", platform(now)],
         ["Plan", now.plan_name ?? "—"],
         ["Project", now.project_name],
         ["Host name", now.hostname],

@@ -9,6 +9,7 @@ import { machinesTable } from "./machines";
 import { agentFacts, upgradeButton } from "./node-agent";
 import { nodeNetwork } from "./node-network";
 import { nodeOrphans } from "./node-orphans";
+import { named } from "./platform";
 import { tasksTable } from "./tasks";
 
 export function nodeView(id: string): View {
@@ -54,6 +55,7 @@ export function nodeView(id: string): View {
     )}
       ${orphans.draw()}
       ${node.value ? carries(node.value) : nothing}
+      ${node.value ? firmwares(node.value) : nothing}
       ${running.draw()}
       <h2>Tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
@@ -113,6 +115,16 @@ function carries(node: Node): Fragment {
   return html`<h2>Networks that it can carry</h2>
     <ul class="checks">${features.length ? html`<li>${badge("ok")} ${features.join(", ")}</li>` : nothing}
       ${lacks.map(([feature, why]) => html`<li>${badge("lacking")} <b>${feature}</b> <span class="quiet">${why}</span></li>`)}</ul>`;
+}
+
+/** What machines of it can have beneath their system, and what to do for the rest. */
+function firmwares(node: Node): Fragment {
+  const features = node.facts?.platform_features ?? [];
+  const lacks = Object.entries(node.facts?.platform_lacks ?? {});
+  if (!features.length && !lacks.length) return nothing;
+  return html`<h2>Firmware of its machines</h2>
+    <ul class="checks"><li>${badge("ok")} ${["bios", ...features].map(named).join(", ")}</li>
+      ${lacks.map(([feature, why]) => html`<li>${badge("lacking")} <b>${named(feature)}</b> <span class="quiet">${why}</span></li>`)}</ul>`;
 }
 
 function drain(node: Node): void {

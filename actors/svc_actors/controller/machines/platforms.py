@@ -1,0 +1,59 @@
+"""A machine's firmware and TPM in its record: those of the image, or of the copy, that it was made from last."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.controller.machines.records import MachineRow
+from svc_actors.controller.placement.platforms import require_platform
+from svc_actors.controller.platforms import platform_of
+from svc_actors.controller.tasks.records import Task
+from svc_actors.store import Queryable, Transaction
+from svc_nodeagent.protocol import Platform
+
+PLATFORM: Final = "platform"
+"""The parameter of a task that makes the machine's firmware and TPM others: what they are then."""
+
+
+def told(platform: Platform) -> dict[str, Any]:
+    """As a parameter."""
+    return platform.model_dump(mode="json")
+
+
+def of_task(task: Task) -> Platform | None:
+    """None where they stay, or where the task was ordered before there was a choice."""
+    value = task.parameters.get(PLATFORM)
+    return None if value is None else Platform.model_validate(value)
+
+
+async def of_image(queryable: Queryable, image_id: UUID) -> Platform:
+    return platform_of(await queryable.fetchone("SELECT firmware, tpm FROM images WHERE id = $1", image_id))
+
+
+async def of_copy(queryable: Queryable, copy_id: UUID) -> Platform:
+    """Of the machine when it was copied."""
+    return platform_of(await queryable.fetchone("SELECT firmware, tpm FROM machine_backups WHERE id = $1", copy_id))
+
+
+async def of_machine(queryable: Queryable, vm_id: UUID) -> Platform:
+    return platform_of(await queryable.fetchone("SELECT firmware, tpm FROM vms WHERE id = $1", vm_id))
+
+
+async def begin_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
+    """The parameters of a restoration for this. Raises conflict where its node cannot have the machine of then."""
+    then = await of_copy(tx, copy_id)
+    await require_platform(tx, vm.node_id, then)
+    return {} if then == await of_machine(tx, vm.id) else {PLATFORM: told(then)}
+
+
+async def changed(tx: Transaction, task: Task) -> None:
+    """The host has made the machine what the task says."""
+    if (platform := of_task(task)) is not None:
+        await write(tx, task.resource_id, platform)
+
+
+async def write(tx: Transaction, vm_id: UUID, platform: Platform) -> None:
+    await tx.execute(
+        "UPDATE vms SET firmware = $2, tpm = $3 WHERE id = $1", vm_id, platform.firmware.value, platform.tpm.value
+    )

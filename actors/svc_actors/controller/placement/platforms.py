@@ -1,0 +1,37 @@
+"""What machines have beneath their system, and which nodes have told that they have what it needs.
+
+Invariant: a machine is placed, moved, reinstalled and restored only where its firmware and its TPM can be had. A node
+that has not told, as one whose agent is of an earlier release, has a BIOS and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.errors import conflict
+from svc_actors.store import Queryable
+from svc_nodeagent.protocol import TPM_FEATURE, Firmware, Platform
+
+_UNTOLD: Final = "its agent is of an earlier release, which knows neither UEFI nor TPM: upgrade it"
+_ABOUT: Final = {Firmware.UEFI.value: "firmware", Firmware.UEFI_SECURE.value: "firmware", TPM_FEATURE: "tpm"}
+
+
+def platform_lacks(facts: Mapping[str, Any] | None, needs: tuple[str, ...]) -> list[str]:
+    """Why a node with these facts cannot have such machines: each reason begins with what it is about."""
+    told = facts or {}
+    features, lacks = told.get("platform_features") or (), told.get("platform_lacks") or {}
+    missing = [need for need in needs if need not in features]
+    return [f"{_ABOUT[need]}: {lacks.get(need, _UNTOLD)}" for need in missing]
+
+
+async def require_platform(queryable: Queryable, node_id: UUID | None, platform: Platform) -> None:
+    """Raises conflict where the machine's node cannot have it so."""
+    facts = await queryable.fetchval("SELECT facts FROM nodes WHERE id = $1", node_id)
+    if reasons := platform_lacks(facts, platform.needs):
+        raise conflict(
+            f"The machine's node cannot have it so: {'; '.join(reasons)}. The machine was left as it is.",
+            hint="Move the machine to another node, or have an administrator mend that and run `svc node inventory`.",
+            details={"reasons": reasons},
+        )

@@ -1,0 +1,115 @@
+"""What a machine's firmware and its TPM keep: variables of the UEFI (`nvram.fd`, in the machine's folder), and the
+TPM's own store, which libvirt has below `/var/lib/libvirt/swtpm`.
+
+Invariants: it belongs to the machine, whatever becomes of its definition; it is removed with the machine and made anew
+with another system. Packed (`packed`, `put_back`) it goes with a copy, with a move, and with disks that are kept: what
+a guest has sealed to its TPM opens with that TPM alone.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from svc_nodeagent.durable import sync_folder, write_whole
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.files import Folders
+from svc_nodeagent.protocol import FailureCode
+
+TPM_STATES: Final = Path("/var/lib/libvirt/swtpm")
+"""libvirt's own place (9.0 takes no other); a folder for each machine, by its UUID."""
+PACKED: Final = "platform.tar"
+"""What a packed state is called in a copy, and beside disks that are kept."""
+MOST_BYTES: Final = 32 * 1024 * 1024
+_NVRAM: Final = "nvram.fd"
+_TPM: Final = "tpm2"
+_TPM_FILE: Final = re.compile(r"tpm2/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def packed(folders: Folders, vm_id: UUID) -> bytes:
+    """A tar of what there is, also of a machine that runs: swtpm replaces its file whole, and a UEFI's variables are
+    written so that a power cut does no harm."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, path in _files(folders, vm_id):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue  # Replaced since it was listed: what replaces it has another name only for a moment.
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return content.getvalue()
+
+
+def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
+    """Have the machine, which is off, keep exactly what is in `content`. Raises `HostError(invalid)` where that is no
+    such state, which leaves it as it was."""
+    files = _unpacked(content)
+    remove(folders, vm_id)
+    for name, data in files.items():
+        if name == _NVRAM:
+            write_whole(folders.nvram(vm_id), data, mode=0o600)
+        else:
+            folder = _tpm_of(vm_id) / _TPM
+            folder.mkdir(parents=True, exist_ok=True)
+            _tpm_of(vm_id).chmod(0o711)
+            folder.chmod(0o700)
+            # libvirt gives it to the account of swtpm when the machine is started.
+            write_whole(_tpm_of(vm_id) / name, data, mode=0o600)
+
+
+def remove(folders: Folders, vm_id: UUID) -> None:
+    """Of a machine that is off: its firmware and its TPM begin anew when it is started."""
+    nvram = folders.nvram(vm_id)
+    if nvram.exists():
+        nvram.unlink()
+        sync_folder(nvram.parent)
+    remove_tpm(vm_id)
+
+
+def remove_tpm(vm_id: UUID) -> None:
+    folder = _tpm_of(vm_id)
+    if folder.exists():
+        shutil.rmtree(folder)
+        sync_folder(folder.parent)
+
+
+def _tpm_of(vm_id: UUID) -> Path:
+    return TPM_STATES / str(vm_id)
+
+
+def _files(folders: Folders, vm_id: UUID) -> list[tuple[str, Path]]:
+    found = [(_NVRAM, folders.nvram(vm_id))]
+    for path in sorted((_tpm_of(vm_id) / _TPM).glob("*.permall")):
+        found.append((f"{_TPM}/{path.name}", path))
+    return found
+
+
+def _unpacked(content: bytes) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
+            for member in tar:
+                known = member.name == _NVRAM or _TPM_FILE.fullmatch(member.name)
+                if not (known and member.isreg() and member.size <= MOST_BYTES):
+                    raise _unreadable()
+                data = tar.extractfile(member)
+                assert data is not None
+                files[member.name] = data.read()
+    except tarfile.TarError as error:
+        raise _unreadable() from error
+    return files
+
+
+def _unreadable() -> HostError:
+    return HostError(
+        FailureCode.INVALID,
+        "What should be the state of the machine's firmware and TPM is something else; nothing was changed.",
+        "See that both nodes run the same release of the agent, or that the target has not changed data.",
+    )
