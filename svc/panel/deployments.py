@@ -18,12 +18,16 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
+from svc_actors.errors import wrong_field
+from svc_actors.host.apps.repository import REF, URL
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.apps import SiteApp, deploying
 from svc_actors.panel.apps.deployments import (
     Build,
     Deployment,
     DeploymentStatus,
+    Source,
     deployments_of,
     insert_deployment,
     next_number,
@@ -35,12 +39,25 @@ from svc_actors.store import Transaction, audit
 
 operations = Operations[Panel]()
 
+GitUrl = Annotated[
+    str, Field(max_length=500), Shape(URL, "a URL such as https://git.example/shop.git, without a password")
+]
+GitRef = Annotated[
+    str,
+    Field(max_length=200, description="A branch, a tag or a whole commit; by default what the repository names."),
+    Shape(REF, "a branch, a tag or a commit"),
+]
+
 
 class AppDeploymentModel(Model):
-    """`live`: visitors come to it. `removed`: its code is not there any more; a rollback needs `ready`."""
+    """`live`: visitors come to it. `removed`: its code is not there any more; a rollback needs `ready`. `git_commit`:
+    what `git_ref` was when it was fetched."""
 
     number: int
-    archive: str
+    archive: str | None
+    git_url: str | None
+    git_ref: str | None
+    git_commit: str | None
     build: Build
     status: DeploymentStatus
     live: bool
@@ -52,7 +69,10 @@ class AppDeploymentModel(Model):
     def told(cls, one: Deployment, app: AppRow) -> AppDeploymentModel:
         return cls(
             number=one.number,
-            archive=one.archive,
+            archive=one.source.archive,
+            git_url=one.source.git_url,
+            git_ref=one.source.git_ref,
+            git_commit=one.git_commit,
             build=one.build,
             status=one.status,
             live=app.live is not None and one.number == app.live_deployment,
@@ -67,10 +87,24 @@ class DeploymentsRequest(SiteRequest):
 
 
 class DeployRequest(SiteChange):
-    """`archive` is one of the site's files: a zip or tar archive with the application's code."""
+    """Either `archive`, one of the site's files: a zip or tar archive with the application's code; or `git_url`, a
+    repository that anybody may read, and of it `git_ref`."""
 
-    archive: SitePath
+    archive: SitePath | None = None
+    git_url: GitUrl | None = None
+    git_ref: GitRef | None = None
     build: Build = Build.NONE
+
+    @property
+    def source(self) -> Source:
+        """Raises `invalid` where not one of the two is said."""
+        if self.git_url is not None and self.archive is None:
+            return Source(git_url=self.git_url, git_ref=self.git_ref or "HEAD")
+        if self.git_url is not None or self.archive is None:
+            raise wrong_field("archive", "say either an archive or, as git_url, a repository")
+        if self.git_ref is not None:
+            raise wrong_field("git_ref", "it is of a repository, git_url")
+        return Source(archive=self.archive)
 
 
 class RollbackRequest(SiteChange):
@@ -85,7 +119,7 @@ class RollbackRequest(SiteChange):
     Route.get("/sites/{id}/deployments"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    columns=("number", "status", "live", "archive", "build", "created=created_at", "problem"),
+    columns=("number", "status", "live", "archive", "git_url", "git_ref", "build", "created=created_at", "problem"),
 )
 async def list_deployments(context: Context[Panel], request: DeploymentsRequest) -> list[AppDeploymentModel]:
     database = context.services.database
@@ -106,6 +140,7 @@ async def list_deployments(context: Context[Panel], request: DeploymentsRequest)
 )
 async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
     site_id: UUID = request.id
+    source = request.source
 
     async def write(tx: Transaction) -> JobModel:
         site = await locked_site_of(tx, context.principal, site_id)
@@ -114,12 +149,12 @@ async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
         number = await next_number(tx, site.id)
         await require_disk_room(tx, site.id, 0)
         await require_turn(tx, site.id, site.owner_id)
-        ordered = {"number": number, "archive": request.archive, "build": request.build.value}
+        ordered = {"number": number, **source.record, "build": request.build.value}
         job = await enqueue(
             tx,
             NewJob(
                 kind=deploying.KIND,
-                title=f"Deploy {request.archive} of {site.domain}"[:200],
+                title=f"Deploy {source} to {site.domain}"[:200],
                 job_class=JobClass.SITES,
                 steps=deploying.STEPS,
                 site_id=site.id,
@@ -127,7 +162,7 @@ async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
                 parameters={**ordered, "folder": app.folder},
             ),
         )
-        await insert_deployment(tx, site.id, number, request.archive, request.build, job.id)
+        await insert_deployment(tx, site.id, number, source, request.build, job.id)
         await audit.record(tx, context.caller, site.target, {**ordered, "job": job.id})
         return await job_answer(tx, job)
 

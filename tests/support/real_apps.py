@@ -17,6 +17,7 @@ from svc_actors.host.apps import AppReleases
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_logs import log_service
 from svc_actors.store import Database
+from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.harness import Client
 from tests.support.launchers import keeper_place
 from tests.support.nginx import Sites, nginx_sites
@@ -96,7 +97,7 @@ class AppWorld:
 
 
 @asynccontextmanager
-async def open_apps(panel_database: Database) -> AsyncIterator[AppWorld]:
+async def open_apps(panel_database: Database, webhooks: WebhookSettings | None = None) -> AsyncIterator[AppWorld]:
     # Processes are ended by the number of their account, and other panels on this machine begin with the same numbers.
     further = 4000 + os.getpid() % 20_000
     await panel_database.execute("SELECT count(nextval('site_numbers')) FROM generate_series(1, $1::integer)", further)
@@ -108,6 +109,6 @@ async def open_apps(panel_database: Database) -> AsyncIterator[AppWorld]:
                 accounts=FolderAccounts(folders=nginx.folders),
                 apps=AppReleases(nginx.folders, place.keeper),
             )
-            async with open_panel(panel_database, nginx.folders.data, host) as panel:
+            async with open_panel(panel_database, nginx.folders.data, host, webhooks=webhooks) as panel:
                 await place.launcher.ensure(log_service(nginx.folders))
                 yield AppWorld(panel, nginx, await panel.administrator())

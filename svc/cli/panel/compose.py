@@ -113,7 +113,18 @@ async def open_services(
         parts = repaired_parts(config, database, host, sealer, actors=actors, served=served, data=data)
         jobs = Jobs(database, actors, alert=loops.alert)
         handle_jobs(
-            jobs, database, host, folders, sealer, actors=actors, files=files, served=served, data=data, parts=parts
+            jobs,
+            database,
+            host,
+            folders,
+            sealer,
+            actors=actors,
+            files=files,
+            served=served,
+            data=data,
+            parts=parts,
+            outbound=outbound,
+            authorities=config.webhooks.ca_file,
         )
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)

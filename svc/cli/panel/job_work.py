@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.served_sites import ServedSites
@@ -10,6 +11,7 @@ from svc.cli.panel.site_data import SiteData
 from svc.panel import account_deletion, account_termination
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
+from svc_actors.outbound import Outbound
 from svc_actors.panel import handover
 from svc_actors.panel.apps import deploying
 from svc_actors.panel.databases.transfers import EXPORT, IMPORT
@@ -40,8 +42,11 @@ def handle_jobs(
     served: ServedSites,
     data: SiteData,
     parts: Parts,
+    outbound: Outbound,
+    authorities: Path | None,
 ) -> None:
-    """Before the queues are served: a job whose work nobody knows would fail."""
+    """Before the queues are served: a job whose work nobody knows would fail. `outbound` and `authorities`: where
+    repositories of code may be, and who vouches for their servers."""
     wordpress_databases = WordPressDatabases(database, data.databases)
     wordpress = creation.WordPressCreation(
         database,
@@ -86,7 +91,7 @@ def handle_jobs(
 
     jobs.handle(repairs.KIND, repairs.RepairWork(database, parts), seconds=repairs.SECONDS)
 
-    deployment = deploying.AppDeployment(database, actors, files, folders)
+    deployment = deploying.AppDeployment(database, actors, files, folders, outbound, authorities)
     jobs.handle(deploying.KIND, deployment, seconds=deploying.SECONDS)
     for kind in (EXTRACT, COMPRESS):
         jobs.handle(kind, FileWork(database, files, folders))

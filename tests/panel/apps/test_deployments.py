@@ -148,7 +148,7 @@ async def test_an_archive_without_the_folder_of_the_application_is_told(deployer
     failed = await deployer.deploy()
 
     assert failed["status"] == "failed"
-    assert "The archive has no folder shop" in failed["error"]["message"]
+    assert "The code has no folder shop" in failed["error"]["message"]
     assert deployer.code == []
 
 
@@ -247,3 +247,40 @@ async def test_anothers_application_is_not_there_and_a_site_without_one_has_none
 
     assert {answer.status_code for answer in foreign} == {404}
     assert none.status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"archive": None}, "archive"),
+        ({"git_url": "https://git.example/shop.git"}, "archive"),
+        ({"git_ref": "main"}, "git_ref"),
+        ({"archive": None, "git_url": "https://ada:secret@git.example/shop.git"}, "git_url"),
+        ({"archive": None, "git_url": "http://git.example/shop.git"}, "git_url"),
+        ({"archive": None, "git_url": "ext::sh -c id"}, "git_url"),
+        ({"archive": None, "git_url": "file:///etc/shadow"}, "git_url"),
+        ({"archive": None, "git_url": "https://git.example/shop.git", "git_ref": "--upload-pack=id"}, "git_ref"),
+        ({"archive": None, "git_url": "https://git.example/shop.git", "git_ref": "main:other"}, "git_ref"),
+        ({"archive": None, "git_url": "https://git.example/shop.git", "git_ref": "a..b"}, "git_ref"),
+    ],
+)
+async def test_code_comes_from_one_place_that_is_named_in_full(
+    deployer: Deployer, values: dict[str, Any], field: str
+) -> None:
+    refused = await deployer.world.ada.post(f"/sites/{deployer.site['id']}/deploy", {"archive": ARCHIVE} | values)
+
+    assert refused.status_code == 400
+    assert field in refused.json()["error"]["message"]
+    assert await deployer.deployments() == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "169.254.169.254", "10.0.0.1:8443", "localhost"])
+async def test_a_repository_is_not_fetched_from_this_server_or_a_private_network(deployer: Deployer, host: str) -> None:
+    await deployer.deploy()
+
+    failed = await deployer.deploy(archive=None, git_url=f"https://{host}/shop.git")
+
+    assert failed["status"] == "failed"
+    assert "is not an address of the public Internet" in failed["error"]["message"]
+    assert deployer.served == "releases/1"
+    assert deployer.code == ["1"]

@@ -37,7 +37,10 @@ ABOUT_ONE = [operation for operation in OF_CUSTOMERS if "{" in operation.route.p
 FIELDS = {"site": "sites", "site_id": "sites"}
 """Fields of bodies and queries that hold an id, by the word of a path that comes before one."""
 
-EXAMPLES: dict[str, dict[str, Any]] = {"file.upload_chunk": {"data_base64": "QUFB"}}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "file.upload_chunk": {"data_base64": "QUFB"},
+    "app.deploy": {"archive": "code.zip"},
+}
 """What a request says more than its model asks for, where a rule of its own wants it."""
 
 _CODES = {400: "invalid", 401: "unauthenticated", 403: "forbidden", 404: "not_found", 409: "conflict"}

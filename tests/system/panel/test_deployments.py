@@ -7,15 +7,22 @@ import os
 import time
 import zipfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.outbound import networks
 from svc_actors.panel.apps import deploying
 from svc_actors.store import Database
+from svc_actors.webhooks.settings import WebhookSettings
+from tests.support.certificates import self_signed
 from tests.support.figures import report_figure
+from tests.support.git_server import GitServer, git_server
 from tests.support.real_apps import AppWorld, open_apps
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -62,14 +69,19 @@ def wheel() -> bytes:
 
 
 async def deploy(world: AppWorld, site: dict[str, Any], files: dict[str, str | bytes], **values: Any) -> dict[str, Any]:
-    """The job, ended."""
+    """The job of deploying these files, ended."""
     home = world.nginx.folders.sites / site["account"]
     archive = home / "code.zip"
     archive.write_bytes(zipped(files))
     uid = SiteAccount(site["number"]).uid
     os.chown(home, uid, uid)
     os.chown(archive, uid, uid)
-    answer = await world.root.post(f"/sites/{site['id']}/deploy", {"archive": "code.zip"} | values)
+    return await deployed(world, site, archive="code.zip", **values)
+
+
+async def deployed(world: AppWorld, site: dict[str, Any], **values: Any) -> dict[str, Any]:
+    """The job, ended."""
+    answer = await world.root.post(f"/sites/{site['id']}/deploy", values)
     assert answer.status_code == 200, answer.text
     with trio.fail_after(120):
         while True:
@@ -161,3 +173,79 @@ async def test_a_build_that_hangs_is_ended(world: AppWorld, monkeypatch: pytest.
     assert "took longer than" in job["error"]["message"]
     assert (await world.nginx.visit("app.example")).text == "one"
     assert os.listdir(world.nginx.folders.sites / site["account"] / "releases") == ["1"]
+
+
+@dataclass(frozen=True)
+class WithGit:
+    world: AppWorld
+    git: GitServer
+    site: dict[str, Any]
+
+    @property
+    def releases(self) -> Path:
+        account: str = self.site["account"]
+        return self.world.nginx.folders.sites / account / "releases"
+
+    async def deployed(self, **values: Any) -> dict[str, Any]:
+        return await deployed(self.world, self.site, git_url=self.git.url, **values)
+
+    async def commits(self) -> list[str | None]:
+        """Of the deployments, the newest first."""
+        listed = await self.world.root.get(f"/sites/{self.site['id']}/deployments")
+        return [one["git_commit"] for one in listed.json()]
+
+
+@pytest.fixture
+async def with_git(panel_database: Database, tmp_path: Path) -> AsyncIterator[WithGit]:
+    tls = self_signed(tmp_path)
+    # Sites' accounts read it, as they do the system's authorities.
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    trusted = WebhookSettings(networks=networks("127.0.0.0/8, ::1"), ca_file=tls.certificate)
+    async with open_apps(panel_database, trusted) as world:
+        with git_server(tmp_path, tls) as git:
+            yield WithGit(world, git, await world.site("app.example", runtime="python", entry="app:application"))
+
+
+def source(version: str) -> dict[str, str]:
+    return {"app.py": WSGI.format(version=version)}
+
+
+async def test_a_branch_a_tag_and_a_commit_of_a_repository_are_deployed(with_git: WithGit) -> None:
+    first = with_git.git.commit(source("one"), tag="v1.0")
+    second = with_git.git.commit(source("two"))
+    third = with_git.git.commit(source("three"))
+    visit = partial(with_git.world.nginx.visit, "app.example")
+
+    jobs, pages = [], []
+    for ref in ({}, {"git_ref": "v1.0"}, {"git_ref": second}, {"git_ref": "main"}):
+        jobs.append(await with_git.deployed(**ref))
+        pages.append((await visit()).text)
+
+    assert [job["status"] for job in jobs] == ["succeeded"] * 4, jobs
+    assert pages == ["three", "one", "two", "three"]
+    assert await with_git.commits() == [third, second, first, third]
+    assert not list(with_git.releases.glob("*/.git"))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"git_ref": "no-such-branch"}, "couldn't find remote ref no-such-branch"),
+        ({"git_ref": "main", "git_url": "https://localhost:{port}/nothing.git"}, "not found"),
+        ({"git_ref": "main", "git_url": "https://127.0.0.1:{port}/shop.git"}, "SSL"),
+    ],
+    ids=["ref", "repository", "certificate of another name"],
+)
+async def test_what_git_cannot_fetch_leaves_what_runs(with_git: WithGit, values: dict[str, str], said: str) -> None:
+    with_git.git.commit(source("one"))
+    await with_git.deployed()
+    port = with_git.git.url.split(":")[2].split("/")[0]
+    asked = {name: value.replace("{port}", port) for name, value in values.items()}
+
+    job = await deployed(with_git.world, with_git.site, **({"git_url": with_git.git.url} | asked))
+
+    assert job["status"] == "failed"
+    assert said in job["error"]["message"]
+    assert (await with_git.world.nginx.visit("app.example")).text == "one"
+    assert os.listdir(with_git.releases) == ["1"]

@@ -1,4 +1,4 @@
-"""The job that deploys an application: the code unpacked and built beside what runs, and started in its place.
+"""The job that deploys an application: the code fetched and built beside what runs, and started in its place.
 
 Everything is done as the account of the site and within its limits. Until the new release has answered its probe
 nothing is changed for visitors; where a step fails, hangs or is cancelled, what ran before runs on, and the folder of
@@ -8,60 +8,76 @@ the deployment goes. What an interrupted core has left in `releases/` goes with 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import trio
 
 from svc_actors.errors import ServiceError, conflict, not_found, unavailable
+from svc_actors.host.apps.repository import Repository, RepositoryRefused, is_commit
 from svc_actors.host.confined.protocol import Delete, Extract, ListFolder, MakeFolder, Stat
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_runtime import bounded_command, site_environment
+from svc_actors.outbound import Outbound
 from svc_actors.panel.apps.deployments import (
     Build,
     let_go,
     useless_folders,
+    write_commit,
     write_ready,
     write_unusable,
 )
 from svc_actors.panel.apps.records import DEPLOYED
 from svc_actors.panel.apps.site_app import SiteApp
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.jobs import Job, JobRun, ProgramFailed
+from svc_actors.panel.jobs import Job, JobRun, ProgramFailed, Read
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction
 
 KIND: Final = "app.deploy"
-STEPS: Final = ("unpack", "build", "start", "tidy")
+STEPS: Final = ("fetch", "build", "start", "tidy")
 SECONDS: Final = 1800.0
 BUILD_SECONDS: Final = 900.0
-_UNPACK_SECONDS: Final = 600.0
+_FETCH_SECONDS: Final = 600.0
 _REMOVE_SECONDS: Final = 60.0
 _MOST_LISTED: Final = 500
+_AS_IT_WAS: Final = "What ran before runs on."
 
 
 class AppDeployment:
-    """The work of the job. Its parameters: `number`, `archive`, `build`, and `folder`, that of the application."""
+    """The work of the job. Its parameters: `number`, `build`, `folder`, that of the application, and either `archive`
+    or `git_url` and `git_ref`. `authorities`: of the certificates of git servers, by default the system's."""
 
-    def __init__(self, database: Database, actors: ActorSystem, files: ConfinedFiles, folders: HostFolders) -> None:
+    def __init__(
+        self,
+        database: Database,
+        actors: ActorSystem,
+        files: ConfinedFiles,
+        folders: HostFolders,
+        outbound: Outbound,
+        authorities: Path | None = None,
+    ) -> None:
         self._database = database
         self._actors = actors
         self._files = files
         self._folders = folders
+        self._outbound = outbound
+        self._authorities = authorities
 
-    async def unpack(self, run: JobRun) -> None:
+    async def fetch(self, run: JobRun) -> None:
         site = await self._site(run)
         await self._sweep(site)
-        folder, to = site_folder(self._folders, site), f"{DEPLOYED}/{run.parameters['number']}"
         async with self._removed_if_it_fails(run, site):
-            await self._files.ask(folder, MakeFolder(to, parents=True))
-            unpacked = Extract(run.parameters["archive"], to, replace=False)
-            answer = await self._files.ask(folder, unpacked, seconds=_UNPACK_SECONDS)
-        await run.log(f"{answer.result['entries']:,} entries of {unpacked.path} were unpacked.")
+            to = f"{DEPLOYED}/{run.parameters['number']}"
+            await self._files.ask(site_folder(self._folders, site), MakeFolder(to, parents=True))
+            if "archive" in run.parameters:
+                await self._unpack(run, site, to)
+            else:
+                await self._check_out(run, site, to)
 
     async def build(self, run: JobRun) -> None:
         site = await self._site(run)
@@ -89,6 +105,33 @@ class AppDeployment:
         assert job.site_id is not None
         await write_unusable(tx, job.site_id, job.parameters["number"], problem)
 
+    async def _unpack(self, run: JobRun, site: SiteRow, to: str) -> None:
+        unpacked = Extract(run.parameters["archive"], to, replace=False)
+        answer = await self._files.ask(site_folder(self._folders, site), unpacked, seconds=_FETCH_SECONDS)
+        await run.log(f"{answer.result['entries']:,} entries of {unpacked.path} were unpacked.")
+
+    async def _check_out(self, run: JobRun, site: SiteRow, to: str) -> None:
+        repository = Repository(run.parameters["git_url"], run.parameters["git_ref"], self._authorities)
+        try:
+            addresses = await repository.addresses(self._outbound)
+        except RepositoryRefused as refused:
+            raise unavailable(f"The repository was not fetched: {refused}", hint=_AS_IT_WAS) from refused
+        said: list[str] = []
+
+        async def hear(lines: list[str]) -> None:
+            said[:] = lines[-1:] or said
+            await run.log(*lines)
+
+        environment = repository.environment(addresses)
+        for command in repository.commands(self._folders.sites / site.account.name / to):
+            await self._program(run, site, PurePosixPath(to), command, _FETCH_SECONDS, environment, hear)
+        [commit] = said
+        if not is_commit(commit):
+            raise unavailable(f"git did not say which commit it has fetched: {commit[:200]}", hint=_AS_IT_WAS)
+        await run.transact(lambda tx: write_commit(tx, site.id, run.parameters["number"], commit))
+        # The code is what runs; its history is the repository's.
+        await self._files.ask(site_folder(self._folders, site), Delete([f"{to}/.git"]), seconds=_REMOVE_SECONDS)
+
     @asynccontextmanager
     async def _removed_if_it_fails(self, run: JobRun, site: SiteRow) -> AsyncIterator[None]:
         try:
@@ -102,20 +145,32 @@ class AppDeployment:
 
     async def _install_requirements(self, run: JobRun, site: SiteRow, code: PurePosixPath) -> None:
         venv = self._folders.sites / site.account.name / code / "venv"
-        await self._program(run, site, code, ("/usr/bin/python3", "-m", "venv", str(venv)))
+        await self._program(run, site, code, ("/usr/bin/python3", "-m", "venv", str(venv)), BUILD_SECONDS)
         install = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
         wanted = ("--requirement", "requirements.txt")
-        await self._program(run, site, code, (str(venv / "bin" / "python3"), *install, *wanted))
+        await self._program(run, site, code, (str(venv / "bin" / "python3"), *install, *wanted), BUILD_SECONDS)
 
-    async def _program(self, run: JobRun, site: SiteRow, code: PurePosixPath, command: tuple[str, ...]) -> None:
+    async def _program(
+        self,
+        run: JobRun,
+        site: SiteRow,
+        folder: PurePosixPath,
+        command: tuple[str, ...],
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        read: Read | None = None,
+    ) -> None:
         home = self._folders.sites / site.account.name
-        words = bounded_command(self._folders, site.account, command, site.limits, folder=home / code)
+        shown = () if self._authorities is None else (self._authorities,)
+        words = bounded_command(self._folders, site.account, command, site.limits, folder=home / folder, shown=shown)
+        environment = site_environment(self._folders, site.account) | dict(environment or {})
         try:
-            await run.program(words, seconds=BUILD_SECONDS, environment=site_environment(self._folders, site.account))
+            await run.program(words, seconds=seconds, environment=environment, read=read)
         except ProgramFailed as failed:
+            what = "The build" if read is None else "git"
             raise unavailable(
-                f"The build failed: {failed.last or f'exit status {failed.status}'}",
-                hint="What ran before runs on. The job's log has what it wrote.",
+                f"{what} failed: {failed.last or f'exit status {failed.status}'}",
+                hint=f"{_AS_IT_WAS} The job's log has what it wrote.",
             ) from failed
 
     async def _require_folder(self, site: SiteRow, code: PurePosixPath) -> None:
@@ -123,8 +178,8 @@ class AppDeployment:
             await self._files.ask(site_folder(self._folders, site), Stat(str(code)))
         except ServiceError as error:
             raise conflict(
-                f"The archive has no folder {code.relative_to(DEPLOYED, code.parts[1])}: {error.message}",
-                hint="What ran before runs on. `svc app update --folder` says where in the archive the application is.",
+                f"The code has no folder {code.relative_to(DEPLOYED, code.parts[1])}: {error.message}",
+                hint=f"{_AS_IT_WAS} `svc app update --folder` says where in the code the application is.",
             ) from error
 
     async def _sweep(self, site: SiteRow) -> None:

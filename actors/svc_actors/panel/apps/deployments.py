@@ -19,7 +19,7 @@ from svc_actors.panel.apps.records import AppRow
 from svc_actors.store import Queryable, Record, Transaction
 
 KEPT: Final = 5
-_COLUMNS: Final = "number, archive, build, status, problem, job_id, created_at"
+_COLUMNS: Final = "number, archive, git_url, git_ref, git_commit, build, status, problem, job_id, created_at"
 
 
 class Build(StrEnum):
@@ -37,9 +37,29 @@ class DeploymentStatus(StrEnum):
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where the code comes from: an archive among the site's files, or a branch, tag or commit of a git repository."""
+
+    archive: str | None = None
+    git_url: str | None = None
+    git_ref: str | None = None
+
+    def __str__(self) -> str:
+        return self.archive or f"{self.git_ref} of {self.git_url}"
+
+    @property
+    def record(self) -> dict[str, str]:
+        """As the parameters of a job and the audit have it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class Deployment:
+    """`git_commit`: what the branch or tag was when it was fetched."""
+
     number: int
-    archive: str
+    source: Source
+    git_commit: str | None
     build: Build
     status: DeploymentStatus
     problem: str | None
@@ -68,11 +88,18 @@ async def next_number(tx: Transaction, site_id: UUID) -> int:
 
 
 async def insert_deployment(
-    tx: Transaction, site_id: UUID, number: int, archive: str, build: Build, job_id: int
+    tx: Transaction, site_id: UUID, number: int, source: Source, build: Build, job_id: int
 ) -> None:
     await tx.execute(
-        "INSERT INTO app_deployments (site_id, number, archive, build, job_id) VALUES ($1, $2, $3, $4, $5)",
-        *(site_id, number, archive, build.value, job_id),
+        """INSERT INTO app_deployments (site_id, number, archive, git_url, git_ref, build, job_id)
+           VALUES ($1, $2, $3, $4, $5, $6, $7)""",
+        *(site_id, number, source.archive, source.git_url, source.git_ref, build.value, job_id),
+    )
+
+
+async def write_commit(tx: Transaction, site_id: UUID, number: int, commit: str) -> None:
+    await tx.execute(
+        "UPDATE app_deployments SET git_commit = $3 WHERE site_id = $1 AND number = $2", site_id, number, commit
     )
 
 
@@ -142,7 +169,8 @@ async def useless_folders(queryable: Queryable, site_id: UUID) -> frozenset[str]
 def _deployment(row: Record) -> Deployment:
     return Deployment(
         number=row["number"],
-        archive=row["archive"],
+        source=Source(row["archive"], row["git_url"], row["git_ref"]),
+        git_commit=row["git_commit"],
         build=Build(row["build"]),
         status=DeploymentStatus(row["status"]),
         problem=row["problem"],

@@ -18,7 +18,7 @@ from svc_actors.panel.jobs.records import (
     read_lines,
     steps_of,
 )
-from svc_actors.panel.jobs.run import JobRun, ProgramFailed
+from svc_actors.panel.jobs.run import JobRun, ProgramFailed, Read
 
 __all__ = [
     "INTERRUPTED",
@@ -32,6 +32,7 @@ __all__ = [
     "Line",
     "NewJob",
     "ProgramFailed",
+    "Read",
     "Step",
     "enqueue",
     "get_job",

@@ -1,4 +1,4 @@
-/** The deployments of an application: new code from an archive, and the way back to what ran before. */
+/** The deployments of an application: new code from an archive or a git repository, and the way back to what ran before. */
 import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
 import { go } from "../../shared/page";
@@ -15,12 +15,12 @@ export function appDeployments(site: Site, { may }: Viewer): SitePart {
     draw: (now) =>
       html`<div class="head"><h2>Deployments</h2><span class="gap"></span>
         ${may("app.deploy") ? html`<button class="primary" @click=${() => deploy(now)}>Deploy</button>` : nothing}</div>
-      <p class="quiet">New code is unpacked and built beside what runs, and takes its place once it answers.</p>
+      <p class="quiet">New code is fetched and built beside what runs, and takes its place once it answers.</p>
       ${shown(deployments, (all) =>
         table(
-          ["", "Archive", "Made", "Status", ""],
+          ["", "Code", "Made", "Status", ""],
           all.map(
-            (one) => html`<tr><td>${one.number}</td><td class="mono">${one.archive}</td><td>${when(one.created_at)}</td>
+            (one) => html`<tr><td>${one.number}</td><td class="mono">${code(one)}</td><td>${when(one.created_at)}</td>
             <td>${one.live ? badge("live") : badge(one.status, one.problem)} <a href="#/jobs/${one.job_id}">its job</a></td>
             <td class="act">${
               !one.live && one.status === "ready" && may("app.rollback")
@@ -35,14 +35,20 @@ export function appDeployments(site: Site, { may }: Viewer): SitePart {
   };
 }
 
+function code(one: AppDeployment): string {
+  return one.archive ?? `${one.git_url} ${one.git_ref} ${one.git_commit?.slice(0, 10) ?? ""}`;
+}
+
 function deploy(site: Site): void {
   order<Job>("app.deploy", {
     title: `Deploy to ${site.domain}`,
-    text: "Upload the archive, zip or tar, among the site's files first.",
+    text: "An archive, zip or tar, is uploaded among the site's files first; a git repository has to be one that anybody may read.",
     action: "Deploy",
     known: { id: site.id },
     wishes: {
       archive: { label: "Archive", placeholder: "private/shop-1.4.zip" },
+      git_url: { label: "or git repository", placeholder: "https://git.example/shop.git" },
+      git_ref: { label: "Branch, tag or commit" },
       build: { label: "Build", hint: "pip installs what requirements.txt names" },
     },
     done: (job) => go(`/jobs/${job.id}`),
