@@ -65,6 +65,7 @@ _HELP = {
     "site": "Sites: create, look after, suspend, delete.",
     "snapshot": "Snapshots of machines: take, restore, delete.",
     "ssh-key": "Public keys for machines.",
+    "target": "Where backups of machines go: servers by SFTP, buckets of S3.",
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",
     "upload": "Uploads that are not finished: look, go on by parts, discard.",

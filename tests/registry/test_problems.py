@@ -148,7 +148,18 @@ def test_a_note_may_have_lines_and_may_not_turn_text_around() -> None:
 
 
 NOT_SHOWN = frozenset(
-    {"password", "set_password", "token", "csr", "public_key", "ssh_keys", "email", "confirm", "user_data"}
+    {
+        "password",
+        "set_password",
+        "token",
+        "csr",
+        "public_key",
+        "ssh_keys",
+        "email",
+        "confirm",
+        "user_data",
+        "secret_key",
+    }
 )
 """Texts that no list shows: the password policy, the parser of keys, a comparison or the guest judges them."""
 

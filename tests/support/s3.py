@@ -64,6 +64,13 @@ class S3:
         found = await trio.to_thread.run_sync(lambda: self._client("s3").list_objects_v2(Bucket=BUCKET, Prefix=beneath))
         return [each["Key"] for each in found.get("Contents", [])]
 
+    async def lose_largest(self, beneath: str) -> None:
+        """The bucket does not have the largest of what lies there any more."""
+        client = self._client("s3")
+        found = await trio.to_thread.run_sync(lambda: client.list_objects_v2(Bucket=BUCKET, Prefix=beneath))
+        largest = max(found["Contents"], key=lambda each: each["Size"])["Key"]
+        await trio.to_thread.run_sync(lambda: client.delete_object(Bucket=BUCKET, Key=largest))
+
     async def buckets(self) -> list[str]:
         found = await trio.to_thread.run_sync(lambda: self._client("s3").list_buckets())
         return [each["Name"] for each in found["Buckets"]]

@@ -319,7 +319,7 @@ class LibvirtHost:
                 await self._backups.forget(operation)
                 return Done()
             case VmBackupsRemove():
-                await self._backups.remove(operation.vm_id)
+                await self._backups.remove(operation)
                 return Done()
             case VmMigrate():
                 return await self._moves.take_in(operation, report)

@@ -20,7 +20,8 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import operations, platforms, rescue, snapshots
+from svc_nodeagent.protocol import backup_places, operations, platforms, rescue, snapshots
+from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
@@ -141,6 +142,7 @@ __all__ = [
     *operations.__all__,
     *platforms.__all__,
     *rescue.__all__,
+    *backup_places.__all__,
     *snapshots.__all__,
     "AGENT_PATH",
     "DOWN",

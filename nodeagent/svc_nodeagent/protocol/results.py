@@ -68,7 +68,9 @@ class WindowsReport(Wire):
 
 class BackupResult(Wire):
     """A complete copy. `frozen`: the guest's agent held its file systems still for the moment that it is of; without,
-    it is what the disks held at that moment, as after a power cut. `forgotten` are not at the target any more."""
+    it is what the disks held at that moment, as after a power cut. `forgotten` are not at the target any more.
+    `stored_bytes`: what of it the target did not have, before it was compressed. `lost`: the target has lost data that
+    earlier copies need and nothing has any more."""
 
     kind: Literal["backup"] = "backup"
     vm_id: UUID
@@ -77,6 +79,7 @@ class BackupResult(Wire):
     stored_bytes: Size
     frozen: bool
     forgotten: Annotated[tuple[UUID, ...], Field(max_length=FEW)]
+    lost: Annotated[bool, Since(5)] = False
 
 
 class SnapshotResult(Wire):

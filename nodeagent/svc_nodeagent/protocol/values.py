@@ -94,3 +94,5 @@ class FailureCode(StrEnum):
     CANCELLED = "cancelled"
     HOST = "host"
     INTERRUPTED = "interrupted"
+    TARGET = "target"
+    """Of version 5: the place of the backups, which the operation named, failed."""

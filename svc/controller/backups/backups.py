@@ -59,7 +59,7 @@ class Backup(Model):
     """A complete copy of a machine's disks at the target. `frozen`: the guest's file systems were held still for the
     moment that it is of. `stored_bytes` is what the target took for it beside what it had. `elsewhere`: it lies at the
     target of a node that the machine has left, and is restored only if the machine's node has the same one mounted.
-    `node_name` is that of the copy's node, for staff."""
+    `node_name` and `target_name` are those of the copy, for staff; a target without a name is mounted on the node."""
 
     id: UUID
     vm_id: UUID
@@ -70,6 +70,7 @@ class Backup(Model):
     frozen: bool
     elsewhere: bool
     node_name: str | None
+    target_name: str | None
 
 
 class BackupList(PageRequest):
@@ -132,8 +133,9 @@ async def list_schedule(context: Context[Controller], request: BackupList) -> Pa
 async def list_backups(context: Context[Controller], request: VMRequest) -> list[Backup]:
     await visible_machine(context.services.database, context.principal, request.id)
     rows = await context.services.database.fetch(
-        f"""SELECT copies.*, nodes.name AS node_name, copies.node_id IS DISTINCT FROM vms.node_id AS elsewhere
-            FROM (SELECT * FROM {COPIES}) copies
+        f"""SELECT copies.*, nodes.name AS node_name, targets.name AS target_name,
+                   copies.target_id IS NULL AND copies.node_id IS DISTINCT FROM vms.node_id AS elsewhere
+            FROM (SELECT * FROM {COPIES}) copies LEFT JOIN machine_backup_targets targets ON targets.id = target_id
             JOIN vms ON vms.id = copies.vm_id JOIN nodes ON nodes.id = copies.node_id
             WHERE copies.vm_id = $1 ORDER BY completed_at DESC, copies.id""",
         request.id,
@@ -149,6 +151,7 @@ async def list_backups(context: Context[Controller], request: VMRequest) -> list
             frozen=row["frozen"],
             elsewhere=row["elsewhere"],
             node_name=row["node_name"] if context.principal.sees_everything else None,
+            target_name=row["target_name"] if context.principal.sees_everything else None,
         )
         for row in rows
     ]

@@ -20,10 +20,10 @@ _GIB: Final = 1024**3
 @dataclass(frozen=True)
 class BackupSource:
     """`image`: `id`, `login_user` and `os_family`, of the image that the machine was made from. `node_id`: at whose
-    target the backup lies."""
+    target the backup lies; None: every node reaches it."""
 
     held: Held
-    node_id: UUID
+    node_id: UUID | None
     project_id: UUID
     image: Record
     plan_id: UUID | None
@@ -40,7 +40,8 @@ class BackupSource:
 async def backup_source(queryable: Queryable, principal: Principal, backup_id: UUID) -> BackupSource:
     """The copies of a deleted machine are the administrators'. Raises not_found, conflict."""
     row = await queryable.fetchrow(
-        """SELECT vms.*, copies.node_id AS copy_node_id, copies.disks, images.enabled
+        """SELECT vms.*, copies.node_id AS copy_node_id, copies.target_id AS copy_target_id,
+                  copies.disks, images.enabled
            FROM machine_backups copies JOIN vms ON vms.id = copies.vm_id JOIN images ON images.id = vms.image_id
            WHERE copies.id = $1 AND copies.removed_at IS NULL""",
         backup_id,
@@ -63,7 +64,7 @@ async def backup_source(queryable: Queryable, principal: Principal, backup_id: U
         raise conflict("The backup has several disks, and a new machine has one.")
     return BackupSource(
         held=Held(row["id"], backup_id),
-        node_id=row["copy_node_id"],
+        node_id=row["copy_node_id"] if row["copy_target_id"] is None else None,
         project_id=row["project_id"],
         image=image,
         plan_id=row["plan_id"],

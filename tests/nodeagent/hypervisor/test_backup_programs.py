@@ -33,7 +33,7 @@ async def test_a_missing_program_is_named_with_its_package(
     check = await preflight._backups(Folders(tmp_path))
     assert check.status is CheckStatus.WARNING
     assert f"Not installed: {program}. No machine can be backed up here: install {package}." in check.message
-    backups = store.MachineStore(tmp_path, uuid4(), "key")
+    backups = store.store_at(tmp_path, uuid4(), "key", None)
     for order in (backups.prepare, backups.unlock):
         with pytest.raises(HostError, match=f"not installed: {program}") as refused:
             await order()

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import close_alert, raise_alert
-from svc_actors.controller.backups.records import removal_alert
+from svc_actors.controller.backups.records import At, loss_alert, place_of_task, removal_alert
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
 from svc_actors.errors import not_found, wrong_field
@@ -54,18 +54,34 @@ async def is_due(tx: Transaction, vm_id: UUID) -> bool:
     return bool(await tx.fetchval("SELECT copies_until <= now() FROM vms WHERE id = $1", vm_id))
 
 
-async def forget(tx: Transaction, vm_id: UUID, node_id: UUID) -> None:
-    """Nothing is known any more of what the machine has at this node's target."""
-    await tx.execute("DELETE FROM machine_backups WHERE vm_id = $1 AND node_id = $2", vm_id, node_id)
-    await tx.execute("DELETE FROM machine_backup_stores WHERE vm_id = $1 AND node_id = $2", vm_id, node_id)
+async def forget(tx: Transaction, vm_id: UUID, at: At) -> None:
+    """Nothing is known any more of what the machine has there."""
+    there = "vm_id = $1 AND CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END"
+    await tx.execute(f"DELETE FROM machine_backups WHERE {there}", vm_id, at.node_id, at.target_id)
+    await tx.execute(f"DELETE FROM machine_backup_stores WHERE {there}", vm_id, at.node_id, at.target_id)
     if not await tx.fetchval("SELECT EXISTS (SELECT FROM machine_backup_stores WHERE vm_id = $1)", vm_id):
         await tx.execute("UPDATE vms SET copies_until = NULL WHERE id = $1", vm_id)
         await close_alert(tx, removal_alert(vm_id))
+        await close_alert(tx, loss_alert(vm_id))
+
+
+async def forget_target(tx: Transaction, target_id: UUID) -> int:
+    """An administrator gives up what lies at a target; how many copies were listed there."""
+    gone = await tx.fetch(
+        "UPDATE machine_backups SET removed_at = now() WHERE target_id = $1 AND removed_at IS NULL RETURNING id",
+        target_id,
+    )
+    await tx.execute("DELETE FROM machine_backup_stores WHERE target_id = $1", target_id)
+    await tx.execute(
+        """UPDATE vms SET copies_until = NULL WHERE copies_until IS NOT NULL
+               AND NOT EXISTS (SELECT FROM machine_backup_stores WHERE vm_id = vms.id)"""
+    )
+    return len(gone)
 
 
 async def removal_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     if ending.succeeded and task.node_id is not None:
-        await forget(tx, vm.id, task.node_id)
+        await forget(tx, vm.id, place_of_task(task))
     elif ending.status is TaskStatus.FAILED:
         await raise_alert(
             tx,

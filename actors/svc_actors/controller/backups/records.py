@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.controller.backups import targets
 from svc_actors.controller.backups.schedule import BackupPolicy, BackupSchedule, own_seconds
 from svc_actors.controller.machines.records import MachineRow
 from svc_actors.controller.tasks.records import Ending, Task, TaskStatus
@@ -89,29 +90,60 @@ async def set_policy(
     return PolicySet(before, len(rows), deletes)
 
 
-async def to_forget(queryable: Queryable, vm_id: UUID, node_id: UUID | None) -> tuple[UUID, ...]:
-    """What is at this node's target and not kept any more once another copy is complete: the copies that it
-    supersedes, the oldest first, and what attempts have left that were cut short since the last one."""
+@dataclass(frozen=True)
+class At:
+    """Where copies of a machine are: at a target that every node reaches, or else at what is mounted on the node."""
+
+    node_id: UUID | None
+    target_id: UUID | None
+
+    def has(self, copy: Record) -> bool:
+        if self.target_id is not None:
+            return bool(copy["target_id"] == self.target_id)
+        return copy["target_id"] is None and copy["node_id"] == self.node_id
+
+
+_THERE: Final = "(CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END)"
+"""The same of a row, as SQL."""
+
+
+def place_of_task(task: Task) -> At:
+    """Where a task of a machine's copies works."""
+    told = task.parameters.get("target_id")
+    return At(task.node_id, UUID(told) if told is not None else None)
+
+
+async def to_forget(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ...]:
+    """What is there and not kept any more once another copy is complete: the copies that it supersedes, the oldest
+    first, and what attempts have left that were cut short since the last one."""
     superseded = await _superseded(queryable, vm_id, more=1)
     cut_short = await queryable.fetch(
-        """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = 'vm.backup' AND node_id = $2
-             AND status IN ('failed', 'cancelled') AND created_at > coalesce(
-                 (SELECT max(begun_at) FROM machine_backups WHERE vm_id = $1 AND node_id = $2), '-infinity')
-           ORDER BY created_at DESC LIMIT $3""",
+        f"""SELECT id FROM (
+               SELECT *, (parameters->>'target_id')::uuid AS target_id FROM tasks
+               WHERE resource_kind = 'vm' AND resource_id = $1 AND op = 'vm.backup'
+                 AND status IN ('failed', 'cancelled')
+            ) attempts
+            WHERE {_THERE} AND created_at > coalesce(
+                (SELECT max(begun_at) FROM machine_backups WHERE vm_id = $1 AND {_THERE}), '-infinity')
+            ORDER BY created_at DESC LIMIT $4""",
         vm_id,
-        node_id,
+        at.node_id,
+        at.target_id,
         _CUT_SHORT_AT_ONCE,
     )
-    forgotten = [copy_id for copy_id, at in superseded if at == node_id] + [row["id"] for row in cut_short]
+    forgotten = [copy["id"] for copy in superseded if at.has(copy)] + [row["id"] for row in cut_short]
     return tuple(forgotten[:_MOST_FORGOTTEN])
 
 
-async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[tuple[UUID, UUID]]:
-    """The copies, each with its node, that are not kept any more once there are so many more, the oldest first."""
+async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[Record]:
+    """The copies, each with its node and its target, that are not kept any more once there are so many more, the
+    oldest first."""
     plan_id = await queryable.fetchval("SELECT plan_id FROM vms WHERE id = $1", vm_id)
     policy = await policy_of_plan(queryable, plan_id)
-    rows = await queryable.fetch(f"SELECT id, node_id FROM {COPIES} AND vm_id = $1 ORDER BY completed_at, id", vm_id)
-    return [(row["id"], row["node_id"]) for row in rows[: policy.superseded(len(rows) + more)]]
+    rows = await queryable.fetch(
+        f"SELECT id, node_id, target_id FROM {COPIES} AND vm_id = $1 ORDER BY completed_at, id", vm_id
+    )
+    return list(rows[: policy.superseded(len(rows) + more)])
 
 
 async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tuple[CopiedDisk, ...]:
@@ -165,10 +197,10 @@ async def require_not_held(queryable: Queryable, vm_id: UUID) -> None:
         )
 
 
-async def node_of_copy(queryable: Queryable, copy_id: UUID) -> UUID:
-    """The node that has made it, at whose target it lies."""
-    node_id: UUID = await queryable.fetchval("SELECT node_id FROM machine_backups WHERE id = $1", copy_id)
-    return node_id
+async def place_of_copy(queryable: Queryable, copy_id: UUID) -> At:
+    """The node that has made it, and the target that it lies at."""
+    row = await queryable.fetchone("SELECT node_id, target_id FROM machine_backups WHERE id = $1", copy_id)
+    return At(row["node_id"], row["target_id"])
 
 
 async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
@@ -182,21 +214,25 @@ async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
             )
 
 
-async def note_store(tx: Transaction, vm_id: UUID, node_id: UUID | None) -> None:
-    """The node is asked for a copy: from now on its target may have something of the machine."""
+async def note_store(tx: Transaction, vm_id: UUID, at: At) -> None:
+    """The node is asked for a copy: from now on there may be something of the machine."""
     await tx.execute(
-        "INSERT INTO machine_backup_stores (vm_id, node_id) VALUES ($1, $2) ON CONFLICT DO NOTHING", vm_id, node_id
+        "INSERT INTO machine_backup_stores (vm_id, node_id, target_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        vm_id,
+        at.node_id,
+        at.target_id,
     )
 
 
 async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
     """Record a complete copy and those that its node has removed after it; or tell that there is none."""
+    at = place_of_task(task)
     match ending.result:
         case BackupResult() as result:
             await tx.execute(
                 """INSERT INTO machine_backups (id, vm_id, node_id, begun_at, completed_at, disks, stored_bytes, frozen,
-                                                firmware, tpm)
-                   SELECT $1, id, $3, $4, now(), $5, $6, $7, firmware, tpm FROM vms WHERE id = $2
+                                                target_id, firmware, tpm)
+                   SELECT $1, id, $3, $4, now(), $5, $6, $7, $8, firmware, tpm FROM vms WHERE id = $2
                    ON CONFLICT (id) DO NOTHING""",
                 result.copy_id,
                 vm.id,
@@ -205,6 +241,7 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
                 [disk.model_dump() for disk in result.disks],
                 result.stored_bytes,
                 result.frozen,
+                at.target_id,
             )
             await tx.execute(
                 "UPDATE vms SET backed_up = greatest(backed_up, $2) WHERE id = $1",
@@ -212,27 +249,34 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
                 task.created_at - own_seconds(vm.id),
             )
             await tx.execute(
-                "UPDATE machine_backups SET removed_at = now() WHERE id = ANY($1) AND vm_id = $2 AND node_id = $3",
-                list(result.forgotten),
+                f"UPDATE machine_backups SET removed_at = now() WHERE vm_id = $1 AND {_THERE} AND id = ANY($4)",
                 vm.id,
-                task.node_id,
+                at.node_id,
+                at.target_id,
+                list(result.forgotten),
             )
-            elsewhere = [copy_id for copy_id, at in await _superseded(tx, vm.id, more=0) if at != task.node_id]
+            elsewhere = [copy["id"] for copy in await _superseded(tx, vm.id, more=0) if not at.has(copy)]
             await tx.execute(
                 "UPDATE machine_backups SET superseded_at = coalesce(superseded_at, now()) WHERE id = ANY($1)",
                 elsewhere,
             )
             await close_alert(tx, backup_alert(vm.id))
+            await _tell_lost(tx, vm, lost=result.lost)
+            if at.target_id is not None:
+                await targets.tell_works(tx, at.target_id)
         case _ if ending.status is TaskStatus.FAILED:
             await tell_missing(tx, vm.id, vm.name, vm.project_id, f"The last attempt failed: {ending.message}")
 
 
-async def superseded_at(queryable: Queryable, vm_id: UUID, node_id: UUID) -> tuple[UUID, ...]:
-    """The copies at the target of a node that the machine has left, which that node is to remove."""
+async def superseded_at(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ...]:
+    """The copies at the target of a node that the machine has left, or at one that its node uses no more, which are to
+    be removed."""
     rows = await queryable.fetch(
-        f"SELECT id FROM {COPIES} AND vm_id = $1 AND node_id = $2 AND superseded_at IS NOT NULL ORDER BY id LIMIT $3",
+        f"""SELECT id FROM {COPIES} AND vm_id = $1 AND {_THERE} AND superseded_at IS NOT NULL
+            ORDER BY id LIMIT $4""",
         vm_id,
-        node_id,
+        at.node_id,
+        at.target_id,
         _FORGOTTEN_AT_ONCE,
     )
     return tuple(row["id"] for row in rows)
@@ -258,6 +302,23 @@ async def forgetting_ended(tx: Transaction, vm: MachineRow, task: Task, ending: 
         )
 
 
+async def _tell_lost(tx: Transaction, vm: MachineRow, *, lost: bool) -> None:
+    """Only until the copies that need what was lost are superseded: the same look at the target then finds nothing."""
+    if not lost:
+        await close_alert(tx, loss_alert(vm.id))
+        return
+    await raise_alert(
+        tx,
+        loss_alert(vm.id),
+        f"The target has lost data that earlier backups of machine {vm.name} need. The newest backup is complete;"
+        " restoring one of those before is refused where it needs what is gone. See to the target.",
+        severity=Severity.CRITICAL,
+        resource_kind="vm",
+        resource_id=vm.id,
+        told=Told(vm.project_id, f"Earlier backups of machine {vm.name} may not be whole; the provider was told."),
+    )
+
+
 async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID, why: str) -> None:
     await raise_alert(
         tx,
@@ -272,6 +333,10 @@ async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID
 
 def backup_alert(vm_id: UUID) -> str:
     return f"machine-backup:{vm_id}"
+
+
+def loss_alert(vm_id: UUID) -> str:
+    return f"machine-backup-data:{vm_id}"
 
 
 def removal_alert(vm_id: UUID) -> str:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from svc_actors.controller.backups.records import as_policy, tell_missing
+from svc_actors.controller.backups.records import At, as_policy, tell_missing
 from svc_actors.controller.backups.schedule import LATE_AFTER, last_hour, next_due
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.traffic.periods import utc_now
@@ -81,20 +81,25 @@ AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = v
 """The node can remove copies of the machine now, or never will."""
 
 _REMOVED: Final = f"""
-SELECT vms.id, nodes.id AS node_id FROM vms
+SELECT vms.id, nodes.id AS node_id, holder.target_id FROM vms
 JOIN machine_backup_stores holder ON holder.vm_id = vms.id
-JOIN nodes ON nodes.id = holder.node_id
+JOIN nodes ON nodes.id = CASE WHEN holder.target_id IS NULL THEN holder.node_id ELSE (
+    SELECT id FROM nodes WHERE state = 'online' AND NOT maintenance AND lost_at IS NULL AND deleted_at IS NULL
+    ORDER BY id <> holder.node_id, id LIMIT 1) END
 WHERE vms.copies_until <= $1::timestamptz AND {_CAN_REMOVE}
 ORDER BY vms.copies_until, vms.id LIMIT 100"""
-"""Deleted machines whose copies have been kept for long enough, with each node whose target may have something of them.
-"""
+"""Deleted machines whose copies have been kept for long enough, with each node whose target may have something of them;
+what is at a target that every node reaches is removed by one that is there."""
 
 _SUPERSEDED: Final = f"""
-SELECT DISTINCT vms.id, nodes.id AS node_id
-FROM machine_backups copies JOIN vms ON vms.id = copies.vm_id JOIN nodes ON nodes.id = copies.node_id
-WHERE copies.superseded_at IS NOT NULL AND copies.removed_at IS NULL AND vms.deleted_at IS NULL AND {_CAN_REMOVE}
+SELECT DISTINCT vms.id, nodes.id AS node_id, copies.target_id
+FROM machine_backups copies JOIN vms ON vms.id = copies.vm_id
+JOIN nodes ON nodes.id = CASE WHEN copies.target_id IS NULL THEN copies.node_id ELSE vms.node_id END
+WHERE (copies.target_id IS NULL OR nodes.state = 'online') AND copies.superseded_at IS NOT NULL
+  AND copies.removed_at IS NULL AND vms.deleted_at IS NULL AND {_CAN_REMOVE}
 ORDER BY vms.id LIMIT 100"""
-"""Machines with copies that are not kept any more at the target of a node that they have left."""
+"""Machines with copies that are not kept any more at the target of a node that they have left, or at one that their
+node does not use any more."""
 
 
 async def begin_due(database: Database, actors: ActorSystem) -> None:
@@ -133,7 +138,7 @@ async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> 
                 continue
             begun.add(row["id"])
             try:
-                await actors.ref(Machine, str(row["id"])).ask(remove, row["node_id"])
+                await actors.ref(Machine, str(row["id"])).ask(remove, At(row["node_id"], row["target_id"]))
             except DomainError as error:
                 log.warning("backups.not_removed", vm_id=str(row["id"]), error=str(error))
 

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import (
+    At,
     copied_disks,
     forget_copies,
     is_held,
@@ -29,6 +30,7 @@ from svc_actors.controller.backups.records import (
     require_not_held,
     superseded_at,
 )
+from svc_actors.controller.backups.targets import target_of_node
 from svc_actors.controller.machines import (
     moving,
     platforms,
@@ -398,8 +400,9 @@ class Machine(Actor):
                 # The schedule asks the node itself: what is recorded may have been mended since.
                 await require_backups(tx, vm.node_id)
             await require_not_held(tx, vm.id)
-            await note_store(tx, vm.id, vm.node_id)
-            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", {})
+            at = At(vm.node_id, await target_of_node(tx, vm.node_id))
+            await note_store(tx, vm.id, at)
+            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", _told(at))
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -436,9 +439,9 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
-    async def remove_copies(self, node_id: UUID) -> Task | None:
-        """Have a node remove the deleted machine's copies at its target, where that is due. A node that is lost or
-        was removed is not asked: what its target has stays there, and the audit says so."""
+    async def remove_copies(self, at: At) -> Task | None:
+        """Have a node remove the deleted machine's copies there, where that is due. A node that is lost or was removed
+        is not asked: what is mounted on it has what it has, and the audit says so."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
@@ -446,31 +449,31 @@ class Machine(Actor):
                 return None
             await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.remove")
-            if (gone := await self._gone(tx, node_id)) is not None:
-                await deleted.forget(tx, vm.id, node_id)
+            if (gone := await self._gone(tx, at)) is not None:
+                await deleted.forget(tx, vm.id, at)
                 await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone})
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.remove", {}, node_id)
+            return await self._new_task(tx, caller, vm, "vm.backups.remove", _told(at), at.node_id)
 
         return self._begun(await self._database.transact(work))
 
-    async def forget_copies(self, node_id: UUID) -> Task | None:
-        """Have a node that the machine has left remove what later copies have superseded there; one that is lost or
-        was removed as in `remove_copies`."""
+    async def forget_copies(self, at: At) -> Task | None:
+        """Have a node remove what later copies have superseded where the machine is not copied to any more; one that is
+        lost or was removed as in `remove_copies`."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
-            copies = await superseded_at(tx, vm.id, node_id)
+            copies = await superseded_at(tx, vm.id, at)
             if not copies or await is_held(tx, vm.id):
                 return None
             await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.forget")
-            told = {"copies": [str(copy_id) for copy_id in copies]}
-            if (gone := await self._gone(tx, node_id)) is not None:
+            told: dict[str, object] = {"copies": [str(copy_id) for copy_id in copies]}
+            if (gone := await self._gone(tx, at)) is not None:
                 await forget_copies(tx, vm.id, copies)
                 await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone, **told})
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.forget", dict(told), node_id)
+            return await self._new_task(tx, caller, vm, "vm.backups.forget", told | _told(at), at.node_id)
 
         return self._begun(await self._database.transact(work))
 
@@ -479,10 +482,12 @@ class Machine(Actor):
             self._tasks.begin(task)
         return task
 
-    async def _gone(self, tx: Transaction, node_id: UUID) -> str | None:
-        """The name of the node, where it was declared lost or removed."""
+    async def _gone(self, tx: Transaction, at: At) -> str | None:
+        """The name of the node, where it was declared lost or removed with what is mounted on it."""
+        if at.target_id is not None:
+            return None
         name: str | None = await tx.fetchval(
-            "SELECT name FROM nodes WHERE id = $1 AND (lost_at IS NOT NULL OR deleted_at IS NOT NULL)", node_id
+            "SELECT name FROM nodes WHERE id = $1 AND (lost_at IS NOT NULL OR deleted_at IS NOT NULL)", at.node_id
         )
         return name
 
@@ -672,3 +677,8 @@ _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op})
 
 _UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED})
 """Parameters of tasks that the audit does without."""
+
+
+def _told(at: At) -> dict[str, object]:
+    """In the parameters of a task, where copies do not lie at what is mounted on its node."""
+    return {} if at.target_id is None else {"target_id": str(at.target_id)}

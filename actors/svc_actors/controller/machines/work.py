@@ -6,14 +6,21 @@ operation id as before, so the agent answers what it did already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from svc_actors.controller.backups.records import copied_disks, node_of_copy, store_password, to_forget
+from svc_actors.controller.backups.records import (
+    copied_disks,
+    place_of_copy,
+    place_of_task,
+    store_password,
+    to_forget,
+)
+from svc_actors.controller.backups.targets import place_at, tell_failed
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines import platforms
@@ -54,6 +61,7 @@ from svc_nodeagent.protocol import (
     OperationResult,
     VmBackup,
     VmBackupsForget,
+    VmBackupsRemove,
     VmCpuSet,
     VmCreate,
     VmCreateFromCopy,
@@ -115,7 +123,7 @@ class MachineWork:
             "vm.backup": self.back_up,
             "vm.restore": self.restore_copy,
             "vm.backups.forget": self.forget_copies,
-            "vm.backups.remove": self.carry_out,
+            "vm.backups.remove": self.remove_copies,
             "vm.migrate": self._moves.migrate,
         }
         works |= SnapshotWork(self._database).works
@@ -152,17 +160,19 @@ class MachineWork:
         self, run: TaskRun, spec: MachineSpec, image: ImageSpec, *, span: tuple[int, int]
     ) -> OperationResult:
         source_id, copy_id = (UUID(run.task.parameters[name]) for name in ("source_id", "copy_id"))
+        at = await place_of_copy(self._database, copy_id)
         restoration = VmRestore(
             vm_id=spec.vm_id,
             copy_id=copy_id,
             password=store_password(self._sealer, source_id),
             disks=await copied_disks(self._database, source_id, copy_id),
             source_id=source_id,
+            place=await place_at(self._database, self._sealer, at.target_id),
         )
         operation = VmCreateFromCopy(
             machine=spec, image=image, start=bool(run.task.parameters["start"]), restoration=restoration
         )
-        return await run.perform(operation, step=HOST_STEP, span=span)
+        return await self._at(at.target_id, run.perform(operation, step=HOST_STEP, span=span))
 
     async def start(self, run: TaskRun) -> OperationResult:
         vm_id = run.task.resource_id
@@ -257,30 +267,33 @@ class MachineWork:
         return await _insist(run, operation, final, span=(50, 100) if fetched else (0, 100))
 
     async def back_up(self, run: TaskRun) -> OperationResult:
-        vm_id = run.task.resource_id
+        vm_id, at = run.task.resource_id, place_of_task(run.task)
         operation = VmBackup(
             vm_id=vm_id,
             copy_id=run.task.id,
             password=store_password(self._sealer, vm_id),
-            forget=await to_forget(self._database, vm_id, run.task.node_id),
+            forget=await to_forget(self._database, vm_id, at),
+            place=await place_at(self._database, self._sealer, at.target_id),
         )
-        return await run.perform(operation, step=HOST_STEP)
+        return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
 
     async def restore_copy(self, run: TaskRun) -> OperationResult:
         vm_id, copy_id = run.task.resource_id, UUID(run.task.parameters["copy_id"])
+        at = await place_of_copy(self._database, copy_id)
         operation = VmRestore(
             vm_id=vm_id,
             copy_id=copy_id,
             password=store_password(self._sealer, vm_id),
             disks=await copied_disks(self._database, vm_id, copy_id),
             platform=platforms.of_task(run.task),
+            place=await place_at(self._database, self._sealer, at.target_id),
         )
         try:
-            return await run.perform(operation, step=HOST_STEP)
+            return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
         except HostRefused as refusal:
             if refusal.failure is not FailureCode.NOT_FOUND:
                 raise
-            if await node_of_copy(self._database, copy_id) == run.task.node_id:
+            if at.target_id is not None or at.node_id == run.task.node_id:
                 raise
             raise not_found(
                 "The backup lies at the target of the node that the machine was on when it was made, and the target of"
@@ -289,11 +302,35 @@ class MachineWork:
             ) from refusal
 
     async def forget_copies(self, run: TaskRun) -> OperationResult:
-        vm_id = run.task.resource_id
+        vm_id, at = run.task.resource_id, place_of_task(run.task)
         operation = VmBackupsForget(
-            vm_id=vm_id, password=store_password(self._sealer, vm_id), copies=run.task.parameters["copies"]
+            vm_id=vm_id,
+            password=store_password(self._sealer, vm_id),
+            copies=run.task.parameters["copies"],
+            place=await place_at(self._database, self._sealer, at.target_id),
         )
-        return await run.perform(operation, step=HOST_STEP)
+        return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
+
+    async def remove_copies(self, run: TaskRun) -> OperationResult:
+        vm_id, at = run.task.resource_id, place_of_task(run.task)
+        operation = VmBackupsRemove(vm_id=vm_id)
+        if at.target_id is not None:
+            operation = VmBackupsRemove(
+                vm_id=vm_id,
+                place=await place_at(self._database, self._sealer, at.target_id),
+                password=store_password(self._sealer, vm_id),
+            )
+        return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
+
+    async def _at(self, target_id: UUID | None, performed: Awaitable[OperationResult]) -> OperationResult:
+        """What a node does at a target: where that is at fault, its alert is raised."""
+        try:
+            return await performed
+        except HostRefused as refusal:
+            if target_id is not None and refusal.failure is FailureCode.TARGET:
+                async with self._database.transaction() as tx:
+                    await tell_failed(tx, target_id, refusal.message)
+            raise
 
     async def set_password(self, run: TaskRun) -> OperationResult:
         vm = await self._database.fetchone(

@@ -269,4 +269,5 @@ _CODES: Final = {
     FailureCode.CANCELLED: ErrorCode.CONFLICT,
     FailureCode.HOST: ErrorCode.UNAVAILABLE,
     FailureCode.INTERRUPTED: ErrorCode.UNAVAILABLE,
+    FailureCode.TARGET: ErrorCode.UNAVAILABLE,
 }

@@ -26,7 +26,8 @@ from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder
-from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, fed, program, remove_store
+from svc_nodeagent.hypervisor.backups.running import fed, program
+from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, store_at
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.disks import inspect, make_disk
@@ -45,6 +46,7 @@ from svc_nodeagent.protocol import (
     Platform,
     VmBackup,
     VmBackupsForget,
+    VmBackupsRemove,
     VmRestore,
 )
 
@@ -86,14 +88,13 @@ class MachineBackups:
             self._under_way.discard(operation.vm_id)
 
     async def _backup(self, operation: VmBackup, report: Report) -> BackupResult:
-        store = MachineStore(self._folders.backups, operation.vm_id, operation.password)
+        store = self._store(operation.vm_id, operation)
         record = await self._record(operation.vm_id)
         await store.prepare()
         # What a run that was interrupted has kept is of another moment than what it had not come to.
         await store.forget([each for each in await store.snapshots() if each.copy_id == operation.copy_id])
         whole = await self._tidied(store, report)
-        stored_before = await store.size()
-        copied = []
+        copied, added = [], 0
         async with moment_of(record, self._guests, self._folders) as moment:
             for place, disk in enumerate(record.disks):
                 size = (await inspect(self._folders.disk(record.vm_id, disk.index), "qcow2")).virtual_bytes
@@ -111,6 +112,7 @@ class MachineBackups:
                         await sink.send_all(piece)
                         read += len(piece)
                         await told(read)
+                added += sink.added
                 copied.append(CopiedDisk(index=disk.index, size_bytes=read, digest=digest.hexdigest()))
                 fault_point(f"backup.disk{disk.index}.kept")
             if record.platform != PLAIN:
@@ -118,20 +120,21 @@ class MachineBackups:
                 async with store.writer(operation.copy_id, platform_state.PACKED) as sink:
                     await sink.send_all(await in_thread(platform_state.packed, self._folders, record.vm_id))
         await report(92, "removing copies that are not to be kept any more")
-        stored = await store.size()
         kept = await store.snapshots()
         superseded = [each for each in kept if each.copy_id in operation.forget]
         await store.forget(superseded)
         fault_point("backup.forgotten")
-        if (superseded or not whole) and not await store.prune():
+        lost = (superseded or not whole) and not await store.prune()
+        if lost:
             await report(95, "earlier backups need data that the target has lost, and may not be restored whole")
         return BackupResult(
             vm_id=record.vm_id,
             copy_id=operation.copy_id,
             disks=tuple(copied),
-            stored_bytes=max(0, stored - stored_before),
+            stored_bytes=added,
             frozen=moment.frozen,
             forgotten=operation.forget,
+            lost=bool(lost),
         )
 
     async def _tidied(self, store: MachineStore, report: Report) -> bool:
@@ -146,7 +149,7 @@ class MachineBackups:
 
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id
-        store = MachineStore(self._folders.backups, operation.source_id or vm_id, operation.password)
+        store = self._store(operation.source_id or vm_id, operation)
         found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
         record = await self._record(vm_id)
         platform = operation.platform or record.platform
@@ -209,7 +212,7 @@ class MachineBackups:
 
     async def forget(self, operation: VmBackupsForget) -> None:
         """Remove copies of a machine that has moved away, or is here again."""
-        store = MachineStore(self._folders.backups, operation.vm_id, operation.password)
+        store = self._store(operation.vm_id, operation)
         await store.unlock()
         try:
             kept = await store.snapshots()
@@ -220,13 +223,16 @@ class MachineBackups:
         await store.forget([each for each in kept if each.copy_id in operation.copies])
         await store.prune()
 
-    async def remove(self, vm_id: UUID) -> None:
+    async def remove(self, operation: VmBackupsRemove) -> None:
         """Remove the store of a machine that this host does not have, however much of it there is left."""
-        if await trio.Path(self._folders.machine(vm_id) / RECORD).exists():
+        if await trio.Path(self._folders.machine(operation.vm_id) / RECORD).exists():
             raise HostError(
                 FailureCode.CONFLICT, "This node still has the machine, so its backups were left as they are."
             )
-        await remove_store(self._folders.backups, vm_id)
+        await self._store(operation.vm_id, operation).remove()
+
+    def _store(self, vm_id: UUID, operation: VmBackup | VmRestore | VmBackupsForget | VmBackupsRemove) -> MachineStore:
+        return store_at(self._folders.backups, vm_id, operation.password or "", operation.place)
 
     async def _write(
         self,

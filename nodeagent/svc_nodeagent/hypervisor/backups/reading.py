@@ -27,7 +27,7 @@ import trio
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import qemu_user
-from svc_nodeagent.hypervisor.backups.store import program
+from svc_nodeagent.hypervisor.backups.running import program
 from svc_nodeagent.hypervisor.connection import LibvirtError
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import disk_target

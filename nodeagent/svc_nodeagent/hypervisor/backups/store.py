@@ -1,46 +1,48 @@
-"""Where the copies of one machine are: a restic repository of its own, below the folder that an administrator gave.
+"""The copies of one machine: a restic repository of its own at a place (`places`); of each copy one snapshot a disk,
+tagged with the copy's id.
 
-    backups/machines/<vm_id>/    the repository; of each copy one snapshot a disk, tagged with the copy's id
-
-Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
-that is mounted at `backups`, so a file system that is not mounted takes no copies; nor is anything written beneath one
-that goes away meanwhile, where restic would make the folders anew: it goes by the opened folder. The repository is
-encrypted with the controller's key, which passes to restic in its environment and never onto a disk of the host. What
-reads takes no lock, which a full target could not hold, so nobody prunes meanwhile.
+Invariants: the repository is encrypted with the controller's key, which passes to restic in its environment and never
+onto a disk of the host. What reads takes no lock, which a full target could not hold, so nobody prunes meanwhile. What
+a place elsewhere is asked has a deadline, or has to come further.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
+import math
+import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import structlog
 import trio
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.backups.places import Elsewhere, Mounted, Way, without_region
+from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
 from svc_nodeagent.hypervisor.backups.verification import set_aside_damaged
 from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
-from svc_nodeagent.protocol import FailureCode
+from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode
 
 log = structlog.get_logger(__name__)
-_LOOK_SECONDS = 120.0
-_PRUNE_SECONDS = 3600.0
-_MOST_ERROR_BYTES = 4_096
-_RESTIC = "restic"
-_FULL = ("no space left on device", "disk quota exceeded")
-"""As restic writes ENOSPC and EDQUOT."""
-_LOST = ("packs from index missing", "index is not complete")
+LOOK_SECONDS: Final = 120.0
+PRUNE_SECONDS: Final = 3600.0
+STALLED_SECONDS: Final = 300.0
+"""A target elsewhere that takes or gives nothing for so long is given up."""
+_RESTIC: Final = "restic"
+_LOST: Final = ("packs from index missing", "index is not complete", "unable to load a tree")
 """As restic 0.14 refuses to prune where data is missing."""
+_NO_STORE: Final = re.compile(
+    r"unable to open config file: .*(key does not exist|file does not exist|no such file or directory)"
+)
 PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
 """The programs that copies are made with and a node may be without, each with the package that has it."""
 
@@ -54,65 +56,89 @@ class Snapshot:
     disk: str
 
 
-class MachineStore:
-    """`folder` is `backups/machines`."""
+class Sink:
+    """Takes the content of a disk. `added`: what of it the store did not have, known once the block has ended."""
 
-    def __init__(self, folder: Path, vm_id: UUID, password: str) -> None:
-        self._folder = folder
-        self._repository = folder / str(vm_id)
+    def __init__(self, stream: trio.abc.SendStream, patience: trio.CancelScope) -> None:
+        self._stream = stream
+        self._patience = patience
+        self.added = 0
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._patience.deadline = trio.current_time() + STALLED_SECONDS
+        await self._stream.send_all(data)
+        self._patience.deadline = math.inf
+
+
+class MachineStore:
+    def __init__(self, place: Mounted | Elsewhere, password: str) -> None:
+        self._place = place
         self._environment = ENVIRONMENT | {"RESTIC_PASSWORD": password, "GOMAXPROCS": "2"}
 
     async def prepare(self) -> None:
-        """Make the repository, if there is none, and unlock it. Raises `HostError(conflict)` where the target is not
-        there."""
+        """Make the repository, if there is none, and unlock it. Raises `HostError` where the target is not there."""
         _require_programs()
-        await _require_target(self._folder)
-        if not await trio.Path(self._repository / "config").exists():
-            await self._run("init", timeout=_LOOK_SECONDS)
-        await self.unlock()
+        if await self._asked("unlock") is None:
+            await self._run("init", timeout=LOOK_SECONDS)
 
     async def unlock(self) -> None:
         """Take away the locks of programs that have died, as those of an agent that was killed have."""
         _require_programs()
-        await _require_target(self._folder)
-        if await trio.Path(self._repository / "config").exists():
-            await self._run("unlock", timeout=_LOOK_SECONDS)
+        await self._asked("unlock")
 
     async def snapshots(self) -> list[Snapshot]:
-        """Raises `HostError(conflict)` where the target is not there, `HostError(not_found)` where it has no copies."""
+        """Raises `HostError` where the target is not there, and `HostError(not_found)` where it has no copies."""
         _require_programs()
-        await _require_target(self._folder)
-        if not await trio.Path(self._repository / "config").exists():
+        listed = await self._asked("snapshots", "--no-lock", "--json")
+        if listed is None:
             raise HostError(FailureCode.NOT_FOUND, "The target has no backup of this machine.")
-        listed = json.loads(await self._run("snapshots", "--no-lock", "--json", timeout=_LOOK_SECONDS)) or []
         return [
             Snapshot(entry["id"], UUID(entry["tags"][0]), entry["paths"][0].removeprefix("/"))
-            for entry in listed
+            for entry in json.loads(listed) or ()
             if len(entry.get("tags") or ()) == 1
         ]
 
     @asynccontextmanager
-    async def writer(self, copy_id: UUID, disk: str) -> AsyncIterator[trio.abc.SendStream]:
-        """A stream whose bytes are the disk's content. It is kept once the block has ended without an error; a block
-        that fails leaves no snapshot, and bytes for `prune`. Raises `HostError` where restic fails."""
-        arguments = ("backup", "--quiet", "--stdin", "--stdin-filename", disk, "--tag", str(copy_id), "--host", "svc")
-        with _target_may_be_full():
-            async with (
-                self._opened() as folder,
-                fed(self._command(folder, arguments), self._environment, pass_fds=(folder,)) as sink,
-            ):
-                yield sink
+    async def writer(self, copy_id: UUID, disk: str) -> AsyncIterator[Sink]:
+        """Its bytes are the disk's content. It is kept once the block has ended without an error; a block that fails
+        leaves no snapshot, and bytes for `prune`. Raises `HostError` where restic fails."""
+        arguments = ("backup", "--json", "--stdin", "--stdin-filename", disk, "--tag", str(copy_id), "--host", "svc")
+        with Errors() as told, Errors() as errors, self._in_its_terms(), self._patience(errors) as patience:
+            async with self._place.reached() as way:
+                command, environment = self._command(way, arguments)
+                feeding = fed(
+                    command,
+                    environment,
+                    stdout=told.file.fileno(),
+                    pass_fds=way.pass_fds,
+                    quiet=True,
+                    errors=errors,
+                )
+                async with feeding as stream:
+                    sink = Sink(stream, patience)
+                    yield sink
+                    patience.deadline = trio.current_time() + PRUNE_SECONDS
+            sink.added = _added(told.last())
 
     @asynccontextmanager
     async def reader(self, snapshot: Snapshot) -> AsyncIterator[trio.abc.ReceiveStream]:
         """The disk's content. Raises `HostError` at the block's end where restic could not read all of it."""
         arguments = ("dump", "--no-lock", "--quiet", snapshot.id, snapshot.disk)
         try:
-            async with self._opened() as folder:
-                command = self._command(folder, arguments)
-                async with program(command, self._environment, stdout=subprocess.PIPE, pass_fds=(folder,)) as process:
-                    assert process.stdout is not None
-                    yield process.stdout
+            with Errors() as errors, self._patience(errors) as patience:
+                async with self._place.reached() as way:
+                    command, environment = self._command(way, arguments)
+                    reading = program(
+                        command,
+                        environment,
+                        stdout=subprocess.PIPE,
+                        pass_fds=way.pass_fds,
+                        quiet=True,
+                        errors=errors,
+                    )
+                    async with reading as process:
+                        assert process.stdout is not None
+                        yield _Source(process.stdout, patience)
         except ProgramFailed as failed:
             if failed.program != _RESTIC:
                 raise
@@ -123,74 +149,139 @@ class MachineStore:
                 "The target is away, or has lost or changed data: see to it, or restore another copy.",
             ) from failed
 
-    async def size(self) -> int:
-        """Bytes that the repository takes at the target."""
-        return await in_thread(_size, self._repository)
-
     async def forget(self, snapshots: Iterable[Snapshot]) -> None:
         """Remove snapshots; their bytes stay until `prune`."""
         ids = [snapshot.id for snapshot in snapshots]
         if ids:
-            await self._run("forget", "--quiet", *ids, timeout=_LOOK_SECONDS)
+            await self._run("forget", "--quiet", *ids, timeout=LOOK_SECONDS)
 
     async def prune(self) -> bool:
         """Remove the bytes that no snapshot needs, those of copies that were cut short among them. False where the
         target has lost something that a snapshot needs: then nothing is removed."""
         try:
-            await self._run("prune", "--quiet", timeout=_PRUNE_SECONDS)
+            await self._run("prune", "--quiet", timeout=PRUNE_SECONDS, in_its_terms=False)
         except ProgramFailed as failed:
             if not any(words in failed.error for words in _LOST):
-                raise
-            log.error("backup.data_lost", repository=str(self._repository), why=failed.message)
+                raise self._place.failure(failed) from failed
+            log.error("backup.data_lost", repository=_named(self._place), why=failed.message)
             return False
         return True
 
     async def verify(self, share: int) -> bool:
-        """Read a part of the data, and set aside what is not what it was: whether there was nothing."""
-        damaged = await set_aside_damaged(self._repository, share)
+        """Read a part of the data, and set aside what is not what it was: whether there was nothing. A target elsewhere
+        is not read: that costs its traffic, and it keeps its own digests."""
+        if not isinstance(self._place, Mounted):
+            return True
+        damaged = await set_aside_damaged(self._place.path, share)
         for name in damaged:
-            log.error("backup.data_changed", repository=str(self._repository), file=name)
+            log.error("backup.data_changed", repository=_named(self._place), file=name)
         return not damaged
 
     async def strike_off_lost(self) -> None:
         """Take what the target has lost out of the index, so that the next copy brings it again."""
-        await self._run("rebuild-index", "--quiet", timeout=_PRUNE_SECONDS)
+        await self._run("rebuild-index", "--quiet", timeout=PRUNE_SECONDS)
 
-    async def _run(self, *arguments: str, timeout: float) -> bytes:
+    async def remove(self) -> None:
+        """Remove the store, or what an interrupted removal has left of it; what stays of one elsewhere is its empty
+        frame. Raises `HostError` where the target is not there: then nothing says that it is gone."""
+        if isinstance(self._place, Mounted):
+            await self._place.require()
+            with contextlib.suppress(FileNotFoundError):
+                await in_thread(shutil.rmtree, self._place.path)
+            return
+        if await self._asked("unlock") is None:
+            return
+        listed = await self._run("snapshots", "--no-lock", "--json", timeout=LOOK_SECONDS)
+        if kept := json.loads(listed):
+            await self._run("forget", "--quiet", *(entry["id"] for entry in kept), timeout=PRUNE_SECONDS)
+        if not await self.prune():
+            await self.strike_off_lost()
+            await self.prune()
+
+    async def _asked(self, *arguments: str) -> bytes | None:
+        """What restic says of the store; None where there is none."""
+        if isinstance(self._place, Mounted):
+            await self._place.require()
+            if not await trio.Path(self._place.path / "config").exists():
+                return None
+            return await self._run(*arguments, timeout=LOOK_SECONDS)
+        try:
+            return await self._run(*arguments, timeout=LOOK_SECONDS, in_its_terms=False)
+        except ProgramFailed as failed:
+            why = failed
+        if isinstance(self._place.place, BucketPlace):
+            try:
+                await self._run("cat", "config", timeout=LOOK_SECONDS, in_its_terms=False, plainly=True)
+            except ProgramFailed as failed:
+                why = failed
+        if _NO_STORE.search(why.error) is None:
+            raise self._place.failure(why) from why
+        return None
+
+    async def _run(self, *arguments: str, timeout: float, in_its_terms: bool = True, plainly: bool = False) -> bytes:
         output = bytearray()
-        with _target_may_be_full(), trio.move_on_after(timeout) as deadline:
-            async with self._opened() as folder:
-                command = self._command(folder, arguments)
-                async with program(command, self._environment, stdout=subprocess.PIPE, pass_fds=(folder,)) as process:
+        translated = self._in_its_terms() if in_its_terms else contextlib.nullcontext()
+        with translated, trio.move_on_after(timeout) as deadline:
+            async with self._place.reached() as found:
+                way = without_region(found) if plainly else found
+                command, environment = self._command(way, arguments)
+                running = program(command, environment, stdout=subprocess.PIPE, pass_fds=way.pass_fds, quiet=True)
+                async with running as process:
                     assert process.stdout is not None
                     async for piece in process.stdout:
                         output += piece
         if deadline.cancelled_caught:
+            if isinstance(self._place, Elsewhere):
+                raise self._place.failed(f"did not answer within {timeout:g} s (restic {arguments[0]})")
             raise HostError(FailureCode.TIMED_OUT, f"restic {arguments[0]} did not end within {timeout:g} s.")
         return bytes(output)
 
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[int]:
-        """A descriptor of the folder at the target. Raises `HostError(conflict)` where there is none."""
+    @contextlib.contextmanager
+    def _in_its_terms(self) -> Iterator[None]:
         try:
-            folder = await in_thread(os.open, self._folder, os.O_PATH | os.O_DIRECTORY)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _no_target(self._folder) from error
-        try:
-            yield folder
-        finally:
-            os.close(folder)
+            yield
+        except ProgramFailed as failed:
+            if failed.program != _RESTIC:
+                raise
+            raise self._place.failure(failed) from failed
 
-    def _command(self, folder: int, arguments: Sequence[str]) -> list[str]:
-        return [_RESTIC, "--no-cache", "--repo", f"/proc/self/fd/{folder}/{self._repository.name}", *arguments]
+    @contextlib.contextmanager
+    def _patience(self, errors: Errors) -> Iterator[trio.CancelScope]:
+        """Its deadline is moved by whoever asks something of the target."""
+        said = ""
+        with trio.CancelScope() as scope:
+            try:
+                yield scope
+            finally:
+                said = errors.last()
+        if scope.cancelled_caught:
+            if isinstance(self._place, Elsewhere):
+                raise self._place.failure(ProgramFailed(_RESTIC, 0, said or "it came no further"))
+            raise HostError(FailureCode.TIMED_OUT, f"The target came no further for {STALLED_SECONDS:g} s.")
+
+    def _command(self, way: Way, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        command = [_RESTIC, "--no-cache", "--repo", way.location, *way.options, *arguments]
+        return command, self._environment | way.environment
 
 
-async def remove_store(folder: Path, vm_id: UUID) -> None:
-    """Remove a machine's repository below `folder`, or what an interrupted removal has left of it. Raises
-    `HostError(conflict)` where the target is not there: then nothing says that the repository is gone."""
-    await _require_target(folder)
-    with contextlib.suppress(FileNotFoundError):
-        await in_thread(shutil.rmtree, folder / str(vm_id))
+class _Source(trio.abc.ReceiveStream):
+    def __init__(self, stream: trio.abc.ReceiveStream, patience: trio.CancelScope) -> None:
+        self._stream = stream
+        self._patience = patience
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        self._patience.deadline = trio.current_time() + 2 * STALLED_SECONDS  # restic asks 15 minutes for a lost file
+        piece = await self._stream.receive_some(max_bytes)
+        self._patience.deadline = math.inf
+        return piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def store_at(folder: Path, vm_id: UUID, password: str, place: BackupPlace | None) -> MachineStore:
+    """`folder` is `backups/machines`; `place` is the operation's."""
+    return MachineStore(Mounted(folder, vm_id) if place is None else Elsewhere(place, vm_id), password)
 
 
 def missing_programs() -> list[str]:
@@ -206,87 +297,15 @@ def _require_programs() -> None:
         )
 
 
-async def _require_target(folder: Path) -> None:
-    if not await trio.Path(folder).is_dir():
-        raise _no_target(folder)
+def _named(place: Mounted | Elsewhere) -> str:
+    return str(place.path) if isinstance(place, Mounted) else f"{place.place.name}: {place.vm_id}"
 
 
-def _no_target(folder: Path) -> HostError:
-    return HostError(
-        FailureCode.CONFLICT,
-        f"This node has no target for backups: there is no {folder}.",
-        "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
-    )
-
-
-@contextlib.contextmanager
-def _target_may_be_full() -> Iterator[None]:
-    """Raises `HostError(capacity)` in the place of what restic says of a file system that takes no more."""
-    try:
-        yield
-    except ProgramFailed as failed:
-        if not any(words in failed.error for words in _FULL):
-            raise
-        raise HostError(
-            FailureCode.CAPACITY,
-            "The target for backups is full; the backups that are there were left as they are.",
-            "The provider makes room at the target, or has fewer backups kept.",
-        ) from failed
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-@asynccontextmanager
-async def program(
-    command: Sequence[str | Path],
-    environment: dict[str, str] = ENVIRONMENT,
-    *,
-    stdin: int = subprocess.DEVNULL,
-    stdout: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
-) -> AsyncIterator[trio.Process]:
-    """Run a program for the length of the block, then wait for its end; a block that raises kills it. Raises
-    `ProgramFailed` when it ends with another status than 0."""
-    # A file rather than a pipe: nobody has to read it, and a program that says much does not wait for that.
-    with tempfile.TemporaryFile() as said:
-        process = await trio.lowlevel.open_process(
-            [str(argument) for argument in command],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=said,
-            env=environment,
-            pass_fds=pass_fds,
-        )
-        try:
-            yield process
-            await process.wait()
-        except BaseException:
-            process.kill()
-            with trio.CancelScope(shield=True):
-                await process.wait()
-            raise
-        finally:
-            with trio.CancelScope(shield=True):
-                for stream in (process.stdin, process.stdout):
-                    if stream is not None:
-                        await stream.aclose()
-        if process.returncode != 0:
-            said.seek(0)
-            words = said.read(_MOST_ERROR_BYTES).decode(errors="replace")
-            raise ProgramFailed(str(command[0]), process.returncode or 0, words)
-
-
-@asynccontextmanager
-async def fed(
-    command: Sequence[str | Path], environment: dict[str, str] = ENVIRONMENT, *, pass_fds: Sequence[int] = ()
-) -> AsyncIterator[trio.abc.SendStream]:
-    """As `program`, of one that reads what the block writes. One that ends too early says why itself."""
-    async with program(command, environment, stdin=subprocess.PIPE, pass_fds=pass_fds) as process:
-        assert process.stdin is not None
-        try:
-            yield process.stdin
-        except trio.BrokenResourceError:
-            log.info("program.closed_its_input", program=str(command[0]))
-        await process.stdin.aclose()
+def _added(told: str) -> int:
+    """Of restic's summary, its last line."""
+    for line in reversed(told.splitlines()):
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            if said.get("message_type") == "summary":
+                return int(said["data_added"])
+    return 0

@@ -1,0 +1,199 @@
+"""Targets of machines' backups that are on no node: a server by SFTP, or a bucket of S3, and which nodes use them.
+
+What opens a target is sealed here, and told to a node with each operation. A target by SFTP has a key pair of its own,
+whose public half the administrator puts there; its host key is the one that the administrator gave, and no other.
+A node without a target copies to what is mounted on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+from uuid import UUID
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from svc_actors.alerts import Severity, close_alert, raise_alert
+from svc_actors.errors import conflict, not_found
+from svc_actors.sealing import Sealer
+from svc_actors.store import ForeignKeyViolationError, Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
+
+_SEALED_FOR: Final = "backup target"
+
+
+class TargetKind(StrEnum):
+    SFTP = "sftp"
+    S3 = "s3"
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SftpSettings(_Settings):
+    """`host_key` as in known_hosts, without the host: `ssh-ed25519 AAAA...`. `public_key` is the target's own."""
+
+    kind: Literal[TargetKind.SFTP] = TargetKind.SFTP
+    host: str
+    port: int
+    user: str
+    path: str
+    host_key: str
+    public_key: str
+
+
+class BucketSettings(_Settings):
+    kind: Literal[TargetKind.S3] = TargetKind.S3
+    endpoint: str
+    bucket: str
+    prefix: str
+    region: str
+    access_key: str
+
+
+TargetSettings = Annotated[SftpSettings | BucketSettings, Field(discriminator="kind")]
+_SETTINGS: Final[TypeAdapter[TargetSettings]] = TypeAdapter(TargetSettings)
+
+
+@dataclass(frozen=True)
+class TargetRow:
+    id: UUID
+    name: str
+    settings: TargetSettings
+    sealed_secret: bytes = b""
+
+    @property
+    def target(self) -> Target:
+        """What the audit calls it."""
+        return Target("backup_target", self.id, self.name)
+
+    def place(self, sealer: Sealer) -> BackupPlace:
+        secret = sealer.unseal(self.sealed_secret, _SEALED_FOR).decode()
+        match self.settings:
+            case SftpSettings() as sftp:
+                told = sftp.model_dump(exclude={"kind", "public_key"})
+                return SftpPlace(name=self.name, private_key=secret, **told)
+            case BucketSettings() as s3:
+                return BucketPlace(name=self.name, secret_key=secret, **s3.model_dump(exclude={"kind"}))
+
+
+@dataclass(frozen=True)
+class Use:
+    """Who uses a target: one node, the nodes of a location, or, where both are None, all that have no other."""
+
+    node_id: UUID | None = None
+    location_id: UUID | None = None
+
+
+def new_key_pair() -> tuple[str, str]:
+    """A private key as OpenSSH stores it, and the public one as a line of authorized_keys."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return private.decode(), f"{public.decode()} svc-machine-backups"
+
+
+def as_target(row: Record) -> TargetRow:
+    return TargetRow(row["id"], row["name"], _SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
+
+
+async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow("SELECT * FROM machine_backup_targets WHERE id = $1", target_id)
+    if row is None:
+        raise not_found("There is no such backup target.")
+    return as_target(row)
+
+
+async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: TargetSettings, secret: str) -> TargetRow:
+    """Raises conflict where the name is taken."""
+    try:
+        row = await tx.fetchone(
+            "INSERT INTO machine_backup_targets (name, settings, sealed_secret) VALUES ($1, $2, $3) RETURNING *",
+            name,
+            settings.model_dump(mode="json"),
+            sealer.seal(secret.encode(), _SEALED_FOR),
+        )
+    except UniqueViolationError:
+        raise conflict(f"There is a backup target with the name {name} already.") from None
+    return as_target(row)
+
+
+async def remove_target(tx: Transaction, target: TargetRow) -> None:
+    """Nobody uses it any more, and nothing is known of what lies there. Raises conflict while a task works with it."""
+    if await tx.fetchval(
+        """SELECT EXISTS (SELECT FROM tasks WHERE status IN ('queued', 'running') AND resource_kind = 'vm'
+               AND parameters->>'target_id' = $1)""",
+        str(target.id),
+    ):
+        raise conflict(f"A task works with the backup target {target.name}.", hint="Wait for that task.")
+    await tx.execute("DELETE FROM machine_backup_target_uses WHERE target_id = $1", target.id)
+    await tx.execute("DELETE FROM machine_backup_targets WHERE id = $1", target.id)
+    await close_alert(tx, target_alert(target.id))
+
+
+async def use_target(tx: Transaction, use: Use, target_id: UUID | None) -> None:
+    """From their next backups on; None: what is mounted on the node. Raises not_found."""
+    try:
+        await tx.execute(
+            """INSERT INTO machine_backup_target_uses (node_id, location_id, target_id) VALUES ($1, $2, $3)
+               ON CONFLICT (node_id, location_id) DO UPDATE SET target_id = excluded.target_id""",
+            use.node_id,
+            use.location_id,
+            target_id,
+        )
+    except ForeignKeyViolationError:
+        raise not_found("There is no such node or location.") from None
+
+
+async def unuse_target(tx: Transaction, use: Use) -> None:
+    """They use what others do that have none of their own."""
+    await tx.execute(
+        """DELETE FROM machine_backup_target_uses
+           WHERE node_id IS NOT DISTINCT FROM $1 AND location_id IS NOT DISTINCT FROM $2""",
+        use.node_id,
+        use.location_id,
+    )
+
+
+async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | None:
+    """None: what is mounted on the node."""
+    target_id: UUID | None = await queryable.fetchval(
+        """SELECT target_id FROM machine_backup_target_uses uses
+           WHERE node_id = $1 OR location_id = (SELECT location_id FROM nodes WHERE id = $1)
+              OR node_id IS NULL AND location_id IS NULL
+           ORDER BY node_id IS NULL, location_id IS NULL LIMIT 1""",
+        node_id,
+    )
+    return target_id
+
+
+async def place_at(queryable: Queryable, sealer: Sealer, target_id: UUID | None) -> BackupPlace | None:
+    """What a node is told of a target. Raises not_found."""
+    return None if target_id is None else (await read_target(queryable, target_id)).place(sealer)
+
+
+async def tell_failed(tx: Transaction, target_id: UUID, why: str) -> None:
+    name = await tx.fetchval("SELECT name FROM machine_backup_targets WHERE id = $1", target_id)
+    if name is not None:
+        await raise_alert(
+            tx,
+            target_alert(target_id),
+            f"The backup target {name} fails; what it has is left as it is, and backups are tried again every hour."
+            f" {why}",
+            severity=Severity.WARNING,
+        )
+
+
+async def tell_works(tx: Transaction, target_id: UUID) -> None:
+    await close_alert(tx, target_alert(target_id))
+
+
+def target_alert(target_id: UUID) -> str:
+    return f"backup-target:{target_id}"

@@ -1,0 +1,243 @@
+"""Where stores of backups are: on the file system that is mounted on the node, or at a target elsewhere.
+
+    backups/machines/<vm_id>/          mounted by an administrator of the node
+    <path or prefix>/<vm_id>/          by SFTP, or in a bucket of S3: the place comes with the operation
+
+Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
+that is mounted at `backups`, so a file system that is not mounted takes no copies; nor is anything written beneath one
+that goes away meanwhile, where restic would make the folders anew: it goes by the opened folder. What opens a target
+elsewhere is in the environment of the program or in this process's memory, and never on a disk of the node. A server by
+SFTP is talked to only while it shows the host key that was confirmed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.programs import ProgramFailed, try_program
+from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
+
+_CONNECT_SECONDS: Final = 15.0
+_SESSION_SECONDS: Final = 40.0
+_PORTS: Final = {"http": 80, "https": 443}
+_FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
+"""As restic writes ENOSPC and EDQUOT, and what servers of S3 call it."""
+_MEANINGS: Final = {
+    "access key id you provided does not exist": "does not know the access key",
+    "request signature we calculated does not match": "says that the secret key is not the one of the access key",
+    "specified bucket does not exist": "has no such bucket",
+    "access denied": "does not let the access key use the bucket, or its secret is another one",
+    "host key verification failed": "shows another host key than the one that was confirmed",
+    "permission denied (": "does not let the target's key in; its public key belongs into authorized_keys there",
+    "permission denied": "does not let the account write to the folder",
+    'write: sftp: "failure"': "takes no more: it is full, or its disk fails",
+    "connection refused": "does not answer (connection refused)",
+    "connection timed out": "does not answer (nothing was heard from it)",
+    "could not resolve hostname": "does not answer (there is no address of its name)",
+    "connection reset": "does not answer any more",
+    "no route to host": "does not answer any more",
+    "i/o timeout": "does not answer any more",
+    "broken pipe": "does not answer any more",
+    "connection lost": "does not answer any more",
+    "file does not exist": "has lost data of earlier backups, or its folder is gone",
+    "key does not exist": "has lost data of earlier backups, or its folder is gone",
+}
+"""What ssh and servers of S3 say, in small letters, and what it means. The first that fits."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What restic is told to reach a store."""
+
+    location: str
+    options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+    pass_fds: tuple[int, ...] = ()
+
+
+class Place(Protocol):
+    def reached(self) -> AbstractAsyncContextManager[Way]:
+        """Raises `HostError` where it is not there."""
+        ...
+
+    def failure(self, failed: ProgramFailed) -> HostError:
+        """What restic says, in the place's own terms."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """`folder` is `backups/machines`."""
+
+    folder: Path
+    vm_id: UUID
+
+    @property
+    def path(self) -> Path:
+        return self.folder / str(self.vm_id)
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[Way]:
+        try:
+            folder = await in_thread(os.open, self.folder, os.O_PATH | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self.missing() from error
+        try:
+            yield Way(f"/proc/self/fd/{folder}/{self.vm_id}", pass_fds=(folder,))
+        finally:
+            os.close(folder)
+
+    async def require(self) -> None:
+        if not await trio.Path(self.folder).is_dir():
+            raise self.missing()
+
+    def missing(self) -> HostError:
+        return HostError(
+            FailureCode.CONFLICT,
+            f"This node has no target for backups: there is no {self.folder}.",
+            "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
+        )
+
+    def failure(self, failed: ProgramFailed) -> HostError:
+        if not _is_full(failed):
+            return failed
+        return HostError(
+            FailureCode.CAPACITY,
+            "The target for backups is full; the backups that are there were left as they are.",
+            "The provider makes room at the target, or has fewer backups kept.",
+        )
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    place: BackupPlace
+    vm_id: UUID
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[Way]:
+        match self.place:
+            case SftpPlace() as sftp:
+                with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
+                    ssh = _ssh(sftp, key.path, known.path)
+                    await self._require_session(ssh)
+                    command = shlex.join(ssh)
+                    location = f"sftp:{sftp.user}@{sftp.host}:{sftp.path}/{self.vm_id}"
+                    yield Way(location, ("-o", f"sftp.command={command}"))
+            case BucketPlace() as s3:
+                await self._require_answer(s3)
+                parts = (s3.endpoint, s3.bucket, s3.prefix, str(self.vm_id))
+                environment = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": s3.secret_key}
+                options = ("-o", f"s3.region={s3.region}")
+                yield Way(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
+
+    def failure(self, failed: ProgramFailed) -> HostError:
+        if _is_full(failed):
+            return HostError(
+                FailureCode.TARGET,
+                f"{self._words} is full; the backups that are there were left as they are.",
+                "The provider makes room at the target, or has fewer backups kept.",
+            )
+        said = failed.error.lower()
+        meaning = next((meaning for words, meaning in _MEANINGS.items() if words in said), None)
+        return self.failed(meaning or f"failed: {failed.message}")
+
+    def failed(self, how: str) -> HostError:
+        return HostError(FailureCode.TARGET, f"{self._words} {how.rstrip('.')}.", _LEFT)
+
+    @property
+    def _words(self) -> str:
+        return f"The backup target {self.place.name} ({_address(self.place)})"
+
+    async def _require_session(self, ssh: list[str]) -> None:
+        """restic does not say why ssh has ended."""
+        status, _, said = await try_program(*ssh, timeout=_SESSION_SECONDS)
+        if status != 0:
+            raise self.failure(ProgramFailed("ssh", status, said))
+
+    async def _require_answer(self, s3: BucketPlace) -> None:
+        """restic itself asks a server that is away for a quarter of an hour before it says so."""
+        url = urlsplit(s3.endpoint)
+        try:
+            with trio.fail_after(_CONNECT_SECONDS):
+                stream = await trio.open_tcp_stream(url.hostname or "", url.port or _PORTS[url.scheme])
+        except (OSError, trio.TooSlowError) as error:
+            reason = getattr(error, "strerror", None) or "nothing was heard from it"
+            raise self.failed(f"does not answer ({reason})") from error
+        await stream.aclose()
+
+
+_LEFT: Final = "The backups that are there were left as they are. See to the target; the next backup goes on with it."
+
+
+def without_region(way: Way) -> Way:
+    """restic asks S3 by HEAD, whose answers have no words: a bucket that is missing looks like an empty one, which
+    `init` would make, and a wrong key like any refusal. Told no region it asks for that first, and hears why."""
+    return replace(way, options=())
+
+
+def _is_full(failed: ProgramFailed) -> bool:
+    said = failed.error.lower()
+    return any(words in said for words in _FULL)
+
+
+def _address(place: BackupPlace) -> str:
+    match place:
+        case SftpPlace(host=host, port=port, path=path):
+            return f"sftp://{host}:{port}{path}"
+        case BucketPlace(endpoint=endpoint, bucket=bucket):
+            return f"{endpoint}/{bucket}"
+
+
+def _known(place: SftpPlace) -> str:
+    return place.host if place.port == 22 else f"[{place.host}]:{place.port}"
+
+
+def _ssh(place: SftpPlace, key: str, known: str) -> list[str]:
+    """OpenSSH, told everything: it reads no configuration of the node, asks nobody, and trusts one host key."""
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": known,
+        "GlobalKnownHostsFile": "/dev/null",
+        "IdentitiesOnly": "yes",
+        "IdentityFile": key,
+        "PreferredAuthentications": "publickey",
+        "ConnectTimeout": "20",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "4",
+    }
+    told = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
+    return ["ssh", "-F", "none", *told, "-p", str(place.port), "-l", place.user, place.host, "-s", "sftp"]
+
+
+class _in_memory:  # noqa: N801  (used as a block)
+    """A file of this process's memory, for the length of a block: ssh closes what it inherits, and opens it by path."""
+
+    def __init__(self, content: str) -> None:
+        self._content = content.encode()
+        self._descriptor = -1
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def __enter__(self) -> _in_memory:
+        self._descriptor = os.memfd_create("svc-backup", os.MFD_CLOEXEC)
+        os.fchmod(self._descriptor, 0o600)
+        os.write(self._descriptor, self._content)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

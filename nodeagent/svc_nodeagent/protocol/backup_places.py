@@ -1,0 +1,46 @@
+"""Where the store of a machine's backups is, when it is not on the file system that is mounted on the node.
+
+An administrator's target, as the controller tells a node for one operation: the node keeps nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from svc_nodeagent.protocol.values import Name, Secret, Wire
+
+__all__ = ["BackupPlace", "BucketPlace", "SftpPlace"]
+
+_Path = Annotated[str, Field(max_length=512)]
+
+
+class SftpPlace(Wire):
+    """A folder of a server by SFTP. `host_key` as in known_hosts, without the host: no other one is talked to.
+    `private_key` as OpenSSH stores it."""
+
+    kind: Literal["sftp"] = "sftp"
+    name: Name
+    host: Name
+    port: int = Field(ge=1, le=65535)
+    user: Name
+    path: _Path
+    host_key: Annotated[str, Field(max_length=2_000)]
+    private_key: Secret = Field(repr=False)
+
+
+class BucketPlace(Wire):
+    """A bucket of S3. `endpoint` is an URL without a path."""
+
+    kind: Literal["s3"] = "s3"
+    name: Name
+    endpoint: _Path
+    bucket: Name
+    prefix: _Path
+    region: Name
+    access_key: Name
+    secret_key: Secret = Field(repr=False)
+
+
+BackupPlace = Annotated[SftpPlace | BucketPlace, Field(discriminator="kind")]

@@ -1,0 +1,305 @@
+"""Where machines' backups go when not to what is mounted on their node: administrators' alone.
+
+`backup.target.use` says which nodes: one, those of a location, or all that have no other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import Field, SecretStr
+
+from svc.controller.machines.fields import Confirmation
+from svc.controller.services import Controller
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import NAME, Shape
+from svc_actors.controller.backups.deleted import forget_target
+from svc_actors.controller.backups.targets import (
+    BucketSettings,
+    SftpSettings,
+    TargetKind,
+    TargetRow,
+    TargetSettings,
+    Use,
+    add_target,
+    as_target,
+    new_key_pair,
+    read_target,
+    remove_target,
+    unuse_target,
+    use_target,
+)
+from svc_actors.errors import conflict, require_name, wrong_field
+from svc_actors.store import Queryable, Record, Target, Transaction, audit
+
+operations = Operations[Controller]()
+
+_HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*"
+_FOLDER: Final = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)+"
+_PREFIX: Final = r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)*)?"
+
+TargetName = Annotated[str, Field(min_length=1, max_length=64), NAME]
+
+_SELECT: Final = """
+SELECT targets.*, alerts.message AS problem,
+       (SELECT count(*) FROM machine_backups WHERE target_id = targets.id AND removed_at IS NULL) AS copies,
+       EXISTS (SELECT FROM machine_backup_target_uses
+               WHERE target_id = targets.id AND node_id IS NULL AND location_id IS NULL) AS of_all_others,
+       ARRAY(SELECT node_id FROM machine_backup_target_uses WHERE target_id = targets.id AND node_id IS NOT NULL
+             ORDER BY node_id) AS node_ids,
+       ARRAY(SELECT location_id FROM machine_backup_target_uses
+             WHERE target_id = targets.id AND location_id IS NOT NULL ORDER BY location_id) AS location_ids
+FROM machine_backup_targets targets
+LEFT JOIN alerts ON alerts.key = 'backup-target:' || targets.id::text AND alerts.closed_at IS NULL"""
+
+
+class MachineBackupTarget(Model):
+    """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys. It is
+    used by the nodes `node_ids`, by those of `location_ids`, and, where it is `of_all_others`, by every node that has
+    no other. `copies`: complete backups that are kept there. `problem`: why it failed last, null where it works."""
+
+    id: UUID
+    name: str
+    kind: TargetKind
+    location: str
+    public_key: str | None
+    of_all_others: bool
+    node_ids: list[UUID]
+    location_ids: list[UUID]
+    copies: int
+    problem: str | None
+    created_at: datetime
+
+
+class TargetListRequest(Request):
+    """All of them."""
+
+
+class SftpTargetRequest(Request):
+    """`host_key` as ssh-keyscan gives it, without the host, and compared with what the server's administrator says: no
+    other one is talked to. The answer has the public key that is let in there."""
+
+    name: TargetName
+    host: Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    user: Annotated[str, Field(max_length=32), Shape(r"[a-z_][a-z0-9_.-]*", "the name of an account")]
+    path: Annotated[
+        str,
+        Field(max_length=255),
+        Shape(_FOLDER, "an absolute path of letters, digits, dots, dashes and underscores, without . and .. in it"),
+    ]
+    host_key: Annotated[
+        str,
+        Field(max_length=2000),
+        Shape(
+            r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]+={0,2}",
+            "a host key such as ssh-ed25519 AAAA...",
+        ),
+    ]
+
+
+class BucketTargetRequest(Request):
+    """A bucket that is there."""
+
+    name: TargetName
+    endpoint: Annotated[
+        str,
+        Field(max_length=300),
+        Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
+    ]
+    bucket: Annotated[str, Field(max_length=63), Shape(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket")]
+    prefix: Annotated[str, Field(max_length=200), Shape(_PREFIX, "a path without / at its ends")] = ""
+    region: Annotated[str, Field(max_length=32), Shape(r"[a-z0-9-]+", "a region such as us-east-1")] = "us-east-1"
+    access_key: Annotated[str, Field(max_length=128), Shape(r"[A-Za-z0-9._/+=-]+", "an access key id")]
+    secret_key: Annotated[SecretStr, Field(min_length=1, max_length=256, repr=False)]
+
+
+class TargetUseRequest(Request):
+    """Without a node and a location: every node that has no other."""
+
+    id: UUID
+    node_id: UUID | None = None
+    location_id: UUID | None = None
+
+
+class TargetUnuseRequest(Request):
+    """Without a node and a location: what every node uses that has no other. `mounted`: they copy to what is mounted on
+    them, also where there is a target for all others."""
+
+    node_id: UUID | None = None
+    location_id: UUID | None = None
+    mounted: bool = False
+
+
+class TargetRemoveRequest(Request):
+    """`confirm` is its name. `forget_copies`: also where backups are kept there, which are listed no more."""
+
+    id: UUID
+    confirm: Confirmation
+    forget_copies: bool = False
+
+
+@operations.declare(
+    "backup.target.list",
+    "List the targets that machines' backups go to beside those that are mounted on nodes",
+    Route.get("/backups/targets"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    columns=("name", "kind", "location", "all_others=of_all_others", "copies", "problem", "id"),
+)
+async def list_targets(context: Context[Controller], request: TargetListRequest) -> list[MachineBackupTarget]:
+    rows = await context.services.database.fetch(f"{_SELECT} ORDER BY targets.name")
+    return [_model(row) for row in rows]
+
+
+@operations.declare(
+    "backup.target.add_sftp",
+    "Add a server by SFTP; the answer has the key that it is to let in",
+    Route.post("/backups/targets/sftp", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name", "host", "path"),
+)
+async def add_sftp(context: Context[Controller], request: SftpTargetRequest) -> MachineBackupTarget:
+    private, public = new_key_pair()
+    settings = SftpSettings(
+        host=request.host,
+        port=request.port,
+        user=request.user,
+        path=request.path,
+        host_key=request.host_key,
+        public_key=public,
+    )
+    return await _add(context, request.name, settings, private)
+
+
+@operations.declare(
+    "backup.target.add_bucket",
+    "Add a bucket of S3",
+    Route.post("/backups/targets/s3", status=201),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    positional=("name", "endpoint", "bucket"),
+)
+async def add_bucket(context: Context[Controller], request: BucketTargetRequest) -> MachineBackupTarget:
+    settings = BucketSettings(
+        endpoint=request.endpoint,
+        bucket=request.bucket,
+        prefix=request.prefix,
+        region=request.region,
+        access_key=request.access_key,
+    )
+    return await _add(context, request.name, settings, request.secret_key.get_secret_value())
+
+
+@operations.declare(
+    "backup.target.use",
+    "Have the machines of nodes backed up to a target from their next backups on",
+    Route.put("/backups/targets/{id}/use"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def use(context: Context[Controller], request: TargetUseRequest) -> MachineBackupTarget:
+    wanted = _use(request.node_id, request.location_id)
+
+    async def work(tx: Transaction) -> MachineBackupTarget:
+        target = await read_target(tx, request.id)
+        await use_target(tx, wanted, target.id)
+        await audit.record(tx, context.caller, target.target, _plain(wanted))
+        return await _shown(tx, target.id)
+
+    return await context.services.database.transact(work)
+
+
+@operations.declare(
+    "backup.target.unuse",
+    "Have nodes use the target again that others use, or what is mounted on them; what is kept where it is stays",
+    Route.post("/backups/targets/unuse"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def unuse(context: Context[Controller], request: TargetUnuseRequest) -> None:
+    wanted = _use(request.node_id, request.location_id)
+
+    async def work(tx: Transaction) -> None:
+        if request.mounted:
+            await use_target(tx, wanted, None)
+        else:
+            await unuse_target(tx, wanted)
+        await audit.record(
+            tx, context.caller, Target("backup_target", None, None), _plain(wanted) | {"mounted": request.mounted}
+        )
+
+    await context.services.database.transact(work)
+
+
+@operations.declare(
+    "backup.target.remove",
+    "Remove a target; what lies there stays there, and nothing here opens it any more",
+    Route.delete("/backups/targets/{id}"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+)
+async def remove(context: Context[Controller], request: TargetRemoveRequest) -> None:
+    async def work(tx: Transaction) -> None:
+        target = await read_target(tx, request.id)
+        require_name(target.name, request.confirm, of="target")
+        shown = await _shown(tx, target.id)
+        if shown.copies and not request.forget_copies:
+            raise conflict(
+                f"Backups of machines are kept at {target.name}: {shown.copies}. It was left as it is.",
+                hint="Have its nodes use another one until none is kept there, or give forget_copies.",
+                details={"copies": shown.copies},
+            )
+        given_up = await forget_target(tx, target.id)
+        await remove_target(tx, target)
+        await audit.record(tx, context.caller, target.target, {"copies_given_up": given_up})
+
+    await context.services.database.transact(work)
+
+
+async def _add(context: Context[Controller], name: str, settings: TargetSettings, secret: str) -> MachineBackupTarget:
+    async def work(tx: Transaction) -> MachineBackupTarget:
+        target = await add_target(tx, context.services.sealer, name, settings, secret)
+        await audit.record(tx, context.caller, target.target, {"kind": settings.kind.value})
+        return await _shown(tx, target.id)
+
+    return await context.services.database.transact(work)
+
+
+def _use(node_id: UUID | None, location_id: UUID | None) -> Use:
+    if node_id is not None and location_id is not None:
+        raise wrong_field("location_id", "give this or a node, not both")
+    return Use(node_id, location_id)
+
+
+def _plain(use: Use) -> dict[str, object]:
+    return {name: str(value) for name, value in (("node_id", use.node_id), ("location_id", use.location_id)) if value}
+
+
+async def _shown(queryable: Queryable, target_id: UUID) -> MachineBackupTarget:
+    return _model(await queryable.fetchone(f"{_SELECT} WHERE targets.id = $1", target_id))
+
+
+def _model(row: Record) -> MachineBackupTarget:
+    target = as_target(row)
+    location, public_key = _location(target)
+    told = {
+        name: row[name] for name in ("of_all_others", "node_ids", "location_ids", "copies", "problem", "created_at")
+    }
+    return MachineBackupTarget(
+        id=target.id, name=target.name, kind=target.settings.kind, location=location, public_key=public_key, **told
+    )
+
+
+def _location(target: TargetRow) -> tuple[str, str | None]:
+    match target.settings:
+        case SftpSettings() as sftp:
+            return f"sftp://{sftp.user}@{sftp.host}:{sftp.port}{sftp.path}", sftp.public_key
+        case BucketSettings() as s3:
+            return "/".join(part for part in (s3.endpoint, s3.bucket, s3.prefix) if part), None
