@@ -78,6 +78,11 @@ class HostFolders:
         return self.data / "exports"
 
     @property
+    def imports(self) -> Path:
+        """Archives of other hosts, in a folder each: `imports/i<number>/`."""
+        return self.data / "imports"
+
+    @property
     def php(self) -> Path:
         """The configurations of php-fpm: a folder a site."""
         return self.data / "php"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 from svc_actors.host.confined.protocol import Failed, FileError
 from svc_actors.host.confined.tree import BLOCK
@@ -44,6 +44,12 @@ _BROKEN: Final = (
     NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError, IndexError,
 )  # fmt: skip
 """What the standard library's readers raise about damaged or hostile input."""
+
+
+class Stream(Protocol):
+    """What members are read from, once and forwards."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Kind(Enum):
@@ -111,14 +117,14 @@ def members(archive: BinaryIO) -> Iterator[Member]:
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         yield from _zip_members(archive, budget)
     elif start.startswith(b"\x1f\x8b"):
-        yield from _tar_members(gzip.GzipFile(fileobj=archive, mode="rb"), budget)
+        yield from tar_members(gzip.GzipFile(fileobj=archive, mode="rb"), budget)
     elif start.startswith(b"BZh"):
-        yield from _tar_members(bz2.BZ2File(archive), budget)
+        yield from tar_members(bz2.BZ2File(archive), budget)
     elif start.startswith(b"\xfd7zXZ\x00"):
         with lzma.LZMAFile(archive) as unpacked:
-            yield from _tar_members(unpacked, budget)
+            yield from tar_members(unpacked, budget)
     elif start[257:262] == b"ustar":
-        yield from _tar_members(archive, budget)
+        yield from tar_members(archive, budget)
     else:
         raise FileError(Failed.INVALID, "This is no archive: zip, tar, tar.gz, tar.bz2 and tar.xz are known.")
 
@@ -197,7 +203,8 @@ class _Further:
     size: int | None = None
 
 
-def _tar_members(stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, budget: Budget) -> Iterator[Member]:
+def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
+    """As `members`, of a stream that is read once."""
     everywhere, next_one = _Further(), _Further()
     while header := _block(stream, budget):
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
@@ -223,7 +230,7 @@ def _tar_members(stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile,
 
 
 def _tar_member(
-    stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile,
+    stream: Stream,
     info: tarfile.TarInfo,
     name: bytes,
     target: bytes,
@@ -247,17 +254,19 @@ def _tar_member(
             raise _special(name)
 
 
-def _block(stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, budget: Budget) -> bytes:
+def _block(stream: Stream, budget: Budget) -> bytes:
     """The next header; nothing at the archive's end, which is a block of zeros or the end of the file."""
     block = _exactly(stream, _TAR_BLOCK, budget, may_end=True)
     return b"" if block == bytes(_TAR_BLOCK) else block
 
 
-def _exactly(
-    stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, size: int, budget: Budget, *, may_end: bool = False
-) -> bytes:
-    found = bytearray()
-    while len(found) < size and (block := stream.read(size - len(found))):
+def _exactly(stream: Stream, size: int, budget: Budget, *, may_end: bool = False) -> bytes:
+    first = stream.read(size)
+    if len(first) == size:
+        budget.spend(size)
+        return first
+    found = bytearray(first)
+    while first and len(found) < size and (block := stream.read(size - len(found))):
         found += block
     budget.spend(len(found))
     if len(found) < size and not (may_end and not found):
@@ -265,16 +274,14 @@ def _exactly(
     return bytes(found)
 
 
-def _record(stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, size: int, budget: Budget) -> bytes:
+def _record(stream: Stream, size: int, budget: Budget) -> bytes:
     if size > MAX_NAME_RECORD:
         raise FileError(Failed.REFUSED, "The archive has a name that is too long.")
     padded = _exactly(stream, -(-size // _TAR_BLOCK) * _TAR_BLOCK, budget)
     return padded[:size]
 
 
-def _tar_content(
-    stream: BinaryIO | gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, size: int, budget: Budget
-) -> Iterator[bytes]:
+def _tar_content(stream: Stream, size: int, budget: Budget) -> Iterator[bytes]:
     rest = size
     while rest:
         block = _exactly(stream, min(rest, BLOCK), budget)

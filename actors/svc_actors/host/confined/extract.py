@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
@@ -35,7 +35,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
                 with told(request.to), understood():
-                    entries = _unpack(folder, archive)
+                    entries = unpack(folder, members(archive))
                 with tree.changing:
                     _place(tree, temporary, staged, folder, request)
         finally:
@@ -44,13 +44,14 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
     return {"entries": entries}
 
 
-def _unpack(folder: int, archive: BinaryIO) -> int:
+def unpack(folder: int, of: Iterable[Member]) -> int:
+    """These come into a folder that nobody else has; how many there were."""
     count = 0
     later: list[tuple[list[bytes], Member]] = []
     folders: list[tuple[list[bytes], int]] = []
     with _Folders(folder) as made:
-        for member in members(archive):
-            names = _names(member)
+        for member in of:
+            names = names_of(member)
             if not names:
                 continue
             count += 1
@@ -109,7 +110,8 @@ class _Folders:
         del self._path[keep:]
 
 
-def _names(member: Member) -> list[bytes]:
+def names_of(member: Member) -> list[bytes]:
+    """The parts of its name. Raises `FileError` for one that leads out."""
     name = member.name
     names = [part for part in name.split(b"/") if part != b"."]
     while names and not names[-1]:
@@ -137,7 +139,7 @@ def _write(folder: int, name: bytes, member: Member) -> None:
 def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
     try:
         if member.kind is Kind.HARD_LINK:
-            original = _names(Member(member.target, Kind.FILE, 0, 0))
+            original = names_of(Member(member.target, Kind.FILE, 0, 0))
             if not original:
                 raise _out(member)
             with held(kernel.open_beneath(root, b"/".join(original[:-1]) or b".", _FOLDER, follow=False)) as beside:
@@ -179,6 +181,16 @@ def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extr
     with held(tree.open_folder(request.to)) as target, told(request.to):
         if not parts(request.to) and os.fsdecode(TEMPORARY) in os.listdir(folder):
             raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+        _merge(folder, target, request, "", _check)
+        _merge(folder, target, request, "", _move)
+
+
+def place_over(tree: Tree, folder: int) -> None:
+    """What was unpacked comes into the root, over what lies there."""
+    if os.fsdecode(TEMPORARY) in os.listdir(folder):
+        raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
+    request = Extract("", "", replace=True)
+    with tree.changing, held(tree.open_folder("")) as target, told("The site's folder"):
         _merge(folder, target, request, "", _check)
         _merge(folder, target, request, "", _move)
 

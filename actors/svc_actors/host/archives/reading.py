@@ -1,0 +1,62 @@
+"""Which format an archive has, by its content, and what is in it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from svc_actors.host.archives import cpmove, hestia, plesk, tree, virtualmin
+from svc_actors.host.archives.applications import CONFIGURATIONS
+from svc_actors.host.archives.model import Account, Kind, Reader, Survey
+
+_READERS: Final[tuple[Reader, ...]] = (cpmove.read, hestia.read, virtualmin.read, plesk.read)
+_WANTED: Final = (cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED)
+_MARKED: Final = (cpmove.MARKED, hestia.MARKED, virtualmin.MARKED, plesk.MARKED, tree.MARKED, CONFIGURATIONS)
+_MOST: Final = 200
+_WORDPRESS: Final = re.compile(r"(?:.*/)?wp-config\.php")
+_WORDPRESS_FILE: Final = re.compile(r"(?:.*/)?wp-load\.php")
+
+
+def wanted(path: str) -> bool:
+    """The content of the file says something."""
+    return any(pattern.fullmatch(path) for pattern in _WANTED) or _WORDPRESS.fullmatch(path) is not None
+
+
+def marked(path: str) -> bool:
+    """That there is such a file says something."""
+    return any(pattern.fullmatch(path) for pattern in _MARKED) or _WORDPRESS_FILE.fullmatch(path) is not None
+
+
+def read(survey: Survey) -> Account:
+    for reader in _READERS:
+        account = reader(survey)
+        if account is not None:
+            return _bounded(account)
+    return _bounded(tree.read(survey))
+
+
+def _bounded(account: Account) -> Account:
+    """What is more than an account of a customer has is left out, and named."""
+    for kind, found in ((Kind.SITE, account.sites), (Kind.DATABASE, account.databases), (Kind.DNS, account.zones)):
+        if len(found) > _MOST:
+            account.leave(kind, f"{len(found) - _MOST} more", f"at most {_MOST} are imported at once")
+            del found[_MOST:]
+    del account.tasks[_MOST:], account.certificates[_MOST:]
+    for site in account.sites:
+        if len(site.home) > _MOST:
+            account.leave(Kind.FILES, site.domain, f"of the folders of its home {_MOST} are imported")
+            del site.home[_MOST:]
+        del site.aliases[_MOST:], site.applications[_MOST:]
+    return account
+
+
+_NESTED: Final = re.compile(
+    r"(?:[^/]+/)?homedir\.tar|web/[^/]+/domain_data\.tar\.(?:gz|zst)"
+    r"|(?:.*/)?[^/]*(?:user-data|docroot|sqldump)[^/]*\.(?:tar|tgz|tzst|tar\.gz|tar\.zst)"
+    r"|[^/]+\.[^/]+\.(?:tar|tar\.gz|tar\.bz2|tar\.zst)"
+)
+
+
+def nested(path: str) -> bool:
+    """An archive within the archive, which is read as a folder: one that a format has, not one among a site's files."""
+    return _NESTED.fullmatch(path) is not None

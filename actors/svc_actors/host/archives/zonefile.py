@@ -1,0 +1,140 @@
+"""Zone files (RFC 1035, section 5), as the panels of other hosts write them, read into logical records.
+
+What this service has no form for, and what is the old host's own (SOA, NS of the zone itself), is left out with the
+reason. `$INCLUDE` is never followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from svc_actors.host.archives.model import MOST_ITEMS, FoundRecord, FoundZone
+
+_CLASSES: Final = frozenset({"IN", "CH", "HS"})
+_TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)')
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LEAST_TTL, _MOST_TTL, _DEFAULT_TTL = 60, 604_800, 14_400
+_LONGEST_LINE: Final = 70_000
+
+
+def read_zone(name: str, text: str) -> FoundZone:
+    zone = FoundZone(name)
+    origin, owner, default = name, name, _DEFAULT_TTL
+    for begins, words in _entries(text):
+        if not words:
+            continue
+        if words[0] == "$ORIGIN" and len(words) > 1:
+            origin = _full(words[1], origin)
+            continue
+        if words[0] == "$TTL" and len(words) > 1:
+            default = _ttl(words[1]) or default
+            continue
+        if words[0].startswith("$"):
+            zone.left.append((words[0], "directives of zone files but $ORIGIN and $TTL are not followed"))
+            continue
+        if begins:
+            owner = _full(words.pop(0), origin)
+        ttl = default
+        while words and (words[0].upper() in _CLASSES or (_ttl(words[0]) is not None and len(words) > 1)):
+            ttl = _ttl(words[0]) or ttl
+            words.pop(0)
+        if words and len(zone.records) + len(zone.left) < MOST_ITEMS:
+            _add(zone, owner, ttl, words[0].upper(), words[1:], origin)
+    return zone
+
+
+def _add(zone: FoundZone, owner: str, ttl: int, kind: str, words: list[str], origin: str) -> None:
+    shown = f"{owner} {kind}"
+    if kind == "SOA" or (kind == "NS" and owner == zone.name):
+        zone.left.append((shown, "this server writes its own"))
+        return
+    if owner != zone.name and not owner.endswith(f".{zone.name}"):
+        zone.left.append((shown, "it is not in the zone"))
+        return
+    try:
+        data = _data(kind, words, origin)
+    except (IndexError, ValueError):
+        zone.left.append((shown, "its data cannot be read"))
+        return
+    if data is None:
+        zone.left.append((shown, "records of this type are not offered"))
+        return
+    record = FoundRecord(owner, min(max(ttl, _LEAST_TTL), _MOST_TTL), kind, {"type": kind, **data})
+    if not any((each.name, each.data) == (record.name, record.data) for each in zone.records):
+        zone.records.append(record)
+
+
+def _data(kind: str, words: list[str], origin: str) -> dict[str, Any] | None:
+    match kind:
+        case "A" | "AAAA":
+            return {"address": words[0]}
+        case "CNAME":
+            return {"target": _full(words[0], origin)}
+        case "NS" | "PTR":
+            return {"target": _full(words[0], origin)}
+        case "MX":
+            return {"preference": int(words[0]), "exchange": _full(words[1], origin)}
+        case "TXT" | "SPF":
+            return {"text": "".join(words)} if kind == "TXT" else None
+        case "SRV":
+            priority, weight, port = map(int, words[:3])
+            return {"priority": priority, "weight": weight, "port": port, "target": _full(words[3], origin)}
+        case "CAA":
+            return {"critical": bool(int(words[0]) & 128), "tag": words[1], "value": words[2]}
+    return None
+
+
+def _entries(text: str) -> Iterator[tuple[bool, list[str]]]:
+    """Each entry's words; whether it begins with its owner. Parentheses join lines."""
+    words: list[str] = []
+    begins, open_ = False, 0
+    for line in text.splitlines():
+        if len(line) > _LONGEST_LINE:
+            continue
+        if not open_:
+            if words:
+                yield begins, words
+            words, begins = [], bool(line) and not line[0].isspace()
+        for found in _TOKEN.finditer(_without_comment(line)):
+            if found[1] is not None:
+                words.append(re.sub(r"\\(.)", r"\1", found[1]))
+                continue
+            for part in re.split(r"([()])", found[2]):
+                if part == "(":
+                    open_ += 1
+                elif part == ")":
+                    open_ = max(0, open_ - 1)
+                elif part:
+                    words.append(part)
+    if words:
+        yield begins, words
+
+
+def _without_comment(line: str) -> str:
+    quoted = False
+    for position, character in enumerate(line):
+        if character == '"' and (position == 0 or line[position - 1] != "\\"):
+            quoted = not quoted
+        elif character == ";" and not quoted:
+            return line[:position]
+    return line
+
+
+def _full(word: str, origin: str) -> str:
+    name = word.lower()
+    if name == "@":
+        return origin
+    if name.endswith("."):
+        return name[:-1] or "."
+    return f"{name}.{origin}"
+
+
+def _ttl(word: str) -> int | None:
+    if re.fullmatch(r"[0-9]{1,9}", word):
+        return int(word)
+    parts = re.fullmatch(r"(?:[0-9]{1,6}[smhdwSMHDW])+", word)
+    if parts is None:
+        return None
+    return sum(int(each[:-1]) * _SECONDS[each[-1].lower()] for each in re.findall(r"[0-9]+[a-zA-Z]", word))

@@ -1,0 +1,146 @@
+"""Brings what belongs to one site out of an archive into its folder: `python -I -S confined/take.py ORDER`
+
+The archive is standard input. The order is a JSON object: `uid` and `gid` of the site's account, `root`, its folder,
+`site`, as `archives.model.FoundSite` has it, and `files`, by paths of the archive where they come to lie beneath the
+folder: dumps and certificates, which are kept for the site alone until they were used.
+
+This process becomes the account, and by Landlock it works beneath the folder alone. All is unpacked aside, and comes
+into the folder when the archive was read to its end; what lies in its place is replaced. Last it prints one line that
+begins with `took ` and a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import BinaryIO, Final
+
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
+
+from svc_actors.host.archives import reading
+from svc_actors.host.archives.applications import CONFIGURATIONS
+from svc_actors.host.archives.model import FoundSite
+from svc_actors.host.archives.placing import link_target, placed_at
+from svc_actors.host.confined import kernel
+from svc_actors.host.confined.archive_formats import Budget, Kind, Member, understood
+from svc_actors.host.confined.extract import names_of, place_over, unpack
+from svc_actors.host.confined.files import FOLDER_MODE
+from svc_actors.host.confined.layers import ZSTD, Content, Peeking, Zstd, entries
+from svc_actors.host.confined.protocol import FileError
+from svc_actors.host.confined.survey import confine, shown
+from svc_actors.host.confined.tree import Tree, held, remove, told
+
+TOOK: Final = "took "
+_REFUSED: Final = 3
+_BLOCK: Final = 1 << 18
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+_SERVED: Final = 0o044
+"""The web server is another account, and looks at what visitors ask for, scripts as well. Configurations are read by
+the site's own alone."""
+
+
+def main() -> int:
+    order = json.loads(sys.argv[1])
+    try:
+        root = os.open(order["root"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        confine(order["uid"], order["gid"], root)
+        site = None if order["site"] is None else FoundSite(**order["site"])
+        with os.fdopen(0, "rb", buffering=1 << 20) as archive, understood():
+            taken = _Taken(site, order["files"])
+            count = _into(Tree(root), taken.members(archive))
+    except FileError as error:
+        print(shown(error.message), flush=True)
+        return _REFUSED
+    except OSError as error:
+        print(f"The archive cannot be unpacked here: {error}.", flush=True)
+        return _REFUSED
+    print(
+        TOOK + json.dumps({"entries": count, "links_left": taken.links_left, "files": sorted(taken.found)}), flush=True
+    )
+    return 0
+
+
+class _Taken:
+    """Which entries are the site's, by the names that they get."""
+
+    def __init__(self, site: FoundSite | None, files: Mapping[str, str]) -> None:
+        self._site = site
+        self._files = files
+        self.links_left = 0
+        self.found: set[str] = set()
+
+    def members(self, archive: BinaryIO) -> Iterator[Member]:
+        budget = Budget(os.fstat(archive.fileno()).st_size)
+        for member in entries(archive, budget, lambda name: reading.nested(os.fsdecode(name))):
+            taken = self._taken(member, budget)
+            if taken is not None:
+                yield taken
+            else:
+                for _ in member.content:
+                    pass
+
+    def _taken(self, member: Member, budget: Budget) -> Member | None:
+        names = names_of(member)
+        path = os.fsdecode(b"/".join(names))
+        if path in self._files and member.kind is Kind.FILE:
+            self.found.add(path)
+            content = _unzstd(member.content, budget)
+            return replace(member, name=os.fsencode(self._files[path]), mode=0o600, content=content)
+        placed = None if self._site is None or not names else placed_at(self._site, path)
+        if placed is None or self._site is None:
+            return None
+        name = os.fsencode(placed)
+        match member.kind:
+            case Kind.FOLDER:
+                return replace(member, name=name, mode=member.mode | 0o755)
+            case Kind.FILE:
+                mode = member.mode if CONFIGURATIONS.fullmatch(placed) else member.mode | _SERVED
+                return replace(member, name=name, mode=mode)
+            case Kind.HARD_LINK:
+                original = placed_at(self._site, os.fsdecode(member.target))
+                if original is not None:
+                    return replace(member, name=name, target=os.fsencode(original))
+            case Kind.LINK:
+                target = link_target(self._site, path, os.fsdecode(member.target))
+                if target is not None:
+                    return replace(member, name=name, target=os.fsencode(target))
+        self.links_left += 1
+        return None
+
+
+def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
+    """What loads a dump reads gzip, bzip2 and xz itself."""
+    stream = Peeking(Content(content))
+    packed = stream.peek(4) == ZSTD
+    whole = Zstd(stream) if packed else stream
+    while block := whole.read(_BLOCK):
+        if packed:
+            budget.spend(len(block))
+        yield block
+
+
+def _into(tree: Tree, members: Iterator[Member]) -> int:
+    with tree.temporary() as temporary:
+        staged = b"import-" + secrets.token_hex(8).encode()
+        with told("The site's folder"):
+            os.mkdir(staged, FOLDER_MODE, dir_fd=temporary)
+        try:
+            with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
+                with told("The site's folder"):
+                    count = unpack(folder, members)
+                place_over(tree, folder)
+        finally:
+            with suppress(OSError):
+                remove(temporary, staged)
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())
