@@ -39,6 +39,7 @@ _HELP = {
     "htaccess": "What becomes of .htaccess files, which nginx does not read.",
     "image": "Images that machines are made from.",
     "impersonation": "Acting as a customer, for support.",
+    "import": "Sites of other hosts: upload, plan, apply.",
     "job": "Slow work: look, follow its log, cancel.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",
@@ -146,6 +147,7 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
         _add_controllers_own(root)
     else:
         _group(root, ["file"]).add_command(everyday.upload)
+        _group(root, ["import"]).add_command(everyday.import_upload)
         _group(root, ["job"]).add_command(everyday.watching(WorkKind.JOB))
         _group(root, ["site"]).add_command(diagnose)
     return root

@@ -274,6 +274,21 @@ async def upload(session: Session, /, site: str, file: Path, path: str, replace:
         show(answer, session.style)
 
 
+@shared
+@click.command("upload")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--owner-email", metavar="ADDRESS", help="Whose the sites become; administrators name it.")
+@click.pass_obj
+async def import_upload(session: Session, /, file: Path, owner_email: str | None, **given: Any) -> None:
+    """Send an archive of another host, to be read and planned: `svc import show` then says what is in it."""
+    from svc.cli.uploading import upload_archive
+
+    session = narrow(session, given)
+    async with session.client() as client:
+        answer = await upload_archive(client, file, owner_email)
+    show(answer, session.style, columns=columns(("name", "status", "size", "job=job_id", "id")))
+
+
 class LateGroup(click.Group):
     """A group whose commands are loaded when one of them is wanted."""
 

@@ -1,4 +1,5 @@
-"""A file of this computer sent to a site, in parts that may come in any order (docs/files.md).
+"""A file of this computer sent to a site, or an archive to be imported, in parts that may come in any order
+(docs/files.md, docs/imports.md).
 
 An upload that was interrupted goes on where it ended: the service keeps for a day what has come of a file, and one of
 the same place and size is taken to be the same. The sum of the whole, which is compared before the file takes its
@@ -35,11 +36,27 @@ async def upload(client: Client, site: str, file: Path, path: str, *, replace: b
         with file.open("rb") as opened:
             size = _size(opened, file)
             began = await _begun(client, site, place, size, replace)
-            digest = await _send(client, site, opened, began, Bar(f"uploading {file.name}", size))
+            parts = f"/sites/{site}/files/upload/{began['id']}"
+            digest = await _send(client, parts, opened, began, Bar(f"uploading {file.name}", size))
     except OSError as error:
         raise Failure(Exit.INVALID, f"{file} cannot be read: {error.strerror}") from error
-    finished = await _finish(client, f"/sites/{site}/files/upload/{began['id']}", digest)
+    finished = await _finish(client, parts, parts, digest)
     say(f"{place}: {size:,} bytes")
+    return finished
+
+
+async def upload_archive(client: Client, file: Path, owner_email: str | None) -> Any:
+    """Send an archive of another host, which is then read. Returns the import."""
+    try:
+        with file.open("rb") as opened:
+            size = _size(opened, file)
+            began = await _begun_archive(client, file.name, size, owner_email)
+            path = f"/imports/{began['id']}"
+            digest = await _send(client, f"{path}/upload", opened, began, Bar(f"uploading {file.name}", size))
+    except OSError as error:
+        raise Failure(Exit.INVALID, f"{file} cannot be read: {error.strerror}") from error
+    finished = await _finish(client, f"{path}/upload", path, digest)
+    say(f"{file.name}: {size:,} bytes; `svc job watch {finished['job_id']}` follows how it is read")
     return finished
 
 
@@ -59,9 +76,18 @@ async def _begun(client: Client, site: str, place: str, size: int, replace: bool
     return dict(await client.call("POST", f"/sites/{site}/files/upload", body=wanted))
 
 
-async def _send(client: Client, site: str, opened: BinaryIO, began: dict[str, Any], bar: Bar) -> str:
+async def _begun_archive(client: Client, name: str, size: int, owner_email: str | None) -> dict[str, Any]:
+    """The upload of this archive that was interrupted, or a new one."""
+    for known in (await client.call("GET", "/imports?status=uploading"))["items"]:
+        if (known["name"], known["size"]) == (name, size):
+            return dict(known)
+    owner = {} if owner_email is None else {"owner_email": owner_email}
+    return dict(await client.call("POST", "/imports/upload", body={"name": name, "size": size, **owner}))
+
+
+async def _send(client: Client, parts: str, opened: BinaryIO, began: dict[str, Any], bar: Bar) -> str:
     """Send what is missing, several parts at once, and return the SHA-256 of the whole."""
-    put = partial(client.call, "PUT", f"/sites/{site}/files/upload/{began['id']}")
+    put = partial(client.call, "PUT", parts)
     received = [(there["start"], there["end"]) for there in began["received"]]
     digest, offset, free = hashlib.sha256(), 0, trio.Semaphore(AT_ONCE)
 
@@ -91,12 +117,12 @@ async def _send(client: Client, site: str, opened: BinaryIO, began: dict[str, An
     return digest.hexdigest()
 
 
-async def _finish(client: Client, upload: str, digest: str) -> Any:
+async def _finish(client: Client, parts: str, whole: str, digest: str) -> Any:
     try:
-        return await client.call("POST", f"{upload}/finish", body={"sha256": digest})
+        return await client.call("POST", f"{parts}/finish", body={"sha256": digest})
     except Failure as failure:
         if failure.exit_code != Exit.INVALID:
             raise
         # What had come before was of another file, or this one was changed meanwhile: none of it can be used.
-        await client.call("DELETE", upload)
+        await client.call("DELETE", whole)
         raise Failure(Exit.CONFLICT, "what had come of it is not this file; nothing was changed", "try again") from None

@@ -38,6 +38,7 @@ from svc.panel import (
     exports,
     files,
     htaccess,
+    imports,
     jobs,
     members,
     php,
@@ -109,6 +110,7 @@ AREAS = (
     database_users,
     exports,
     htaccess,
+    imports,
     wordpress,
 )
 

@@ -22,6 +22,7 @@ from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.transfers import DatabaseTransfers
 from svc_actors.panel.files import Uploads
+from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.sftp import SftpAccess
@@ -45,6 +46,7 @@ class Panel:
     jobs: Jobs
     files: ConfinedFiles
     uploads: Uploads
+    imports: Imports
     downloads: Downloads
     receivers: Receivers
     authority: Authority

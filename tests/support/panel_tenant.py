@@ -30,6 +30,11 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
         """INSERT INTO file_uploads (site_id, path, size, replace)
            SELECT $1, 'upload-of-' || $2::uuid, 3, false RETURNING id""",
     ),
+    "imports": (
+        "imports",
+        """INSERT INTO imports (owner_id, source, name, size, status)
+           SELECT $2, 'upload', 'archive of ' || $2::uuid, 3, 'uploading' WHERE $1::uuid IS NOT NULL RETURNING id""",
+    ),
     "keys": (
         "backup_repositories",
         """INSERT INTO backup_repositories (site_id, domain, sealed_key)

@@ -16,6 +16,7 @@ import trio
 from svc.cli.identity_loops import start_identity_loops
 from svc.cli.panel.accounting import start_accounting
 from svc.cli.panel.host import Host
+from svc.cli.panel.import_work import handle_imports
 from svc.cli.panel.job_work import handle_jobs
 from svc.cli.panel.loops import Loops
 from svc.cli.panel.repairs import repaired_parts
@@ -40,6 +41,8 @@ from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
 from svc_actors.panel.handover import retry_handovers
+from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
+from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.schedules.scheduler import Scheduler
@@ -126,6 +129,7 @@ async def open_services(
             outbound=outbound,
             authorities=config.webhooks.ca_file,
         )
+        handle_imports(jobs, config, database, host, actors=actors, files=files, served=served, data=data)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         # All work is known from here on: what was queued before a restart begins now.
@@ -139,7 +143,8 @@ async def open_services(
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
         nursery.start_soon(run_webhooks, actors, delivering, loops.alert)
-        uploads = Uploads(database, files, folders)
+        uploads, imports = Uploads(database, files, folders), Imports(database, files, folders)
+        loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
         start_retention(loops, config, database, events, uploads)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loops.alert)
@@ -155,6 +160,7 @@ async def open_services(
                 jobs=jobs,
                 files=files,
                 uploads=uploads,
+                imports=imports,
                 downloads=Downloads(),
                 receivers=receivers,
                 authority=authority,

@@ -40,6 +40,7 @@ FIELDS = {"site": "sites", "site_id": "sites"}
 EXAMPLES: dict[str, dict[str, Any]] = {
     "file.upload_chunk": {"data_base64": "QUFB"},
     "app.deploy": {"archive": "code.zip"},
+    "import.chunk": {"data_base64": "QUFB"},
 }
 """What a request says more than its model asks for, where a rule of its own wants it."""
 

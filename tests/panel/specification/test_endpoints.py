@@ -27,9 +27,7 @@ TO_BE_BUILT = frozenset(
         "GET /recovery",
         "POST /recovery/run",
         "POST /recovery/manifest",
-        "POST /imports/upload",
         "POST /imports/ssh",
-        "POST /imports/{}/apply",
         "GET /sites/{}/migration/verify",
     }
 )

@@ -25,28 +25,28 @@ class WordPressDatabases:
         self._database = database
         self._databases = databases
 
-    async def make(self, site: SiteRow) -> SiteDatabase:
+    async def make(self, site: SiteRow, label: str = LABEL, caller: Caller = _CREATION) -> SiteDatabase:
         """It is there, and its user has another password than before, which is kept in wp-config.php alone. Raises
         `unavailable`, and `conflict` where the plan allows no further database."""
         password = new_password()
-        await self._database.transact(lambda tx: self.record(tx, site, password, _CREATION))
+        await self._database.transact(lambda tx: self.record(tx, site, password, caller, label))
         await self._databases.agree(site.id)
         socket = self._databases.server(_ENGINE).socket
-        return SiteDatabase(database_name(site.number, LABEL), user_name(site.number, LABEL), password, socket)
+        return SiteDatabase(database_name(site.number, label), user_name(site.number, label), password, socket)
 
-    async def record(self, tx: Transaction, site: SiteRow, password: str, caller: Caller) -> None:
+    async def record(self, tx: Transaction, site: SiteRow, password: str, caller: Caller, label: str = LABEL) -> None:
         """It is wanted, and its user with this password: `SiteDatabases.agree` tells the engine. Raises `conflict`
         where the plan allows no further database."""
         verifier = self._databases.server(_ENGINE).verifier(password)
         row = await tx.fetchrow(
             f"SELECT {DATABASE_COLUMNS} FROM databases WHERE engine = $1 AND name = $2",
             _ENGINE.value,
-            database_name(site.number, LABEL),
+            database_name(site.number, label),
         )
-        database = await create_database(tx, caller, site.id, _ENGINE, LABEL) if row is None else as_database(row)
-        user = await _user(tx, site)
+        database = await create_database(tx, caller, site.id, _ENGINE, label) if row is None else as_database(row)
+        user = await _user(tx, site, label)
         if user is None:
-            await create_user(tx, caller, database, LABEL, Access.FULL, verifier)
+            await create_user(tx, caller, database, label, Access.FULL, verifier)
         else:
             await set_password(tx, caller, user, verifier)
 
@@ -56,10 +56,10 @@ class WordPressDatabases:
         return user is not None and user.verifier == self._databases.server(_ENGINE).verifier(password)
 
 
-async def _user(queryable: Queryable, site: SiteRow) -> DatabaseUserRow | None:
+async def _user(queryable: Queryable, site: SiteRow, label: str = LABEL) -> DatabaseUserRow | None:
     row = await queryable.fetchrow(
         f"SELECT {USER_COLUMNS} FROM database_users WHERE engine = $1 AND name = $2",
         _ENGINE.value,
-        user_name(site.number, LABEL),
+        user_name(site.number, label),
     )
     return None if row is None else as_user(row)

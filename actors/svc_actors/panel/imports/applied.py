@@ -1,0 +1,78 @@
+"""An import as it is applied, and the parts of the panel by which that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from ipaddress import IPv4Address, IPv6Address
+
+from svc_actors.host.archives.model import Account, FoundCertificate, FoundDatabase, FoundSite, Kind
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.certificates import SiteCertificates
+from svc_actors.panel.databases import SiteDatabases
+from svc_actors.panel.imports.plan import (
+    Choices,
+    ServerFacts,
+    is_wordpress_database,
+)
+from svc_actors.panel.imports.records import (
+    ImportRow,
+)
+from svc_actors.panel.wordpress.database import WordPressDatabases
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of the panel, by which sites come to be what an archive holds."""
+
+    database: Database
+    actors: ActorSystem
+    files: ConfinedFiles
+    folders: HostFolders
+    databases: SiteDatabases
+    wordpress: WordPressDatabases
+    certificates: SiteCertificates
+    php_versions: Callable[[], Awaitable[Sequence[str]]]
+    addresses: Sequence[IPv4Address | IPv6Address]
+    clock: Callable[[], datetime]
+
+
+def choices_of(row: ImportRow) -> Choices:
+    told = row.choices or {}
+    return Choices(dict(told.get("domains", {})), frozenset(told.get("without", ())))
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an import is applied with; looked up by every step anew."""
+
+    row: ImportRow
+    account: Account
+    choices: Choices
+    server: ServerFacts
+
+    @property
+    def sites(self) -> list[FoundSite]:
+        wanted = [site for site in self.account.sites if self.choices.wants(Kind.SITE, site.domain)]
+        # What is left out with its site does not come in with the one around it either.
+        return [replace(site) for site in wanted]
+
+    def databases(self, site: FoundSite) -> list[FoundDatabase]:
+        return [
+            each
+            for each in self.account.databases
+            if each.site == site.domain and self.choices.wants(Kind.DATABASE, each.name)
+        ]
+
+    def wordpress_database(self, site: FoundSite) -> FoundDatabase | None:
+        """That of a WordPress whose database comes with it."""
+        return next((each for each in self.databases(site) if is_wordpress_database(site, each)), None)
+
+    def certificate(self, site: FoundSite) -> FoundCertificate | None:
+        if not self.choices.wants(Kind.CERTIFICATE, site.domain) or self.choices.domain(site) != site.domain:
+            return None
+        return next((each for each in self.account.certificates if each.domain == site.domain), None)

@@ -1,0 +1,345 @@
+"""The job that makes sites of an import, and the steps of it.
+
+Every step may be done again: sites that an earlier attempt has made are gone on with (`import_sites`), their files and
+databases are put in anew, and what is there already (tasks, records) stays. Files come in as the account of their site,
+SQL runs as the owner of its database, in the processes that confine both.
+
+What cannot be imported beside files and databases (a record, a certificate, a task) ends nothing: it is named in the
+outcome. A site whose .htaccess files say something that nginx does not is suspended until its owner has looked at it,
+unless they said that they have.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
+from svc_actors.host import confined
+from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
+from svc_actors.host.archives.placing import below, placed_at
+from svc_actors.host.archives.wpconfig import rewritten
+from svc_actors.host.confined.protocol import Delete, Find, Read, Write
+from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
+from svc_actors.host.launcher import Limits
+from svc_actors.host.wordpress import SiteDatabase
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.htaccess import Situation, Verdict, judge, parse
+from svc_actors.panel.imports.applied import Applied, Parts, choices_of
+from svc_actors.panel.imports.belongings import ASIDE, CALLER, MOST_FILE, Belongings
+from svc_actors.panel.imports.plan import (
+    Choices,
+    ServerFacts,
+    aliases_of,
+    is_wordpress_database,
+    labels_of,
+    site_php,
+)
+from svc_actors.panel.imports.records import (
+    ImportRow,
+    lock_import,
+    read_import,
+    sites_of,
+    write_choices,
+    write_move,
+    write_site,
+)
+from svc_actors.panel.imports.states import ImportMove, ImportStatus
+from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
+from svc_actors.panel.sites.creation import NewSite, create_site
+from svc_actors.panel.sites.names import site_name
+from svc_actors.panel.sites.php import SitePhp
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.site import Site
+from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
+from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
+from svc_actors.panel.wordpress.records import WordPressOrder, write_installed, write_order
+from svc_actors.runtime import DeliveryError
+from svc_actors.store import Transaction
+
+KIND: Final = "import.apply"
+STEPS: Final = ("make_sites", "place_files", "load_databases", "set_up", "tidy")
+SECONDS: Final = 12 * 3600.0
+_TAKE: Final = Path(confined.__file__).with_name("take.py")
+_TAKE_SECONDS: Final = 4 * 3600.0
+_TOOK: Final = "took "
+_FILES_SECONDS: Final = 600.0
+_NAMED: Final = 20
+
+
+async def begin(tx: Transaction, locked: ImportRow, owner_id: UUID, choices: Choices, *, accept_htaccess: bool) -> Job:
+    """Raises `conflict` where it cannot be applied now."""
+    chosen = {
+        "domains": dict(choices.domains),
+        "without": sorted(choices.without),
+        "accept_htaccess": accept_htaccess,
+    }
+    await write_choices(tx, locked.id, owner_id, chosen)
+    job = await enqueue(
+        tx,
+        NewJob(
+            kind=KIND,
+            title=f"Import {locked.name}"[:200],
+            job_class=JobClass.MIGRATIONS,
+            steps=STEPS,
+            owner_id=owner_id,
+            parameters={"import": str(locked.id)},
+        ),
+    )
+    await write_move(tx, locked, ImportMove.APPLY, job_id=job.id)
+    return job
+
+
+class ImportApplication:
+    """The work of the job."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._rest = Belongings(parts)
+        self._database = parts.database
+
+    async def make_sites(self, run: JobRun) -> None:
+        applied = await self._applied(run)
+        made = await sites_of(self._database, applied.row.id)
+        for number, found in enumerate(applied.sites):
+            site = await self._make(applied, found, made.get(found.domain))
+            try:
+                await self._parts.actors.ref(Site, str(site.id)).ask(Site.build)
+            except DeliveryError as error:
+                raise unavailable(str(error), hint="Apply the import again: it goes on from there.") from error
+            await run.log(f"The site {site.domain} is made.")
+            await run.progress(100 * (number + 1) / len(applied.sites))
+
+    async def place_files(self, run: JobRun) -> None:
+        applied = await self._applied(run)
+        for number, (found, site) in enumerate(await self._made(applied)):
+            await self._place(run, applied, found, site)
+            await self._judge(run, applied, site)
+            await run.progress(100 * (number + 1) / len(applied.sites))
+
+    async def load_databases(self, run: JobRun) -> None:
+        applied = await self._applied(run)
+        labels = labels_of(applied.account)
+        for found, site in await self._made(applied):
+            for database in applied.databases(found):
+                login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
+                await self._load(run, site, database, labels[database.name])
+                if is_wordpress_database(found, database):
+                    await self._configure(run, applied, found, site, login)
+
+    async def set_up(self, run: JobRun) -> None:
+        applied = await self._applied(run)
+        made = await self._made(applied)
+        for found, site in made:
+            if applied.wordpress_database(found) is not None:
+                await run.transact(partial(_installed, site.id))
+            await self._rest.add_tasks(run, applied, found, site)
+            certificate = applied.certificate(found)
+            if certificate is not None:
+                await self._rest.upload(run, applied, certificate, site)
+        for zone in applied.account.zones:
+            if applied.choices.wants(Kind.DNS, zone.name):
+                await self._rest.serve_zone(run, applied, zone.name, [site for _, site in made])
+
+    async def tidy(self, run: JobRun) -> None:
+        applied = await self._applied(run)
+        for _, site in await self._made(applied):
+            await self._remove(site, ASIDE)
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        import_id = await tx.fetchval("SELECT id FROM imports WHERE id = $1", UUID(job.parameters["import"]))
+        if import_id is None:
+            return
+        locked = await lock_import(tx, import_id)
+        if locked.status is not ImportStatus.APPLYING:
+            return
+        if job.status is JobStatus.SUCCEEDED:
+            made = await sites_of(tx, import_id)
+            await write_move(tx, locked, ImportMove.DONE)
+            data = {"sites": len(made), "format": locked.account.format.value}
+            subject = Subject("import", str(import_id), locked.name)
+            await emit(tx, WebhookEvent.MIGRATION_COMPLETED, subject=subject, data=data)
+            return
+        problem = job.error.message if job.error is not None else "It was cancelled."
+        await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
+
+    async def _make(self, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
+        """Its record, with the owner's plan and everybody's names as they are by now."""
+        there = None if made is None else await read_site(self._database, made)
+        if there is not None and there.status is not SiteStatus.FAILED:
+            return there
+        version = site_php(found, applied.server)
+        if version is None:
+            raise unavailable("This server has no PHP.", hint="An administrator installs php-fpm.")
+        wordpress = applied.wordpress_database(found) is not None
+        new = NewSite(
+            applied.row.owner_id,
+            site_name(applied.choices.domain(found)),
+            [site_name(name) for name in aliases_of(found, applied.choices)],
+            SiteType.WORDPRESS if wordpress else SiteType.PHP,
+            php=SitePhp(version=version),
+            limits=Limits(),
+        )
+
+        async def write(tx: Transaction) -> SiteRow:
+            site = await create_site(tx, CALLER, new)
+            if there is None:
+                await write_site(tx, applied.row.id, found.domain, site.id)
+            if wordpress:
+                email = await tx.fetchval("SELECT email FROM users WHERE id = $1", site.owner_id)
+                await write_order(tx, site.id, WordPressOrder(site.domain, "", email))
+            return site
+
+        return await self._database.transact(write)
+
+    async def _place(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
+        """The files of the archive and no others, whatever an earlier attempt has put there."""
+        await self._remove(site, "public")
+        aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
+        certificate = applied.certificate(found)
+        if certificate is not None:
+            aside |= {file: f"{ASIDE}/{number}.pem" for number, file in enumerate(certificate.files)}
+        order = {
+            "uid": site.account.uid,
+            "gid": site.account.uid,
+            "root": str(self._parts.folders.sites / site.account.name),
+            "site": asdict(found),
+            "files": aside,
+        }
+        took: dict[str, Any] = {}
+
+        async def read(lines: list[str]) -> None:
+            for line in lines:
+                if line.startswith(_TOOK):
+                    took.update(json.loads(line[len(_TOOK) :]))
+                else:
+                    await run.log(line)
+
+        command = (sys.executable, "-I", "-S", "-X", "utf8", str(_TAKE), json.dumps(order))
+        archive = applied.row.folder(self._parts.folders).path / "archive"
+        try:
+            await run.program(command, seconds=_TAKE_SECONDS, stdin=archive, read=read)
+        except ProgramFailed as failed:
+            raise unavailable(
+                f"The files of {site.domain} were not placed: {failed.last or failed.message}",
+                hint="Nothing of them is in the site. Mend what is wrong, and apply the import again.",
+            ) from failed
+        await run.log(f"{took.get('entries', 0):,} entries are placed for {site.domain}.")
+        if took.get("links_left"):
+            await self._rest.note(run, applied, Kind.FILES, site.domain, f"{took['links_left']} links were left out")
+
+    def _dumps(self, applied: Applied, found: FoundSite) -> list[tuple[FoundDatabase, str]]:
+        labels = labels_of(applied.account)
+        return [(database, labels[database.name]) for database in applied.databases(found)]
+
+    async def _judge(self, run: JobRun, applied: Applied, site: SiteRow) -> None:
+        """What the .htaccess files of the site say that nginx does not do."""
+        folder = site_folder(self._parts.folders, site)
+        answer = await self._parts.files.ask(folder, Find("", ".htaccess", 256 << 10), seconds=60)
+        blocking: list[str] = []
+        for file in json.loads(answer.payload):
+            path = PurePosixPath(file["path"])
+            served = path.parts[:1] == ("public",)
+            situation = Situation(
+                folder=path.parent.relative_to("public") if served else None,
+                php=True,
+                wordpress=site.type is SiteType.WORDPRESS,
+                force_https=site.force_https,
+                redirects=(),
+            )
+            for one in judge(parse(file["text"]), situation):
+                if one.opinion.verdict is Verdict.BLOCKS:
+                    blocking.append(f"{path}:{one.directive.line}: {one.directive.text} ({one.opinion.reason})"[:300])
+        if not answer.result["complete"]:
+            blocking.append("not all of the .htaccess files could be read")
+        if not blocking:
+            return
+        for line in blocking[:_NAMED]:
+            await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, line)
+        if (applied.row.choices or {}).get("accept_htaccess") or site.status is SiteStatus.SUSPENDED:
+            return
+        reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc site htaccess says which"
+        await self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
+        await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
+
+    async def _load(self, run: JobRun, site: SiteRow, database: FoundDatabase, label: str) -> None:
+        name = database_name(site.number, label)
+        database_id = await self._database.fetchval(
+            "SELECT id FROM databases WHERE engine = 'mariadb' AND name = $1", name
+        )
+        await self._parts.databases.empty(database_id)
+        source = SiteFile(self._parts.folders.sites / site.account.name, f"{ASIDE}/{label}.sql")
+        server = self._parts.databases.server(EngineKind.MARIADB)
+        try:
+            await server.load(name, source, site.account, run.program)
+        except ProgramFailed as failed:
+            raise conflict(
+                f"The dump of {database.name} was not loaded: {failed.last or failed.message}",
+                hint="Leave the database out (without), or mend the dump, and apply the import again.",
+            ) from failed
+        except DatabaseError as error:
+            raise unavailable(str(error)) from error
+        await run.log(f"The database {database.name} is {name} now.")
+
+    async def _configure(
+        self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow, login: SiteDatabase
+    ) -> None:
+        assert found.wordpress is not None
+        path = placed_at(found, found.wordpress)
+        assert path is not None
+        folder = site_folder(self._parts.folders, site)
+        text = (await self._parts.files.ask(folder, Read(path, 0, MOST_FILE))).payload
+        values = {
+            "DB_NAME": login.name,
+            "DB_USER": login.user,
+            "DB_PASSWORD": login.password,
+            "DB_HOST": f"localhost:{login.socket}",
+        }
+        rest = below(found.home_in_archive, found.root)
+        paths = {}
+        if found.old_home is not None and rest is not None:
+            paths[f"{found.old_home.rstrip('/')}/{rest}"] = str(folder.path / "public")
+        try:
+            changed = rewritten(text, values, paths)
+        except ValueError as error:
+            await self._rest.note(
+                run, applied, Kind.CONFIGURATION, path, f"{error}: write the new database into it yourself"
+            )
+            return
+        await self._parts.files.ask(folder, Write(path, replace=True), changed)
+        if applied.choices.domain(found) != found.domain:
+            reason = f"its addresses are those of {found.domain} still: change them in its settings"
+            await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, reason)
+
+    async def _remove(self, site: SiteRow, path: str) -> None:
+        folder = site_folder(self._parts.folders, site)
+        try:
+            await self._parts.files.ask(folder, Delete([path]), seconds=_FILES_SECONDS)
+        except ServiceError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+
+    async def _applied(self, run: JobRun) -> Applied:
+        row = await read_import(self._database, UUID(run.parameters["import"]))
+        server = ServerFacts(await self._parts.php_versions(), self._parts.addresses)
+        return Applied(row, row.account, choices_of(row), server)
+
+    async def _made(self, applied: Applied) -> list[tuple[FoundSite, SiteRow]]:
+        """The sites that were made, as they are by now. Raises not_found for one that was deleted meanwhile."""
+        made = await sites_of(self._database, applied.row.id)
+        found = []
+        for each in applied.sites:
+            site = await read_site(self._database, made[each.domain]) if each.domain in made else None
+            if site is None:
+                raise not_found(f"The site of {each.domain} was deleted meanwhile.", hint="Apply the import again.")
+            found.append((each, site))
+        return found
+
+
+async def _installed(site_id: UUID, tx: Transaction) -> None:
+    await write_installed(tx, site_id)

@@ -1,0 +1,158 @@
+"""What imported sites have beside files and databases: tasks, certificates, records of their zones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.host.archives.model import FoundCertificate, FoundSite, Kind
+from svc_actors.host.confined.protocol import Read
+from svc_actors.host.knot import RecordData
+from svc_actors.panel.dns.records import NewRecord
+from svc_actors.panel.dns.zone import DnsZone
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.imports.applied import Applied, Parts
+from svc_actors.panel.imports.plan import (
+    Action,
+    names_of,
+    records_of,
+    task_of,
+)
+from svc_actors.panel.imports.records import (
+    add_outcome,
+)
+from svc_actors.panel.jobs import JobRun
+from svc_actors.panel.schedules.cron import BadCronError, Cron, next_time, zone_of
+from svc_actors.panel.schedules.records import insert_schedule
+from svc_actors.panel.sites.records import SiteRow, lock_site
+from svc_actors.store import Transaction, audit, service_itself
+
+_TASK_SECONDS: Final = 3600
+MOST_FILE: Final = 1 << 20
+CALLER: Final = service_itself("import.apply")
+ASIDE: Final = "private/.svc-import"
+"""Where dumps and certificates lie in a site until they were used."""
+_DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
+
+
+class Belongings:
+    """Tasks, certificates and zones of imported sites. What cannot be is named in the outcome, and ends nothing."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._database = parts.database
+
+    async def add_tasks(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
+        for number, line in enumerate(applied.account.tasks):
+            task = task_of(applied.account, number)
+            if task is None or task.domain != found.domain or not applied.choices.wants(Kind.TASK, str(number)):
+                continue
+            try:
+                following = next_time(Cron.parse(task.cron), zone_of("UTC"), self._parts.clock())
+            except BadCronError as error:
+                await self.note(run, applied, Kind.TASK, line.command, str(error))
+                continue
+            values = {
+                "name": f"imported-{number + 1}",
+                "kind": task.kind,
+                "path": task.path,
+                "args": list(task.args),
+                "cron": task.cron,
+                "time_zone": "UTC",
+                "time_limit_seconds": _TASK_SECONDS,
+                "enabled": following is not None,
+                "next_run_at": following,
+            }
+
+            async def write(tx: Transaction, values: Mapping[str, Any] = values) -> None:
+                locked = await lock_site(tx, site.id)
+                there = await tx.fetchval(
+                    "SELECT true FROM schedules WHERE site_id = $1 AND name = $2", site.id, values["name"]
+                )
+                if not there:
+                    schedule = await insert_schedule(tx, locked, values)
+                    told = {"site": site.domain, "kind": values["kind"], "cron": values["cron"]}
+                    await audit.record(tx, CALLER, schedule.target(locked), told)
+
+            await self._tolerating(run, applied, Kind.TASK, line.command, lambda: run.transact(write))
+
+    async def upload(self, run: JobRun, applied: Applied, found: FoundCertificate, site: SiteRow) -> None:
+        folder = site_folder(self._parts.folders, site)
+
+        async def upload() -> None:
+            text = ""
+            for number in range(len(found.files)):
+                read = Read(f"{ASIDE}/{number}.pem", 0, MOST_FILE)
+                text += (await self._parts.files.ask(folder, read)).payload.decode(errors="replace") + "\n"
+            chain, key = pem_parts(text)
+            await self._parts.certificates.upload(CALLER, site, chain, key.encode())
+            await run.log(f"{site.domain} is served with its certificate.")
+
+        await self._tolerating(run, applied, Kind.CERTIFICATE, found.domain, upload)
+
+    async def serve_zone(self, run: JobRun, applied: Applied, zone: str, sites: Sequence[SiteRow]) -> None:
+        rows = await self._database.fetch(
+            "SELECT DISTINCT registrable FROM site_domains WHERE site_id = ANY($1::uuid[])", [site.id for site in sites]
+        )
+        if zone not in {row["registrable"] for row in rows}:
+            await self.note(run, applied, Kind.DNS, zone, "no imported site has a name in it, so it is not served here")
+            return
+        found = next(each for each in applied.account.zones if each.name == zone)
+        names = names_of(applied.account, applied.choices)
+        records, _ = records_of(found, names, self._parts.addresses)
+        wanted: dict[str, list[NewRecord]] = defaultdict(list)
+        for record in records:
+            try:
+                data = _DATA.validate_python(record.data)
+            except ValidationError as error:
+                await self.note(run, applied, Kind.DNS, f"{record.name} {record.type}", error.errors()[0]["msg"])
+                continue
+            wanted[record.name].append(NewRecord(record.name, record.ttl, data))
+
+        async def serve() -> None:
+            zone_actor = self._parts.actors.ref(DnsZone, zone)
+            row, refused = await zone_actor.ask(DnsZone.put_back, CALLER, applied.row.owner_id, wanted)
+            for name, reason in refused.items():
+                await self.note(run, applied, Kind.DNS, name, reason)
+            if not row.served:
+                await self.note(run, applied, Kind.DNS, zone, f"recorded, and not served yet: {row.problem}")
+
+        await self._tolerating(run, applied, Kind.DNS, zone, serve)
+
+    async def _tolerating(
+        self, run: JobRun, applied: Applied, kind: Kind, name: str, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """What the work refuses is named, and the import goes on."""
+        try:
+            await work()
+        except ServiceError as error:
+            if error.code is ErrorCode.UNAVAILABLE:
+                raise
+            await self.note(run, applied, kind, name, error.message)
+
+    async def note(self, run: JobRun, applied: Applied, kind: Kind, name: str, reason: str) -> None:
+        told = {"kind": kind.value, "name": name[:200], "action": Action.LEAVE_OUT.value, "reason": reason[:500]}
+        await run.transact(lambda tx: add_outcome(tx, applied.row.id, [told]))
+        await run.log(f"{kind.value} {name}: {reason}"[:1000])
+
+
+def pem_parts(text: str) -> tuple[str, str]:
+    """The certificates of PEM files, and the private key."""
+    chain: list[str] = []
+    key: list[str] = []
+    block: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if line.startswith("-----BEGIN "):
+            block, inside = [line], True
+        elif inside:
+            block.append(line)
+            if line.startswith("-----END "):
+                whole = "\n".join(block) + "\n"
+                (key if "PRIVATE KEY" in line else chain if "CERTIFICATE" in line else []).append(whole)
+                inside = False
+    return "".join(chain), "".join(key[:1])

@@ -1,0 +1,244 @@
+"""The plan of an import: every item of the archive, and whether it is imported, changed or left out, and why. Pure.
+
+The same functions say what is done when it is applied, so that a plan and what becomes of it are one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+
+from svc_actors.host.archives.crontab import NoTaskError, Task, typed
+from svc_actors.host.archives.model import Account, FoundDatabase, FoundRecord, FoundSite, FoundZone, Kind
+from svc_actors.host.archives.placing import beside
+from svc_actors.host.archives.tree import NO_DOMAIN
+from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
+
+_ADDRESSES: Final = ("A", "AAAA")
+
+
+class Action(StrEnum):
+    IMPORT = "import"
+    CHANGE = "change"
+    LEAVE_OUT = "leave_out"
+
+
+@dataclass(frozen=True)
+class Item:
+    """`id` names it where a caller leaves it out; an item without one goes with what it is of."""
+
+    kind: Kind
+    name: str
+    action: Action
+    reason: str
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What of this server decides a plan."""
+
+    php_versions: Sequence[str]
+    addresses: Sequence[IPv4Address | IPv6Address] = ()
+
+
+@dataclass(frozen=True)
+class Choices:
+    """`domains`: names instead of those of the archive. `without`: ids of items."""
+
+    domains: Mapping[str, str]
+    without: frozenset[str]
+
+    def domain(self, site: FoundSite) -> str:
+        return self.domains.get(site.domain, site.domain)
+
+    def wants(self, kind: Kind, name: str) -> bool:
+        return f"{kind.value}:{name}" not in self.without
+
+
+NO_CHOICES: Final = Choices({}, frozenset())
+
+
+def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICES) -> list[Item]:
+    items: list[Item] = []
+    for site in account.sites:
+        items += _site(site, server, choices)
+    for database in account.databases:
+        items += _database(account, database)
+    names = names_of(account, choices)
+    for zone in account.zones:
+        items += _zone(zone, names, server)
+    for certificate in account.certificates:
+        reason = "it is served if it is valid, and its key is its own"
+        items.append(_chosen(Kind.CERTIFICATE, certificate.domain, Action.IMPORT, reason))
+    for number, task in enumerate(account.tasks):
+        name = f"{task.cron} {task.command}"[:200]
+        try:
+            found = typed(task, account.sites)
+        except NoTaskError as error:
+            items.append(Item(Kind.TASK, name, Action.LEAVE_OUT, f"{error}: add it as a scheduled task yourself"))
+        else:
+            reason = f"a task of {choices.domains.get(found.domain, found.domain)}: {found.kind} {found.path}"
+            items.append(Item(Kind.TASK, name, Action.CHANGE, reason, f"{Kind.TASK.value}:{number}"))
+    items += [Item(left.kind, left.name, Action.LEAVE_OUT, left.reason) for left in account.left]
+    return items
+
+
+def site_php(site: FoundSite, server: ServerFacts) -> str | None:
+    """Which PHP it gets; None where the server has none."""
+    if site.php in server.php_versions:
+        return site.php
+    return next(iter(server.php_versions), None)
+
+
+def label_of(database: FoundDatabase, account: Account) -> str:
+    """What the database is called here: without the prefix that the other host has given it."""
+    site = next((site for site in account.sites if site.domain == database.site), None)
+    if site is not None and is_wordpress_database(site, database):
+        return WORDPRESS_LABEL
+    bare = re.sub(r"[^a-z0-9_]+", "_", database.name.lower()).strip("_")
+    if "_" in bare and len(bare.split("_", 1)[1]) > 1:
+        bare = bare.split("_", 1)[1]
+    return re.sub(r"^[^a-z]+", "", bare)[:32].rstrip("_") or "imported"
+
+
+def labels_of(account: Account) -> dict[str, str]:
+    """Of every database, by its name there; no two of a site have one."""
+    taken: set[tuple[str | None, str]] = set()
+    labels: dict[str, str] = {}
+    for database in account.databases:
+        label, number = label_of(database, account), 2
+        while (database.site, label) in taken:
+            label, number = f"{label_of(database, account)[:29]}_{number}", number + 1
+        taken.add((database.site, label))
+        labels[database.name] = label
+    return labels
+
+
+def is_wordpress_database(site: FoundSite, database: FoundDatabase) -> bool:
+    return site.wordpress is not None and site.database == database.name
+
+
+def names_of(account: Account, choices: Choices) -> frozenset[str]:
+    """The names of the sites that are imported."""
+    return frozenset(
+        name
+        for site in account.sites
+        if choices.wants(Kind.SITE, site.domain)
+        for name in (choices.domain(site), *aliases_of(site, choices))
+    )
+
+
+def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
+    """Those of a site that gets another domain are not its own any more, but for `www.` before it."""
+    new = choices.domain(site)
+    if new == site.domain:
+        return [alias for alias in site.aliases if choices.wants(Kind.ALIAS, alias)]
+    return [f"www.{new}"] if f"www.{site.domain}" in site.aliases else []
+
+
+def records_of(
+    zone: FoundZone, names: Collection[str], addresses: Sequence[IPv4Address | IPv6Address]
+) -> tuple[list[FoundRecord], list[str]]:
+    """The records of the zone as they are here, and what is changed of them: names of imported sites lead to this
+    server. Mail goes on to where it went: what took it keeps its address, by a name that is no site's."""
+    if not addresses:
+        return list(zone.records), []
+    changed: list[str] = []
+    old = [record for record in zone.records if record.name in names and record.type in _ADDRESSES]
+    kept = [record for record in zone.records if record not in old and not _alias(record, names)]
+    for name in sorted({record.name for record in zone.records if record not in kept}):
+        ttl = next(record.ttl for record in zone.records if record.name == name)
+        for address in addresses:
+            kind = "A" if address.version == 4 else "AAAA"
+            kept.append(FoundRecord(name, ttl, kind, {"type": kind, "address": str(address)}))
+        changed.append(f"{name} leads to this server")
+    for record in [each for each in kept if each.type == "MX" and each.data["exchange"] in names]:
+        before = record.data["exchange"]
+        mail = next((n for n in (f"mail.{zone.name}",) if n not in names and _has(kept, n)), f"mail-before.{zone.name}")
+        if not _has(kept, mail):
+            kept += [replace(each, name=mail) for each in old if each.name == before]
+        kept[kept.index(record)] = replace(record, data={**record.data, "exchange": mail})
+        changed.append(f"mail goes to {mail}, which has the address that {before} had")
+    return kept, changed
+
+
+def _alias(record: FoundRecord, names: Collection[str]) -> bool:
+    """A name of a site that is an alias: kept while it leads to a name of an imported site."""
+    return record.type == "CNAME" and record.name in names and record.data["target"] not in names
+
+
+def _has(records: Sequence[FoundRecord], name: str) -> bool:
+    return any(record.name == name and record.type in (*_ADDRESSES, "CNAME") for record in records)
+
+
+def task_of(account: Account, number: int) -> Task | None:
+    try:
+        return typed(account.tasks[number], account.sites)
+    except NoTaskError:
+        return None
+
+
+def _chosen(kind: Kind, name: str, action: Action, reason: str) -> Item:
+    return Item(kind, name, action, reason, f"{kind.value}:{name}")
+
+
+def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
+    domain = choices.domain(site)
+    size = f"{site.files:,} files, {site.size:,} bytes"
+    if domain == NO_DOMAIN:
+        items = [
+            _chosen(Kind.SITE, site.domain, Action.CHANGE, f"{size}; the archive does not say its domain: give one")
+        ]
+    elif domain != site.domain:
+        items = [_chosen(Kind.SITE, site.domain, Action.CHANGE, f"{size}; it becomes {domain}")]
+    else:
+        items = [_chosen(Kind.SITE, site.domain, Action.IMPORT, size)]
+    kept = aliases_of(site, choices)
+    for alias in site.aliases:
+        if alias in kept or domain == site.domain:
+            items.append(_chosen(Kind.ALIAS, alias, Action.IMPORT, f"a name of {domain}"))
+        else:
+            items.append(Item(Kind.ALIAS, alias, Action.LEAVE_OUT, "its site gets another domain"))
+    php = site_php(site, server)
+    if site.php is None or php != site.php:
+        before = f"PHP {site.php} is not installed here" if site.php else "the archive does not say which PHP it had"
+        items.append(
+            Item(Kind.PHP, domain, Action.CHANGE, f"{before}: it gets {php or 'none, as the server has none'}")
+        )
+    else:
+        items.append(Item(Kind.PHP, domain, Action.IMPORT, f"PHP {php}"))
+    items += [
+        Item(Kind.FILES, folder, Action.IMPORT, f"beside its document root, as {beside(folder)}/")
+        for folder in site.home
+    ]
+    if site.wordpress is not None:
+        reason = "a WordPress: its database is written into wp-config.php, and nothing else of it is changed"
+        items.append(Item(Kind.CONFIGURATION, site.wordpress, Action.CHANGE, reason))
+    for path in site.applications:
+        reason = "it is kept as it is: write the new names and passwords of databases into it yourself"
+        items.append(Item(Kind.CONFIGURATION, path, Action.LEAVE_OUT, reason))
+    return items
+
+
+def _database(account: Account, database: FoundDatabase) -> list[Item]:
+    if database.site is None:
+        return [Item(Kind.DATABASE, database.name, Action.LEAVE_OUT, "there is no site that it could go with")]
+    label = labels_of(account)[database.name]
+    reason = f"of {database.site}, called {label} behind the site's prefix"
+    items = [_chosen(Kind.DATABASE, database.name, Action.CHANGE, reason)]
+    for user in database.users:
+        reason = f"the database's user is called {label} here, with a new password (svc database-user reset-password)"
+        items.append(Item(Kind.DATABASE_USER, user, Action.CHANGE, reason))
+    return items
+
+
+def _zone(zone: FoundZone, names: Collection[str], server: ServerFacts) -> list[Item]:
+    records, changed = records_of(zone, names, server.addresses)
+    what = f"{len(records)} records; {'; '.join(changed)}" if changed else f"{len(records)} records"
+    items = [_chosen(Kind.DNS, zone.name, Action.CHANGE if changed else Action.IMPORT, what)]
+    return [*items, *(Item(Kind.DNS, name, Action.LEAVE_OUT, reason) for name, reason in zone.left)]

@@ -1,0 +1,179 @@
+"""Imports as the database keeps them: the only module that writes `imports` and `import_sites`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from svc_actors.errors import not_found
+from svc_actors.host.archives.model import Account, account_of
+from svc_actors.host.confined_client import SiteFolder
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.imports.states import ImportMove, ImportStatus, move
+from svc_actors.store import Queryable, Record, Target, Transaction
+
+FIRST_UID: Final = 1_990_000_000
+"""Of the accounts that read archives, a number each: above those of sites, and of nobody."""
+IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports.source, imports.name, imports.status,
+    imports.problem, imports.size, imports.sha256, imports.found, imports.choices, imports.outcome, imports.job_id,
+    imports.created_at, imports.touched_at,
+    ARRAY(SELECT lower(part) FROM unnest(imports.received) AS part) AS starts,
+    ARRAY(SELECT upper(part) FROM unnest(imports.received) AS part) AS ends"""
+
+
+@dataclass(frozen=True)
+class ImportRow:
+    """`received`: which bytes of the archive have come, in order and without overlap."""
+
+    id: UUID
+    number: int
+    owner_id: UUID
+    source: str
+    name: str
+    status: ImportStatus
+    problem: str | None
+    size: int
+    sha256: str | None
+    found: Mapping[str, Any] | None
+    choices: Mapping[str, Any] | None
+    outcome: list[Mapping[str, Any]] | None
+    job_id: int | None
+    created_at: datetime
+    touched_at: datetime
+    received: tuple[tuple[int, int], ...]
+
+    @property
+    def target(self) -> Target:
+        """What the audit calls it. Its owner may read the row."""
+        return Target("import", self.id, self.name, self.owner_id)
+
+    @property
+    def account(self) -> Account:
+        """What was found in it. Raises not_found before it was read."""
+        if self.found is None:
+            raise not_found("The import has no plan: its archive was not read.")
+        return account_of(self.found)
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """The first range that has not come."""
+        begin = 0
+        for start, end in self.received:
+            if start > begin:
+                return begin, start
+            begin = end
+        return None if begin >= self.size else (begin, self.size)
+
+    def folder(self, folders: HostFolders) -> SiteFolder:
+        """Where its archive lies; of an account that has nothing else."""
+        uid = FIRST_UID + self.number
+        return SiteFolder(folders.imports / f"i{self.number}", uid, uid)
+
+
+def as_import(row: Record) -> ImportRow:
+    """What `IMPORT_COLUMNS` give."""
+    members = {name: row[name] for name in ImportRow.__dataclass_fields__ if name not in ("status", "received")}
+    received = tuple(zip(row["starts"], row["ends"], strict=True))
+    return ImportRow(**members, status=ImportStatus(row["status"]), received=received)
+
+
+async def insert_import(
+    tx: Transaction, owner_id: UUID, source: str, name: str, size: int, status: ImportStatus
+) -> ImportRow:
+    row = await tx.fetchone(
+        f"""INSERT INTO imports (owner_id, source, name, size, status) VALUES ($1, $2, $3, $4, $5)
+            RETURNING {IMPORT_COLUMNS}""",
+        *(owner_id, source, name, size, status.value),
+    )
+    return as_import(row)
+
+
+async def lock_import(tx: Transaction, import_id: UUID) -> ImportRow:
+    """Raises not_found."""
+    row = await tx.fetchrow(f"SELECT {IMPORT_COLUMNS} FROM imports WHERE id = $1 FOR NO KEY UPDATE", import_id)
+    if row is None:
+        raise not_found("There is no such import.")
+    return as_import(row)
+
+
+async def read_import(queryable: Queryable, import_id: UUID) -> ImportRow:
+    """Raises not_found."""
+    row = await queryable.fetchrow(f"SELECT {IMPORT_COLUMNS} FROM imports WHERE id = $1", import_id)
+    if row is None:
+        raise not_found("There is no such import.")
+    return as_import(row)
+
+
+async def write_received(queryable: Queryable, import_id: UUID, begin: int, end: int) -> ImportRow | None:
+    """Bytes have come; None where it is not uploaded any more."""
+    row = await queryable.fetchrow(
+        f"""UPDATE imports SET received = received + int8multirange(int8range($2, $3)), touched_at = now()
+            WHERE id = $1 AND status = 'uploading' RETURNING {IMPORT_COLUMNS}""",
+        import_id,
+        begin,
+        end,
+    )
+    return None if row is None else as_import(row)
+
+
+async def write_lost(queryable: Queryable, import_id: UUID) -> None:
+    """What had come of it is not there any more."""
+    await queryable.execute("UPDATE imports SET received = '{}' WHERE id = $1 AND status = 'uploading'", import_id)
+
+
+async def write_move(
+    tx: Transaction,
+    locked: ImportRow,
+    by: ImportMove,
+    *,
+    problem: str | None = None,
+    job_id: int | None = None,
+    sha256: str | None = None,
+) -> None:
+    """Raises `conflict`."""
+    await tx.execute(
+        """UPDATE imports SET status = $2, problem = $3, job_id = coalesce($4, job_id),
+               sha256 = coalesce($5, sha256), touched_at = now() WHERE id = $1""",
+        *(locked.id, move(locked.status, by).value, problem, job_id, sha256),
+    )
+
+
+async def write_found(tx: Transaction, import_id: UUID, found: Mapping[str, Any], size: int) -> None:
+    await tx.execute("UPDATE imports SET found = $2, size = $3 WHERE id = $1", import_id, dict(found), size)
+
+
+async def write_choices(tx: Transaction, import_id: UUID, owner_id: UUID, choices: Mapping[str, Any]) -> None:
+    await tx.execute(
+        "UPDATE imports SET choices = $2, owner_id = $3, outcome = NULL WHERE id = $1",
+        import_id,
+        dict(choices),
+        owner_id,
+    )
+
+
+async def add_outcome(tx: Transaction, import_id: UUID, outcome: Sequence[Mapping[str, Any]]) -> None:
+    await tx.execute(
+        "UPDATE imports SET outcome = coalesce(outcome, '[]'::jsonb) || $2::jsonb WHERE id = $1",
+        import_id,
+        [dict(each) for each in outcome],
+    )
+
+
+async def write_site(tx: Transaction, import_id: UUID, domain: str, site_id: UUID) -> None:
+    await tx.execute(
+        "INSERT INTO import_sites (import_id, domain, site_id) VALUES ($1, $2, $3)", import_id, domain, site_id
+    )
+
+
+async def sites_of(queryable: Queryable, import_id: UUID) -> dict[str, UUID]:
+    """Those that it has made, by the names that the archive has for them."""
+    rows = await queryable.fetch("SELECT domain, site_id FROM import_sites WHERE import_id = $1", import_id)
+    return {row["domain"]: row["site_id"] for row in rows}
+
+
+async def remove_import(tx: Transaction, import_id: UUID) -> None:
+    """The sites that it has made stay."""
+    await tx.execute("DELETE FROM imports WHERE id = $1", import_id)

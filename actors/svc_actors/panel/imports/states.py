@@ -1,0 +1,54 @@
+"""The statuses of an import and every move between them. Nothing else decides a status.
+
+`uploading` until every byte of the archive has come; `analysing` while the confined process reads it; `ready` when its
+plan can be gone through. `applying` makes sites of it, and is over by `applied`, or by `failed`, from where it may be
+applied again: it goes on with the sites that it has made. One that could not be read is `failed` too, without a plan.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from svc_actors.errors import conflict
+
+
+class ImportStatus(StrEnum):
+    UPLOADING = "uploading"
+    ANALYSING = "analysing"
+    READY = "ready"
+    APPLYING = "applying"
+    APPLIED = "applied"
+    FAILED = "failed"
+
+
+class ImportMove(StrEnum):
+    WHOLE = "whole"
+    """The archive has come."""
+    READ = "read"
+    APPLY = "apply"
+    DONE = "done"
+    BROKEN = "broken"
+    """Its job failed, was cancelled or interrupted."""
+
+
+_S, _M = ImportStatus, ImportMove
+
+MOVES: Final[dict[ImportStatus, dict[ImportMove, ImportStatus]]] = {
+    _S.UPLOADING: {_M.WHOLE: _S.ANALYSING},
+    _S.ANALYSING: {_M.READ: _S.READY, _M.BROKEN: _S.FAILED},
+    _S.READY: {_M.APPLY: _S.APPLYING},
+    _S.APPLYING: {_M.DONE: _S.APPLIED, _M.BROKEN: _S.FAILED},
+    _S.APPLIED: {},
+    _S.FAILED: {_M.APPLY: _S.APPLYING},
+}
+
+
+def move(status: ImportStatus, by: ImportMove) -> ImportStatus:
+    """Where `by` leads. Raises `conflict`, and nothing was changed."""
+    found = MOVES[status].get(by)
+    if found is None:
+        raise conflict(
+            f"The import is {status.value}; nothing was changed.", hint="`svc import show` says what it has."
+        )
+    return found

@@ -1,0 +1,198 @@
+"""Archives that come in parts, as files of sites do (`svc_actors.panel.files.uploads`): into a folder of their own,
+beneath an account of their own, since there is no site yet.
+
+    imports/i<number>/archive
+
+Invariant: a folder without a record is removed by `sweep`, and a record that nobody continues with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError, capacity, conflict
+from svc_actors.host.confined.protocol import UploadOpen, UploadPlace, UploadVerify, UploadWrite
+from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.accounts.allowances import MIB, lock_owner
+from svc_actors.panel.imports.analysing import begin_analysis
+from svc_actors.panel.imports.records import (
+    ImportRow,
+    insert_import,
+    lock_import,
+    read_import,
+    remove_import,
+    write_lost,
+    write_received,
+)
+from svc_actors.panel.imports.states import ImportStatus
+from svc_actors.store import Caller, Database, Transaction, audit
+
+ARCHIVE: Final = "archive"
+MOST_OF_AN_OWNER: Final = 5
+SWEEP_SECONDS: Final = 3600.0
+KEPT_HOURS: Final = 24
+"""Of an upload that nobody continues."""
+KEPT_DAYS: Final = 7
+"""Of everything else, after its last change."""
+_MOST_RANGES: Final = 1000
+_HASH_BYTES_PER_SECOND: Final = 50 << 20
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.imports")
+
+
+class Imports:
+    """One a process."""
+
+    def __init__(self, database: Database, files: ConfinedFiles, folders: HostFolders) -> None:
+        self._database = database
+        self._files = files
+        self._folders = folders
+
+    async def begin(self, caller: Caller, owner_id: UUID, name: str, size: int) -> ImportRow:
+        await trio.to_thread.run_sync(lambda: self._folders.imports.mkdir(mode=0o711, parents=True, exist_ok=True))
+        free = await trio.to_thread.run_sync(_free, self._folders.imports)
+        if size > free:
+            raise capacity(f"The archive has {size:,} bytes, and {free:,} are free; nothing was begun.")
+
+        async def write(tx: Transaction) -> ImportRow:
+            await self._require_room(tx, owner_id, size)
+            row = await insert_import(tx, owner_id, "upload", name, size, ImportStatus.UPLOADING)
+            await audit.record(tx, caller, row.target, {"size": size})
+            return row
+
+        row = await self._database.transact(write)
+        await self._files.ask(await self._made(row), UploadOpen(row.id.hex))
+        return row
+
+    async def write(self, row: ImportRow, offset: int, encoded: str) -> ImportRow:
+        """`encoded` is base64: what it holds is decoded by the helper."""
+        _require_uploading(row)
+        end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
+        if end > row.size:
+            raise conflict(f"The archive has {row.size:,} bytes; this part would end behind them.")
+        if len(row.received) >= _MOST_RANGES and not any(offset <= b and a <= end for a, b in row.received):
+            raise conflict(f"The upload has {_MOST_RANGES:,} separate ranges already; send parts that adjoin them.")
+        folder = await self._made(row)
+        try:
+            await self._files.ask(folder, UploadWrite(row.id.hex, offset), encoded.encode())
+        except ServiceError as error:
+            if error.code is not ErrorCode.NOT_FOUND:
+                raise
+            await self._files.ask(folder, UploadOpen(row.id.hex))
+            await write_lost(self._database, row.id)
+            raise conflict("What had come of this upload was removed; send it again from the beginning.") from None
+        written = await write_received(self._database, row.id, offset, end)
+        if written is None:
+            raise conflict("The upload was finished or removed meanwhile.")
+        return written
+
+    async def finish(self, caller: Caller, row: ImportRow, sha256: str) -> ImportRow:
+        """The archive is whole, and is read by a job. May be repeated when the answer was lost."""
+        if row.sha256 is not None:
+            if row.sha256 != sha256:
+                raise conflict("The upload was finished with another SHA-256.")
+            return row
+        _require_uploading(row)
+        if row.missing is not None:
+            start, end = row.missing
+            raise conflict(f"Bytes {start:,} to {end:,} have not come; the upload stays open.")
+        folder = await self._made(row)
+        verify = UploadVerify(row.id.hex, ARCHIVE, row.size, sha256)
+        answer = await self._files.ask(folder, verify, seconds=30 + row.size / _HASH_BYTES_PER_SECOND)
+        if not answer.result["placed"]:
+            await self._files.ask(folder, UploadPlace(row.id.hex, ARCHIVE, replace=True))
+
+        async def write(tx: Transaction) -> ImportRow:
+            locked = await lock_import(tx, row.id)
+            job = await begin_analysis(tx, locked, sha256=sha256)
+            await audit.record(tx, caller, locked.target, {"size": row.size, "sha256": sha256, "job": job.id})
+            return await read_import(tx, row.id)
+
+        return await self._database.transact(write)
+
+    async def delete(self, caller: Caller, row: ImportRow) -> None:
+        """Its archive goes with it; the sites that it has made stay."""
+
+        async def write(tx: Transaction) -> None:
+            locked = await lock_import(tx, row.id)
+            if locked.status in (ImportStatus.ANALYSING, ImportStatus.APPLYING):
+                raise conflict(f"The import is {locked.status.value}; nothing was deleted.", hint="Cancel its job.")
+            await remove_import(tx, row.id)
+            await audit.record(tx, caller, row.target)
+
+        await self._database.transact(write)
+        await self._remove(row.folder(self._folders))
+
+    async def sweep(self) -> None:
+        """Remove what nobody continues, and folders that no import has."""
+        rows = await self._database.fetch(
+            """SELECT id FROM imports WHERE status = 'uploading' AND touched_at < now() - make_interval(hours => $1)
+               OR status IN ('ready', 'applied', 'failed') AND touched_at < now() - make_interval(days => $2)""",
+            KEPT_HOURS,
+            KEPT_DAYS,
+        )
+        for found in rows:
+            await self._database.transact(partial(_removed, found["id"]))
+        # Folders first: one that comes after it has a record that is read.
+        folders = await trio.to_thread.run_sync(_folders_in, self._folders.imports)
+        known = {f"i{row['number']}" for row in await self._database.fetch("SELECT number FROM imports")}
+        for folder in folders:
+            if folder.name not in known:
+                await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    async def _require_room(self, tx: Transaction, owner_id: UUID, size: int) -> None:
+        owner = await lock_owner(tx, owner_id)
+        held = await tx.fetchrow(
+            """SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM imports
+               WHERE owner_id = $1 AND status <> 'applied'""",
+            owner_id,
+        )
+        assert held is not None
+        if held["number"] >= MOST_OF_AN_OWNER and not owner.unbounded:
+            raise conflict(f"There are {MOST_OF_AN_OWNER} imports already; none was begun.", hint="Delete one of them.")
+        allowed = owner.allowed.disk_mib
+        if allowed is not None and held["bytes"] + size > allowed * MIB:
+            raise conflict(f"The plan {owner.plan} allows {allowed} MiB on the disk, and the archive would be more.")
+
+    async def _made(self, row: ImportRow) -> SiteFolder:
+        folder = row.folder(self._folders)
+        await trio.to_thread.run_sync(_make, folder)
+        return folder
+
+    async def _remove(self, folder: SiteFolder) -> None:
+        await self._files.forget(folder)
+        await trio.to_thread.run_sync(lambda: shutil.rmtree(folder.path, ignore_errors=True))
+
+
+async def _removed(import_id: UUID, tx: Transaction) -> None:
+    await remove_import(tx, import_id)
+
+
+def _make(folder: SiteFolder) -> None:
+    folder.path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    folder.path.mkdir(mode=0o700, exist_ok=True)
+    if os.stat(folder.path).st_uid != folder.uid:
+        os.chown(folder.path, folder.uid, folder.gid)
+
+
+def _free(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+def _require_uploading(row: ImportRow) -> None:
+    if row.status is not ImportStatus.UPLOADING:
+        raise conflict(f"The import is {row.status.value}; its archive has come.")

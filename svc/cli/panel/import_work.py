@@ -1,0 +1,42 @@
+"""The work of imports: which parts of the panel make sites of an archive."""
+
+from __future__ import annotations
+
+from svc.cli.panel.host import Host
+from svc.cli.panel.served_sites import ServedSites
+from svc.cli.panel.site_data import SiteData
+from svc.panel.config import PanelConfig
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.panel.imports import analysing, applying
+from svc_actors.panel.imports.applied import Parts
+from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.wordpress.database import WordPressDatabases
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database
+
+
+def handle_imports(
+    jobs: Jobs,
+    config: PanelConfig,
+    database: Database,
+    host: Host,
+    *,
+    actors: ActorSystem,
+    files: ConfinedFiles,
+    served: ServedSites,
+    data: SiteData,
+) -> None:
+    jobs.handle(analysing.KIND, analysing.ImportAnalysis(database, config.folders), seconds=analysing.SECONDS)
+    parts = Parts(
+        database=database,
+        actors=actors,
+        files=files,
+        folders=config.folders,
+        databases=data.databases,
+        wordpress=WordPressDatabases(database, data.databases),
+        certificates=served.certificates,
+        php_versions=host.php.versions,
+        addresses=config.dns.site_addresses(),
+        clock=host.clock,
+    )
+    jobs.handle(applying.KIND, applying.ImportApplication(parts), seconds=applying.SECONDS)

@@ -1,0 +1,209 @@
+"""Imports by the API: the plan that is gone through, what is chosen of it, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from svc_actors.store import Database
+from tests.panel.imports.world import World, world_of
+from tests.support import foreign_archives as foreign
+from tests.support.certificates import self_signed
+from tests.support.foreign_archives import ADDON, DATABASE, MAIN
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="archives are unpacked by other accounts")
+
+
+def of(plan: dict[str, Any], kind: str) -> dict[str, tuple[str, str]]:
+    return {item["name"]: (item["action"], item["reason"]) for item in plan["plan"] if item["kind"] == kind}
+
+
+async def test_the_plan_names_every_item_and_why(world: World) -> None:
+    plan = await world.uploaded(foreign.cpanel(foreign.model()))
+
+    assert (plan["status"], plan["format"]) == ("ready", "cpanel")
+    assert {name: action for name, (action, _) in of(plan, "site").items()} == {MAIN: "import", ADDON: "import"}
+    assert of(plan, "database")[DATABASE][0] == "change"
+    assert of(plan, "database_user")["ada_wp"][0] == "change"
+    assert of(plan, "configuration")["cpmove-ada/homedir/public_html/wp-config.php"][0] == "change"
+    assert of(plan, "dns")[MAIN] == ("change", f"8 records; {MAIN} leads to this server")
+    assert {name: action for name, (action, _) in of(plan, "task").items() if "mysqldump" in name} == {
+        "0 3 * * * mysqldump ada | gzip > /home/ada/x.gz": "leave_out"
+    }
+    assert of(plan, "mail")[MAIN] == ("leave_out", "mailboxes are not imported: this server keeps no mail")
+    assert of(plan, "login")["ada_ftp"][0] == "leave_out"
+    assert all(item["reason"] for item in plan["plan"])
+
+
+async def test_mail_goes_on_to_where_it_went_and_the_site_comes_here(world: World) -> None:
+    imported = await world.uploaded(foreign.cpanel(foreign.model()))
+
+    await world.applied(imported)
+    zone = world.name_server.zones[MAIN]
+
+    assert zone is not None
+    served = {(record.owner, record.type, record.data) for record in zone.records}
+    assert (MAIN, "MX", f"10 mail.{MAIN}.") in served
+    assert (f"mail.{MAIN}", "A", "198.51.100.7") in served
+    assert (MAIN, "A", "203.0.113.80") in served
+    assert not any(name == MAIN and data == "198.51.100.7" for name, _, data in served)
+
+
+async def test_tasks_and_the_certificate_come_with_the_site(world: World, tmp_path: Path) -> None:
+    files = self_signed(tmp_path, [MAIN, f"www.{MAIN}"])
+    pem = files.key.read_text() + files.certificate.read_text()
+    imported = await world.uploaded(foreign.cpanel(foreign.model(), certificate=pem))
+
+    job = await world.applied(imported)
+    site = await world.site(MAIN)
+    tasks = (await world.ada.get(f"/sites/{site['id']}/schedules")).json()
+    certificate = (await world.ada.get(f"/sites/{site['id']}/ssl")).json()
+    shown = await world.ada.get(f"/imports/{imported['id']}")
+
+    assert job["status"] == "succeeded", job
+    assert {
+        (task["kind"], task["path"], tuple(task["args"])) for task in tasks if task["name"] != "wordpress-cron"
+    } == {
+        ("php", "public/cron.php", ("--all",)),
+        ("url", "/tasks?key=1", ()),
+    }
+    assert (certificate["source"], certificate["names"]) == ("uploaded", [MAIN, f"www.{MAIN}"])
+    assert "PRIVATE KEY" not in shown.text
+    assert not list(world.home(site).rglob("*.pem"))
+
+
+async def test_what_is_left_out_does_not_come_and_a_renamed_site_has_its_new_name(world: World) -> None:
+    imported = await world.uploaded(foreign.cpanel(foreign.model()))
+
+    job = await world.applied(
+        imported, without=[f"site:{ADDON}", f"database:{DATABASE}"], domains=[f"{MAIN}=new.example"]
+    )
+    sites = (await world.ada.get("/sites")).json()["items"]
+
+    assert job["status"] == "succeeded", job
+    assert [(site["domain"], site["aliases"], site["type"]) for site in sites] == [
+        ("new.example", ["www.new.example"], "php")
+    ]
+    assert world.mariadb.contents == {}
+    notes = (await world.shown(imported))["notes"]
+    assert [(note["kind"], note["name"]) for note in notes if note["kind"] == "dns"] == [("dns", MAIN)]
+
+
+async def test_choices_that_fit_no_plan_change_nothing(world: World) -> None:
+    imported = await world.uploaded(foreign.by_hand(foreign.model()))
+    path = f"/imports/{imported['id']}/apply"
+
+    wrong = [
+        await world.ada.post(path, {"without": ["database:nothing"]}),
+        await world.ada.post(path, {"without": [f"site:{MAIN}"]}),
+        await world.ada.post(path, {"domains": ["unknown.example=new.example"]}),
+        await world.ada.post(path, {"domains": [f"{MAIN}=panel.test"]}),
+        await world.ada.post(path, {"owner_email": "bob@example.com"}),
+    ]
+
+    assert [answer.status_code for answer in wrong] == [400, 400, 400, 400, 403]
+    assert (await world.shown(imported))["status"] == "ready"
+
+
+async def test_a_site_whose_htaccess_says_what_is_not_served_so_is_not_opened_unseen(world: World) -> None:
+    trees = foreign.model()
+    trees[ADDON].files[".htaccess"] = b"Require ip 192.0.2.0/24\n"
+    imported = await world.uploaded(foreign.hestia(trees))
+
+    await world.applied(imported)
+    addon, main = await world.site(ADDON), await world.site(MAIN)
+    notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
+
+    assert (addon["status"], main["status"]) == ("suspended", "active")
+    assert any("Require ip 192.0.2.0/24" in note for note in notes)
+
+
+async def test_a_name_that_another_customer_has_fails_the_import_and_nothing_is_taken(world: World) -> None:
+    await world.bob.post("/sites", {"domain": f"own.{MAIN}", "type": "static"})
+    imported = await world.uploaded(foreign.by_hand(foreign.model()))
+
+    job = await world.applied(imported)
+
+    assert job["status"] == "failed"
+    assert "Another customer has a name" in job["error"]["message"]
+    shown = await world.shown(imported)
+    assert (shown["status"], shown["sites"]) == ("failed", [])
+    assert "Another customer" in shown["problem"]
+
+
+async def test_an_import_that_a_restart_interrupted_is_applied_again_without_duplicates(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    async with world_of(panel_database, tmp_path) as world:
+        imported = await world.uploaded(foreign.cpanel(foreign.model()))
+        loading = trio.Event()
+
+        async def hang(method: str) -> None:
+            if method == "load":
+                loading.set()
+                await trio.sleep_forever()
+
+        world.mariadb.before = hang
+        begun = (await world.ada.post(f"/imports/{imported['id']}/apply", {})).json()
+        with trio.fail_after(60):
+            await loading.wait()
+        host = world.panel.host
+    async with world_of(panel_database, tmp_path, host) as world:
+        world.mariadb.before = type(world.mariadb)(world.mariadb.kind).before
+        interrupted = (await world.ada.get(f"/jobs/{begun['id']}")).json()
+        failed = await world.shown(imported)
+        (world.home(await world.site(MAIN)) / "public" / "left-behind").write_text("x")
+
+        again = await world.applied(imported)
+        sites = (await world.ada.get("/sites")).json()["items"]
+
+        assert interrupted["error"]["message"] == "interrupted: core restarted"
+        assert failed["status"] == "failed"
+        assert again["status"] == "succeeded", again
+        assert sorted(site["domain"] for site in sites) == [ADDON, MAIN]
+        assert list(world.mariadb.contents.values()) == [foreign.DUMP]
+        assert not (world.home(await world.site(MAIN)) / "public" / "left-behind").exists()
+
+
+async def test_an_import_is_its_owners_alone_and_applied_once(world: World) -> None:
+    imported = await world.uploaded(foreign.by_hand(foreign.model()))
+    path = f"/imports/{imported['id']}"
+
+    foreign_answers = [
+        await world.bob.get(path),
+        await world.bob.post(f"{path}/apply", {}),
+        await world.bob.delete(path, {}),
+    ]
+    await world.applied(imported)
+    again = await world.ada.post(f"{path}/apply", {})
+    deleted = await world.ada.delete(path, {})
+
+    assert {answer.status_code for answer in foreign_answers} == {404}
+    assert (again.status_code, deleted.status_code) == (409, 200)
+    assert (await world.site(MAIN))["status"] == "active"
+    assert list((world.data / "imports").iterdir()) == []
+
+
+async def test_what_is_no_archive_is_failed_with_the_reason_and_cannot_be_applied(world: World) -> None:
+    imported = await world.uploaded(b"no archive" * 1000)
+
+    answer = await world.ada.post(f"/imports/{imported['id']}/apply", {})
+
+    assert imported["status"] == "failed"
+    assert "This is no archive" in imported["problem"]
+    assert answer.status_code == 404
+
+
+async def test_webhooks_tell_of_the_import_that_is_complete(world: World) -> None:
+    imported = await world.uploaded(foreign.by_hand(foreign.model()))
+
+    await world.applied(imported)
+    rows = await world.panel.database.fetch("SELECT body FROM webhook_events WHERE event = 'migration.completed'")
+
+    assert len(rows) == 1
+    assert b'"format":"tree"' in rows[0]["body"].replace(b" ", b"")
+    assert MAIN.encode() not in rows[0]["body"]
