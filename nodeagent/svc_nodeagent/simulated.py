@@ -72,6 +72,7 @@ from svc_nodeagent.protocol import (
     VmDelete,
     VmDescribe,
     VmForceStop,
+    VmIso,
     VmMetrics,
     VmMigrate,
     VmNetApply,
@@ -133,6 +134,7 @@ class SimulatedMachine(Wire):
     cpu_mode: CpuMode = CpuMode.DEFAULT
     snapshots: tuple[UUID, ...] = ()
     rescue: bool = False
+    iso: UUID | None = None
 
 
 class _State(Wire):
@@ -361,6 +363,11 @@ class SimulatedHost:
                 change, result = snapshot(self._machine(operation.vm_id), operation)
                 self._change(operation.vm_id, change)
                 return result
+            case VmIso(vm_id=vm_id, image=image):
+                if image is not None:
+                    self._pull(image)
+                self._change(vm_id, {"iso": image.image_id if image is not None else None})
+                return Done()
             case VmRescue() | VmRescueEnd():
                 self._change(operation.vm_id, {"rescue": in_rescue(operation)})
                 self.networks.apply(operation.vm_id, operation.network)

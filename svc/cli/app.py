@@ -40,6 +40,7 @@ _HELP = {
     "image": "Images that machines are made from.",
     "impersonation": "Acting as a customer, for support.",
     "import": "Sites of other hosts: upload, plan, apply.",
+    "iso": "The CD-ROM drive of a machine: insert, eject.",
     "job": "Slow work: look, follow its log, cancel.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",

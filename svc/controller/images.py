@@ -28,6 +28,7 @@ from svc_actors.controller.images.images import (
     require_sound,
     set_file,
 )
+from svc_actors.controller.machines.spec import ROOT
 from svc_actors.controller.platforms import Firmware, Platform, Tpm
 from svc_actors.errors import conflict, invalid, not_found
 from svc_actors.store import Record, Transaction
@@ -72,7 +73,8 @@ class Algorithm(StrEnum):
 
 
 class Image(Model):
-    """`kind`: what its file is for, a `disk` that machines are made from, or the `rescue` system that they boot.
+    """`kind`: what its file is for, a `disk` that machines are made from, an `iso` for their
+    CD-ROM drives, or the `rescue` system that they boot.
     `url` and `checksum_url` may hold credentials, and are for administrators. `digest` is None until a refresh or an
     upload has said it; until then no machine is made from the image. `firmware` and `tpm`: what machines are given that
     are made from it."""
@@ -110,9 +112,10 @@ class Image(Model):
 
 
 class ImageCreateRequest(Request):
-    """A custom image. One of kind `rescue` is what tools/images/build-rescue makes, of format raw. With `source` url
-    give `url` and its `digest`; with file, send the file afterwards. Machines made from it have a BIOS and no TPM where
-    nothing else is said; of a Windows, a UEFI with Secure Boot and a TPM 2.0."""
+    """A custom image. With `source` url give `url` and its `digest`; with file, send the file afterwards. `kind` is
+    `disk`, which machines are made from; `iso`, for their CD-ROM drives; or `rescue`, what tools/images/build-rescue
+    makes. The format of these two is raw, and they have no `login_user`. Machines made from a disk have a BIOS and no
+    TPM where nothing else is said; of a Windows, a UEFI with Secure Boot and a TPM 2.0."""
 
     slug: Slug
     name: Name
@@ -120,11 +123,14 @@ class ImageCreateRequest(Request):
     os_family: OsFamily = OsFamily.LINUX
     distribution: Word
     release: Word
-    login_user: Annotated[
-        str,
-        Shape(r"[a-z_][a-z0-9_-]{0,31}", "an account's name of small letters, digits, hyphens and underscores"),
-    ]
-    format: ImageFormat = ImageFormat.QCOW2
+    login_user: (
+        Annotated[
+            str,
+            Shape(r"[a-z_][a-z0-9_-]{0,31}", "an account's name of small letters, digits, hyphens and underscores"),
+        ]
+        | None
+    ) = None
+    format: ImageFormat | None = None
     source: ImageSource = ImageSource.URL
     url: AnyHttpUrl | None = None
     digest_algorithm: Algorithm = Algorithm.SHA256
@@ -141,8 +147,10 @@ class ImageCreateRequest(Request):
         if self.source is ImageSource.FILE and (self.url is not None or self.digest is not None):
             field = "digest" if self.url is None else "url"
             raise _wrong(field, "must be left out with source file: the file is sent afterwards")
-        if self.kind is not ImageKind.DISK and self.format is not ImageFormat.RAW:
-            raise _wrong("format", f"must be raw with kind {self.kind.value}")
+        if self.kind is ImageKind.DISK and self.login_user is None:
+            raise _wrong("login_user", "must be given: the account of the image's own user")
+        if self.kind is not ImageKind.DISK and self.format not in (None, ImageFormat.RAW):
+            raise _wrong("format", f"must be raw, or left out, with kind {self.kind.value}")
         if self.digest is not None and len(self.digest) != {"sha256": 64, "sha512": 128}[self.digest_algorithm]:
             raise _wrong("digest", f"must be a {self.digest_algorithm.value} in hex")
         return self
@@ -223,6 +231,7 @@ async def list_images(context: Context[Controller], request: Empty) -> list[Imag
 )
 async def add_image(context: Context[Controller], request: ImageCreateRequest) -> Image:
     require_sound(request.platform)
+    default = ImageFormat.QCOW2 if request.kind is ImageKind.DISK else ImageFormat.RAW
     async with context.services.database.transaction() as tx:
         row = await add_custom(
             tx,
@@ -233,8 +242,8 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
                 os_family=request.os_family.value,
                 distribution=request.distribution,
                 release=request.release,
-                login_user=request.login_user,
-                format=request.format.value,
+                login_user=request.login_user or ROOT,
+                format=(request.format or default).value,
                 url=str(request.url) if request.url else None,
                 digest_algorithm=request.digest_algorithm.value,
                 digest=request.digest,

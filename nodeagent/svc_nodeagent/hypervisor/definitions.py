@@ -14,7 +14,7 @@ import trio
 
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.faults import fault_point
-from svc_nodeagent.hypervisor import disks, rescued
+from svc_nodeagent.hypervisor import disks, media, rescued
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
 from svc_nodeagent.hypervisor.domains import domain_xml
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, read_record
@@ -93,7 +93,8 @@ class Definitions:
         base = self._images.base_of(record.base)
         await in_thread(disks.require, record, base, self._folders)
         boot = await in_thread(rescued.boot_of, self._folders, record.vm_id)
-        xml = domain_xml(record, base, self._folders, self._naming, verdict.accelerator, boot)
+        medium = await in_thread(media.medium_of, self._folders, record.vm_id)
+        xml = domain_xml(record, base, self._folders, self._naming, verdict.accelerator, boot, medium)
         await self._guests.define(xml)
 
     async def define_again(self, record: MachineRecord) -> None:

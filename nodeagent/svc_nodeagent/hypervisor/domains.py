@@ -44,6 +44,18 @@ class DirectBoot:
     seed: Path
 
 
+@dataclass(frozen=True)
+class Medium:
+    """What is in the CD-ROM drive; with `boot` the machine boots it before its disk."""
+
+    path: Path
+    boot: bool
+
+
+CD_TARGET = "sda"
+"""The CD-ROM drive in the definition: every machine has one, so that media change while the guest runs."""
+
+
 def domain_xml(
     record: MachineRecord,
     base: BaseImage,
@@ -51,6 +63,7 @@ def domain_xml(
     naming: Naming,
     accelerator: Accelerator,
     boot: DirectBoot | None = None,
+    medium: Medium | None = None,
 ) -> str:
     """The definition that `record` asks for. The domain's UUID is the machine's id. `boot`: of a machine in rescue."""
     kvm = accelerator is Accelerator.KVM
@@ -72,6 +85,8 @@ def domain_xml(
         _text(system, "kernel", str(boot.kernel))
         _text(system, "initrd", str(boot.initrd))
         _text(system, "cmdline", boot.command_line)
+    if medium is not None and medium.boot:
+        ElementTree.SubElement(system, "boot", dev="cdrom")
     ElementTree.SubElement(system, "boot", dev="hd")
     features = ElementTree.SubElement(domain, "features")
     for feature in ("acpi", "apic"):
@@ -94,6 +109,8 @@ def domain_xml(
     # A read-only virtio disk, not a CD drive: every guest that finds its root finds this too.
     seed = folders.seed(record.vm_id) if boot is None else boot.seed
     _disk(devices, disk_target(len(_DISK_LETTERS) - 1), seed, "raw", readonly=True)
+    ElementTree.SubElement(devices, "controller", type="scsi", model="virtio-scsi")
+    devices.append(cd_drive(medium))
     for nic in record.network.nics:
         _interface(devices, naming.tap(nic.nic_id), nic.mac, nic.mtu)
     _consoles(devices, folders.serial_log(record.vm_id))
@@ -109,6 +126,17 @@ def domain_xml(
 def disk_target(index: int) -> str:
     """What the guest's disk is called in its definition: vda, vdb, ..."""
     return f"vd{_DISK_LETTERS[index]}"
+
+
+def cd_drive(medium: Medium | None) -> ElementTree.Element:
+    """On virtio-scsi: cloud kernels have no SATA, and firmware and installers of Linux know it."""
+    drive = ElementTree.Element("disk", type="file", device="cdrom")
+    ElementTree.SubElement(drive, "driver", name="qemu", type="raw")
+    if medium is not None:
+        _source(drive, medium.path)
+    ElementTree.SubElement(drive, "target", dev=CD_TARGET, bus="scsi")
+    ElementTree.SubElement(drive, "readonly")
+    return drive
 
 
 def serial_path(xml: str) -> Path | None:

@@ -3,7 +3,8 @@
     images/            verified image files named by their digest, and an index file for each image id
     machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, nvram.fd (of a UEFI), and until
                        the first boot is done first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2
-                       and reinstall.json; in rescue also rescue.json (0600) and rescue.iso
+                       and reinstall.json; in rescue also rescue.json (0600) and rescue.iso;
+                       iso.json, of what is in its CD-ROM drive
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
     metrics/<vm_id>    hourly samples
@@ -39,6 +40,8 @@ SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
 DECISION = "reinstall.json"
 """What a machine is to be whose reinstallation was decided and is not complete (`reinstallation`)."""
+MEDIUM = "iso.json"
+"""What is in a machine's CD-ROM drive (`media`)."""
 RESCUE = "rescue.json"
 """What a machine boots that is in rescue (`rescued`)."""
 ABANDONED = "abandoned"
@@ -188,7 +191,7 @@ class Folders:
         return found
 
     def bases_in_use(self) -> dict[str, int]:
-        """How many machines and retained disks stand on each image file, or boot it in rescue."""
+        """How many machines and retained disks stand on each image file, boot it in rescue, or have it in the drive."""
         counts: dict[str, int] = {}
         for path in (*self.machines.glob(f"*/{RECORD}"), *self.retained.glob(f"*/{RECORD}")):
             base = read_record(path).base
@@ -199,6 +202,9 @@ class Folders:
         for path in self.machines.glob(f"*/{RESCUE}"):
             system = json.loads(path.read_bytes())["system"]
             counts[system] = counts.get(system, 0) + 1
+        for path in self.machines.glob(f"*/{MEDIUM}"):
+            medium = json.loads(path.read_bytes())["file"]
+            counts[medium] = counts.get(medium, 0) + 1
         return counts
 
 

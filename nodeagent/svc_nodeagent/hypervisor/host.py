@@ -41,6 +41,7 @@ from svc_nodeagent.hypervisor.domains import (
     lifecycle_state,
     serial_path,
 )
+from svc_nodeagent.hypervisor.drives import Drives
 from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
@@ -91,6 +92,7 @@ from svc_nodeagent.protocol import (
     VmCreateFromCopy,
     VmDelete,
     VmDescribe,
+    VmIso,
     VmMetrics,
     VmMigrate,
     VmReinstall,
@@ -166,6 +168,9 @@ class LibvirtHost:
             acceleration=self._acceleration,
             definitions=definitions,
             turns=turns,
+        )
+        self._drives = Drives(
+            guests=self._guests, folders=folders, images=self._images, definitions=definitions, turns=turns
         )
         self._rescues = Rescues(
             guests=self._guests, folders=folders, images=self._images, definitions=definitions, turns=turns
@@ -298,6 +303,9 @@ class LibvirtHost:
                 return result
             case VmResize() | VmCpuSet() | VmReinstall():
                 return await self._remaking.perform(operation, report)
+            case VmIso():
+                await self._drives.change(operation, report)
+                return Done()
             case VmRescue() | VmRescueEnd():
                 return await self._rescues.perform(operation, report)
             case VmWindowsReport():

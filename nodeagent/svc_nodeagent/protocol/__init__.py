@@ -20,7 +20,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import backup_places, operations, platforms, rescue, snapshots
+from svc_nodeagent.protocol import backup_places, media, operations, platforms, rescue, snapshots
 from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
@@ -57,6 +57,7 @@ from svc_nodeagent.protocol.machines import (
     SeedSpec,
     UrlSource,
 )
+from svc_nodeagent.protocol.media import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.networks import (
     Action,
     Direction,
@@ -140,6 +141,7 @@ from svc_nodeagent.protocol.versions import (
 __all__ = [
     "CONTROLLER_NAME",
     *operations.__all__,
+    *media.__all__,
     *platforms.__all__,
     *rescue.__all__,
     *backup_places.__all__,

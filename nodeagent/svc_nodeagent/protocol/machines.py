@@ -23,9 +23,11 @@ class ImageFormat(StrEnum):
 
 
 class ImageKind(StrEnum):
-    """What a file is for: to be the beginning of a machine's disk, or to be booted from memory by one in rescue."""
+    """What a file is for: to be the beginning of a machine's disk, to be put into its CD-ROM drive, or to be booted
+    from memory by one in rescue."""
 
     DISK = "disk"
+    ISO = "iso"
     RESCUE = "rescue"
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from svc_nodeagent.protocol.backup_places import BackupPlace
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec, MachineSpec, SeedSpec
+from svc_nodeagent.protocol.media import VmIso
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.platforms import PLAIN, Platform
 from svc_nodeagent.protocol.rescue import RescueOperation
@@ -492,6 +493,7 @@ NodeOperation = Annotated[
     | RemakingOperation
     | SnapshotOperation
     | RescueOperation
+    | VmIso
     | VmWindowsReport
     | VmWindowsPassword
     | VmBackup

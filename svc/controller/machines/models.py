@@ -61,6 +61,14 @@ class VMCpu(Model):
     next_mode: CpuMode | None
 
 
+class VMIso(Model):
+    """What is in the CD-ROM drive. `boot`: it is booted before the disk."""
+
+    image_id: UUID
+    image_name: str
+    boot: bool
+
+
 class VMFacts(Model):
     cpu: VMCpu
 
@@ -70,9 +78,9 @@ class VM(Model):
     its administrator account and no access mode. `status_reason` says why a machine failed, or what
     is unusual about it. `desired_power` is what its last order wants; `restart_policy` whether it is started again when
     it goes off without one. `protected` keeps it from being deleted and reinstalled. `rescue_since`: from
-    when on it boots the rescue system instead of its own disk; null where it does not. `firmware` and `tpm` are those
-    of the image, or of the backup, that it was made from last. `node_id` and `node_name` are for staff and
-    administrators."""
+    when on it boots the rescue system instead of its own disk; null where it does not. `iso`: what is in its CD-ROM
+    drive. `firmware` and `tpm` are those of the image, or of the backup, that it was made from last. `node_id` and
+    `node_name` are for staff and administrators."""
 
     id: UUID
     name: str
@@ -83,6 +91,7 @@ class VM(Model):
     restart_policy: RestartPolicy
     protected: bool
     rescue_since: datetime | None
+    iso: VMIso | None
     labels: dict[str, str]
     project_id: UUID
     project_name: str
@@ -119,6 +128,9 @@ class VM(Model):
             restart_policy=RestartPolicy(row["restart_policy"]),
             protected=row["protected"],
             rescue_since=row["rescue_since"],
+            iso=VMIso(image_id=row["iso_image_id"], image_name=row["iso_name"], boot=row["iso_boot"])
+            if row["iso_image_id"] is not None
+            else None,
             labels=row["labels"],
             project_id=row["project_id"],
             project_name=row["project_name"],
@@ -187,6 +199,7 @@ def has_status(status: VMStatus | None) -> Condition:
 VM_SELECT: Final = f"""
 SELECT vms.*, {shown_status("vms.status")} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,
+       (SELECT name FROM images WHERE id = vms.iso_image_id) AS iso_name,
        (SELECT coalesce(json_agg(json_build_object('ip', address_text(held.ip), 'state', held.state,
                                                    'primary', held.is_primary, 'pool_id', held.pool_id)
                                  ORDER BY held.is_primary DESC, held.ip), '[]')

@@ -144,6 +144,11 @@ def rescue_image(system: Path) -> ImageSpec:
     return spec.model_copy(update={"kind": ImageKind.RESCUE, "name": "rescue", "source": source})
 
 
+def iso_image(content: Path) -> ImageSpec:
+    spec = image(content, format=ImageFormat.RAW)
+    return spec.model_copy(update={"kind": ImageKind.ISO, "name": "iso"})
+
+
 class FileStream(trio.abc.Stream):
     """What the controller's stream of a file looks like to the agent."""
 

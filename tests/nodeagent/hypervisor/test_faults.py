@@ -38,6 +38,7 @@ from svc_nodeagent.protocol import (
     VmCreateFromCopy,
     VmDelete,
     VmForceStop,
+    VmIso,
     VmMigrate,
     VmNetApply,
     VmNetRelease,
@@ -57,6 +58,7 @@ from tests.nodeagent.hypervisor.builders import (
     OTHER,
     address,
     image,
+    iso_image,
     machine,
     network,
     nic,
@@ -132,6 +134,7 @@ TAKING_IN = (
     "move.complete",
 )
 RESCUE = ("rescue.off", "rescue.decided", "rescue.defined", "rescue.started")
+MEDIUM = ("iso.recorded", "iso.defined")
 SENDING = ("move.sent",)
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
@@ -331,6 +334,23 @@ async def test_killed_anywhere_on_the_way_into_a_rescue_and_out_of_it_it_converg
         anew = begin.model_copy(update={"instance_id": "r-2", "force": True})
         assert await perform(anew, VmDelete(vm_id=vm_id, destroy_disks=True)) == 0
         await nothing_left(spec, naming, data_folder, retained=False)
+
+
+@pytest.mark.parametrize("point", MEDIUM)
+async def test_killed_anywhere_in_a_change_of_the_medium_it_converges(
+    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    insert, eject = VmIso(vm_id=spec.vm_id, image=iso_image(demo_image)), VmIso(vm_id=spec.vm_id, image=None)
+    create = VmCreate(machine=spec, image=image(demo_image), start=False)
+    assert await perform(create, insert, kill_at=point) == KILLED
+    assert await perform(insert) == 0
+    shown = ["virsh", "dumpxml", "--inactive", naming.domain(spec.vm_id)]
+    assert b".raw" in (await trio.run_process(shown, capture_stdout=True)).stdout
+    assert await perform(eject, kill_at=point) == KILLED
+    assert await perform(eject) == 0
+    assert b".raw" not in (await trio.run_process(shown, capture_stdout=True)).stdout
+    await made_once(spec, naming, data_folder, False)
 
 
 @pytest.mark.parametrize("point", BACKING_UP)

@@ -32,6 +32,7 @@ from svc_actors.controller.backups.records import (
 )
 from svc_actors.controller.backups.targets import target_of_node
 from svc_actors.controller.machines import (
+    media,
     moving,
     platforms,
     power,
@@ -423,6 +424,17 @@ class Machine(Actor):
             await copied_disks(tx, vm.id, copy_id)
             parameters = await platforms.begin_restoration(tx, vm, copy_id)
             return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id), **parameters})
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
+    async def change_medium(self, caller: Caller, new: media.NewMedium) -> Task:
+        """Have another image in its CD-ROM drive, or none; when that fails, the record is put back."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._idle(tx)
+            return await self._new_task(tx, caller, vm, media.OP, await media.begin(tx, vm, new))
 
         task = await self._database.transact(work)
         self._tasks.begin(task)

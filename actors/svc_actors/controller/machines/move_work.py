@@ -18,6 +18,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.controller.images.files import ImageSources
+from svc_actors.controller.machines.media import MediaWork
 from svc_actors.controller.machines.moving import RESTART, TARGET
 from svc_actors.controller.machines.spec import machine_spec
 from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, TaskRun, TaskRunner
@@ -71,12 +72,14 @@ class MoveWork:
         sealer: Sealer,
         tasks: TaskRunner,
         images: ImageSources,
+        media: MediaWork,
         seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
     ) -> None:
         self._database = database
         self._sealer = sealer
         self._tasks = tasks
         self._images = images
+        self._media = media
         self._seen = seen
         self._under_way = trio.CapacityLimiter(AT_ONCE)
 
@@ -158,6 +161,7 @@ class MoveWork:
                 "The disks that arrived are not those that were sent; the machine is where it was.",
                 hint="Look at the agents' logs on both nodes, then try again.",
             )
+        await self._media.carry(run, _target(run), attempt=attempt)
         seen: str | None = await self._database.fetchval("SELECT observed_state FROM vms WHERE id = $1", vm_id)
         if seen not in _OFF:
             raise conflict("The machine was started on its host meanwhile; it is where it was, and runs on.")

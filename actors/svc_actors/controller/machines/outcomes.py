@@ -12,7 +12,7 @@ from uuid import UUID
 from svc_actors.alerts import close_alerts_about
 from svc_actors.controller.backups.deleted import keep_for_a_while, removal_ended
 from svc_actors.controller.backups.records import backup_ended, forgetting_ended
-from svc_actors.controller.machines import moving, platforms, power, processors, rescue, snapshots, windows
+from svc_actors.controller.machines import media, moving, platforms, power, processors, rescue, snapshots, windows
 from svc_actors.controller.machines.records import MachineRow, write_definition, write_outcome, write_size, write_status
 from svc_actors.controller.machines.states import DesiredPower, MachineStatus, Observation, move, observe
 from svc_actors.controller.networking.addresses import begin_release, free_removed, keep_addresses
@@ -71,6 +71,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await snapshots.ended(tx, task, ending)
         case "vm.rescue" | "vm.rescue_end":
             await rescue.ended(tx, vm, task, ending)
+        case media.OP:
+            await media.ended(tx, vm, task, ending)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
         case "vm.backups.forget":

@@ -55,6 +55,9 @@ class MachineRow:
     protected: bool
     rescue_since: datetime | None
     """It boots the rescue system instead of its own disk, as its host has said last."""
+    iso_image_id: UUID | None
+    """What is in its CD-ROM drive."""
+    iso_boot: bool
     cpu_mode: CpuMode
     cpu_next_mode: CpuMode | None
     """What its definition says, where the guest was started with another."""
@@ -112,6 +115,8 @@ def as_machine(row: Record) -> MachineRow:
         restart_failures=row["restart_failures"],
         protected=row["protected"],
         rescue_since=row["rescue_since"],
+        iso_image_id=row["iso_image_id"],
+        iso_boot=row["iso_boot"],
         cpu_mode=CpuMode(row["cpu_mode"]),
         cpu_next_mode=CpuMode(row["cpu_next_mode"]) if row["cpu_next_mode"] else None,
         unconfirmed=row["unconfirmed"],

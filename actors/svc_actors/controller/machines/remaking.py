@@ -16,6 +16,7 @@ from svc_actors.controller.machines.admission import (
     require_unprotected,
 )
 from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
+from svc_actors.controller.machines.media import require_boots_disk
 from svc_actors.controller.machines.network_attachment import require_addresses_allowed
 from svc_actors.controller.machines.outcomes import GENERATION, WINDOWS
 from svc_actors.controller.machines.records import MachineRow, write_size
@@ -126,6 +127,7 @@ async def reinstall(
     meanwhile. Raises conflict, invalid, not_found, not_ready."""
     require_unprotected(vm, Order.REINSTALL)
     require_not_in_rescue(vm, refusal_text(Order.REINSTALL))
+    require_boots_disk(vm)
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)

@@ -26,6 +26,7 @@ from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines import platforms
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.media import MediaWork
 from svc_actors.controller.machines.move_work import MoveWork
 from svc_actors.controller.machines.rescue_work import RescueWork
 from svc_actors.controller.machines.snapshot_work import SnapshotWork
@@ -107,7 +108,8 @@ class MachineWork:
         self._tasks = tasks
         self._actors = actors
         self._images = images
-        self._moves = MoveWork(database, sealer, tasks, images, self._seen)
+        self._media = MediaWork(database, images)
+        self._moves = MoveWork(database, sealer, tasks, images, self._media, self._seen)
 
     def install(self) -> None:
         works: dict[str, Work] = {order.op: self.carry_out for order in Order} | {
@@ -127,6 +129,7 @@ class MachineWork:
             "vm.migrate": self._moves.migrate,
         }
         works |= SnapshotWork(self._database).works
+        works |= self._media.works
         works |= RescueWork(self._database, self._sealer, self._images).works
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))

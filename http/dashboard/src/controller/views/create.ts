@@ -29,7 +29,7 @@ async function form(me: Me): Promise<void> {
     everyOf<SecurityGroup>("/security-groups"),
     me.role === "administrator" ? firstOf<Node>("/nodes") : [],
   ]);
-  const ready = images.filter((image) => image.enabled && image.digest !== null);
+  const ready = images.filter((image) => image.kind === "disk" && image.enabled && image.digest !== null);
   if (!ready.length) {
     note("There is no image to make a machine from yet: refresh the catalogue, or upload one.", true);
     return;

@@ -25,7 +25,9 @@ export function imagesView(me: Me): View {
           ["Name", "Release", "Needs", "Firmware", "File", "State", ""],
           all.map(
             (image) => html`<tr>
-        <td>${image.name}${image.custom ? html` <span class="quiet">custom</span>` : nothing}</td>
+        <td>${image.name}${image.custom ? html` <span class="quiet">custom</span>` : nothing}${
+          image.kind === "disk" ? nothing : html` <span class="quiet">${image.kind === "iso" ? "ISO" : "rescue system"}</span>`
+        }</td>
         <td>${image.distribution} ${image.release}</td>
         <td>${size(image.min_memory_mib)}, ${image.min_disk_gib} GiB</td>
         <td>${platform(image)}</td>

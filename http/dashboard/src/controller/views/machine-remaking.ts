@@ -73,7 +73,7 @@ interface Reinstalled {
 /** The key makes a repeated submit the same order. */
 async function reinstall(machine: Machine): Promise<void> {
   const images = (await api.get<Image[]>("/images")).filter(
-    (image) => image.id !== machine.image_id && image.enabled && image.digest !== null,
+    (image) => image.kind === "disk" && image.id !== machine.image_id && image.enabled && image.digest !== null,
   );
   const key = crypto.randomUUID();
   ask({

@@ -7,6 +7,7 @@ import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../../shared/ui";
 import { markFacts } from "./machine-marks";
+import { driveFact } from "./machine-media";
 import { machineNetworking } from "./machine-networking";
 import { processorFact } from "./machine-processor";
 import { remakingButtons } from "./machine-remaking";
@@ -62,6 +63,7 @@ export function machineView(me: Me, id: string): View {
             <button @click=${() => changePolicy(now)}>Change</button>`,
         ],
         processorFact(me, now),
+        driveFact(now),
         ...markFacts(now),
         ...(me.role === "customer"
           ? []

@@ -77,7 +77,7 @@ async function fieldsOfUnknown() {
       name: "image_id",
       label: "Image that it was made from",
       kind: "select" as const,
-      options: [{ value: "", label: "by its checksum" }, ...options(images)],
+      options: [{ value: "", label: "by its checksum" }, ...options(images.filter((image) => image.kind === "disk"))],
     },
     ...(rules.length
       ? [

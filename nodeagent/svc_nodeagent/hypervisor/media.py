@@ -1,0 +1,80 @@
+"""What is in a machine's CD-ROM drive.
+
+    machines/<vm_id>/iso.json   which file of images/, and whether it is booted before the disk; none for an empty drive
+
+Invariants: the file is written first, and the definition and the running guest's drive follow from it; a change that
+fails is taken back; an image whose file is in a drive stays in the cache.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from xml.etree import ElementTree
+
+import libvirt
+from pydantic import BaseModel, ConfigDict
+
+from svc_nodeagent.durable import sync_folder, write_whole
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.domains import Medium
+from svc_nodeagent.hypervisor.files import MEDIUM, Folders
+from svc_nodeagent.protocol import FailureCode
+
+
+class Inserted(BaseModel):
+    """`file` is a name in images/."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image_id: UUID
+    file: str
+    boot: bool
+
+
+def inserted(folders: Folders, vm_id: UUID) -> Inserted | None:
+    try:
+        return Inserted.model_validate_json(_path(folders, vm_id).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def write_inserted(folders: Folders, vm_id: UUID, wanted: Inserted | None) -> None:
+    path = _path(folders, vm_id)
+    if wanted is not None:
+        write_whole(path, wanted.model_dump_json().encode(), mode=0o600)
+        return
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
+    """Raises `HostError(not_found)` where the file is not on this host any more."""
+    found = inserted(folders, vm_id)
+    if found is None:
+        return None
+    path = folders.images / found.file
+    if not path.exists():
+        raise HostError(
+            FailureCode.NOT_FOUND,
+            f"The ISO in the machine's CD-ROM drive is not on its node any more ({found.file}).",
+            "Eject it, and insert it anew.",
+        )
+    return Medium(path, found.boot)
+
+
+def change_drive(domain: Any, drive: ElementTree.Element) -> None:
+    """Of a guest that runs, also where it has locked the drive: its owner ejects. One that was started without a drive
+    has it from its next start on."""
+    definition = ElementTree.fromstring(domain.XMLDesc())  # noqa: S314 - from libvirt itself
+    target = drive.find("target")
+    assert target is not None
+    if definition.find(f"./devices/disk[@device='cdrom']/target[@dev='{target.get('dev')}']") is None:
+        return
+    flags = libvirt.VIR_DOMAIN_AFFECT_LIVE | libvirt.VIR_DOMAIN_DEVICE_MODIFY_FORCE
+    domain.updateDeviceFlags(ElementTree.tostring(drive, encoding="unicode"), flags)
+
+
+def _path(folders: Folders, vm_id: UUID) -> Path:
+    return folders.machine(vm_id) / MEDIUM

@@ -1,0 +1,24 @@
+"""What is in a machine's CD-ROM drive."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+from uuid import UUID
+
+from svc_nodeagent.protocol.facts import Facts, Lane
+from svc_nodeagent.protocol.machines import ImageSpec
+from svc_nodeagent.protocol.values import Wire
+
+__all__ = ["VmIso"]
+
+
+class VmIso(Wire):
+    """Have this image in the machine's CD-ROM drive, fetched if the cache lacks it, or none: at once where the guest
+    runs with a drive, and in any case from its next start on. `boot`: from then on it boots the CD before its disk.
+    What fails leaves the drive as it was. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=300.0, since=5)
+    op: Literal["vm.iso"] = "vm.iso"
+    vm_id: UUID
+    image: ImageSpec | None
+    boot: bool = False
