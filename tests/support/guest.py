@@ -29,22 +29,29 @@ class MachineType(StrEnum):
 
 @dataclass(frozen=True)
 class Seed:
-    """The three documents of a NoCloud seed; None leaves a document out."""
+    """The documents of a NoCloud seed; None leaves one out. User-data may be a text, as an owner's."""
 
     instance: str
-    user_data: Mapping[str, object]
+    user_data: Mapping[str, object] | str
     network: Mapping[str, object] | None = None
+    vendor_data: Mapping[str, object] | None = None
 
     def write(self, target: Path) -> Path:
         """The seed as an ISO labelled cidata."""
         folder = target.with_suffix("")
         folder.mkdir()
         (folder / "meta-data").write_text(yaml.safe_dump({"instance-id": self.instance}))
-        (folder / "user-data").write_text("#cloud-config\n" + yaml.safe_dump(dict(self.user_data)))
+        (folder / "user-data").write_text(_cloud_config(self.user_data))
+        if self.vendor_data is not None:
+            (folder / "vendor-data").write_text(_cloud_config(self.vendor_data))
         if self.network is not None:
             (folder / "network-config").write_text(yaml.safe_dump(dict(self.network)))
         run("genisoimage", "-quiet", "-V", "cidata", "-J", "-r", "-o", str(target), str(folder))
         return target
+
+
+def _cloud_config(data: Mapping[str, object] | str) -> str:
+    return data if isinstance(data, str) else "#cloud-config\n" + yaml.safe_dump(dict(data))
 
 
 def sha512_crypt(password: str) -> str:

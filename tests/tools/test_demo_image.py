@@ -33,7 +33,7 @@ STATIC: Mapping[str, object] = {
 
 def root_with(password: str, **more: object) -> dict[str, object]:
     root = {"name": "root", "lock_passwd": False, "hashed_passwd": sha512_crypt(password)}
-    return {"hostname": "demo-1", "ssh_pwauth": True, "disable_root": False, "users": ["default", root], **more}
+    return {"hostname": "demo-1", "ssh_pwauth": True, "disable_root": False, "users": ["default", root]} | more
 
 
 async def test_a_first_boot_applies_the_seed_and_only_the_chosen_password_opens_it(
@@ -125,6 +125,24 @@ async def test_what_the_seed_asks_and_the_guest_cannot_do_is_said(demo_image: Pa
         assert await guest.console.run("hostname") == "web\n"
         await guest.console.run("until ip -4 addr show eth0 | grep -q 'inet 10.0.2'; do usleep 100000; done")
         assert await guest.press_power_button(within=ANSWER) == 0
+
+
+SCRIPT = "#!/bin/sh\necho ran by $(id -un) > /root/mark\n"
+CONFIG: Mapping[str, object] = {"hostname": "theirs", "runcmd": ["echo ran by $(id -un) > /root/mark"]}
+
+
+@pytest.mark.parametrize(("user_data", "called"), [(SCRIPT, "ours"), (CONFIG, "theirs")], ids=["script", "config"])
+async def test_beside_the_owners_user_data_the_account_is_set_up_all_the_same(
+    demo_image: Path, tmp_path: Path, user_data: Mapping[str, object] | str, called: str
+) -> None:
+    vendor_data = root_with("chosen: by me", hostname="ours")
+    seed = Seed("beside", user_data, STATIC, vendor_data).write(tmp_path / "seed.iso")
+    async with Guest.started(demo_image, seed, tmp_path) as guest:
+        await guest.console.expect("svc-seed: instance beside is set up", BOOT)
+        await guest.console.log_in("root", "chosen: by me", within=ANSWER)
+        assert await guest.console.run("hostname") == f"{called}\n"
+        assert await guest.console.run("cat /root/mark") == "ran by root\n"
+        assert await guest.console.run("ls -1 /run/svc-seed") == "meta-data\nnetwork-config\nresolv\n"
 
 
 async def test_the_checksum_beside_the_image_is_its_own(demo_image: Path) -> None:
