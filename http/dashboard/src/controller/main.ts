@@ -6,6 +6,7 @@ import type { Me, SetupStatus } from "./model";
 import type { View } from "../shared/page";
 import { searchBox } from "./search";
 import { activityView } from "./views/activity";
+import { alertWebhooksView, alertWebhookView } from "./views/alert-webhooks";
 import { alertsView } from "./views/alerts";
 import { imagesView } from "./views/images";
 import { machineView } from "./views/machine";
@@ -64,6 +65,13 @@ const SECTIONS: Section<Me>[] = [
   { path: "people", label: "People", roles: ["administrator"], open: (me, [id]) => (id ? tokensView(TOKEN_SCOPES, id) : peopleView(me)) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(TOKEN_SCOPES) },
   { path: "alerts", label: "Alerts", roles: EVERYBODY, open: (me) => alertsView(me) },
+  {
+    path: "alert-webhooks",
+    label: "Webhooks of alerts",
+    roles: ["administrator"],
+    unlisted: true,
+    open: (_, [id]) => (id ? alertWebhookView(id) : alertWebhooksView()),
+  },
   { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
   { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
 ];

@@ -3,7 +3,11 @@ import type { NodeDetail, NodeModel, Plan } from "./generated";
 
 export type {
   Alert,
+  AlertDelivery,
+  AlertDeliveryDetail,
   AlertMail,
+  AlertWebhook,
+  AlertWebhookSecret,
   ApiToken as Token,
   AuditEntry,
   Image,

@@ -19,7 +19,8 @@ export function alertsView(me: Me): View {
     path: "/alerts",
     kinds: ["alert"],
     searchable: true,
-    buttons: () => (mailed ? choice(mailed) : nothing),
+    buttons: () =>
+      html`${mailed ? choice(mailed) : nothing}${me.role === "administrator" ? html`<a href="#/alert-webhooks">Webhooks</a>` : nothing}`,
     filters: [{ name: "severity", label: "Severity", options: ["critical", "warning"] }],
     rows: (all) =>
       table(
