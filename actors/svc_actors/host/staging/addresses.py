@@ -1,0 +1,44 @@
+"""Addresses of one site that become those of another, in any text: pages, JSON, settings.
+
+A host is replaced where it stands behind two slashes, however these are written: `//`, `\\/\\/` as in JSON, also in
+JSON inside of JSON, `%2F%2F`. So addresses of mail stay, as does a longer name (`//shop.example.org`,
+`//example.org.uk`). A home folder is replaced where its path stands. Pure functions, of the standard library alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+_SLASH: Final = rb"(?:/|%2[Ff]|\\+/|\\+u002[Ff])"
+_BEHIND_HOST: Final = rb"(?![A-Za-z0-9_-]|\.[A-Za-z0-9])"
+_BEHIND_NAME: Final = rb"(?![A-Za-z0-9_.-])"
+
+
+class Addresses:
+    """`hosts`: what each becomes. `homes`: a folder and the one that takes its place; both are in the same folder."""
+
+    def __init__(self, hosts: Mapping[str, str], homes: tuple[str, str] | None = None) -> None:
+        self._hosts = {old.lower().encode(): new.encode() for old, new in hosts.items()}
+        # The longest first: of two that begin alike the longer one is meant.
+        names = b"|".join(re.escape(name) for name in sorted(self._hosts, key=len, reverse=True))
+        self._host = re.compile(rb"(%b{2})(%b)%b" % (_SLASH, names, _BEHIND_HOST), re.IGNORECASE)
+        self._needles = list(self._hosts)
+        self._home: re.Pattern[bytes] | None = None
+        self._new_home = b""
+        if homes is not None:
+            *parts, last = homes[0].strip("/").split("/")
+            self._new_home = homes[1].rstrip("/").rpartition("/")[2].encode()
+            path = _SLASH + _SLASH.join(re.escape(part.encode()) for part in parts) + _SLASH
+            self._home = re.compile(rb"(%b)%b%b" % (path, re.escape(last.encode()), _BEHIND_NAME))
+            self._needles.append(last.encode())
+
+    def may_be_in(self, text: bytes) -> bool:
+        """False where nothing would be replaced. Quick: most texts have no address."""
+        lower = text.lower()
+        return any(needle in lower for needle in self._needles)
+
+    def replace(self, text: bytes) -> bytes:
+        text = self._host.sub(lambda found: found[1] + self._hosts[found[2].lower()], text)
+        return text if self._home is None else self._home.sub(lambda found: found[1] + self._new_home, text)

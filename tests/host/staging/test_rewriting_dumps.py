@@ -1,0 +1,96 @@
+"""Dumps of MariaDB with the addresses in them replaced: line by line, value by value, whatever bytes there are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc_actors.host.staging import rewrite
+from svc_actors.host.staging.addresses import Addresses
+from svc_actors.host.staging.rewrite import _escaped, _unescaped, rewritten
+
+OLD, NEW = "shop.example", "staging.shop.example"
+ADDRESSES = Addresses({OLD: NEW})
+POSTS = [
+    b"CREATE TABLE `wp_posts` (\n",
+    b"  `ID` bigint(20) unsigned NOT NULL,\n",
+    b"  `post_content` longtext,\n",
+    b"  `guid` varchar(255) NOT NULL,\n",
+    b"  `post_title` text,\n",
+    b"  PRIMARY KEY (`ID`)\n",
+    b") ENGINE=InnoDB;\n",
+]
+
+
+def one(*lines: bytes) -> bytes:
+    return b"".join(rewritten(lines, ADDRESSES))
+
+
+def test_serialised_options_keep_their_lengths() -> None:
+    line = b"INSERT INTO `wp_options` VALUES\n(1,'widget','a:1:{s:1:\\\"u\\\";s:20:\\\"http://shop.example/\\\";}','yes'),\n"
+
+    new = one(*line.splitlines(keepends=True), b"(2,'home','https://shop.example','yes');\n")
+
+    assert b's:28:\\"http://staging.shop.example/\\";}' in new
+    assert b"(2,'home','https://staging.shop.example','yes');" in new
+
+
+def test_the_guid_of_posts_stays_and_nothing_else_of_them() -> None:
+    row = b"INSERT INTO `wp_posts` VALUES (1,'a (b), \\'c\\' http://shop.example/x','http://shop.example/?p=1','http://shop.example');\n"
+
+    new = one(*POSTS, row)
+
+    assert new.endswith(
+        b"(1,'a (b), \\'c\\' http://staging.shop.example/x','http://shop.example/?p=1','http://staging.shop.example');\n"
+    )
+
+
+def test_columns_that_are_named_are_counted_as_they_are_named() -> None:
+    row = b"INSERT INTO `wp_posts` (`guid`, `post_title`) VALUES ('http://shop.example','http://shop.example');\n"
+
+    assert one(*POSTS, row).endswith(b"VALUES ('http://shop.example','http://staging.shop.example');\n")
+
+
+def test_blobs_are_looked_into() -> None:
+    blob = b's:19:"http://shop.example";'
+    row = b"INSERT INTO `wp_x` VALUES (0x%b,0xFF00);\n" % blob.hex().upper().encode()
+
+    wanted = b's:27:"http://staging.shop.example";'.hex().upper().encode()
+    assert one(row) == b"INSERT INTO `wp_x` VALUES (0x%b,0xFF00);\n" % wanted
+
+
+def test_statements_that_are_no_data_stay() -> None:
+    lines = (b"-- http://shop.example\n", b"CREATE VIEW `v` AS SELECT 'http://shop.example';\n")
+
+    assert one(*lines) == b"".join(lines)
+
+
+@given(st.binary())
+def test_any_bytes_come_through_escaping(data: bytes) -> None:
+    assert _unescaped(_escaped(data)) == data
+
+
+def test_memory_is_bounded_by_a_row_and_not_by_a_table(tmp_path: Path) -> None:
+    row = b"INSERT INTO `wp_big` VALUES (1,'" + b'x\\n\\"' * 100_000 + b" http://shop.example');\n"
+    with gzip.open(tmp_path / "from.gz", "wb", compresslevel=1) as file:
+        for _ in range(200):
+            file.write(row)
+    order = json.dumps({"hosts": {OLD: NEW}, "homes": None})
+    limit = 80 << 20
+    command = [sys.executable, "-I", "-S", rewrite.__file__, order, str(tmp_path / "from.gz"), str(tmp_path / "to.gz")]
+
+    subprocess.run(
+        command, check=True, timeout=120, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    )
+
+    with gzip.open(tmp_path / "to.gz") as file:
+        lines = sum(NEW.encode() in line for line in file)
+    assert lines == 200
+    assert not (tmp_path / "to.gz.part").exists()
