@@ -30,6 +30,11 @@ class HostFolders:
         return self.data / "nginx"
 
     @property
+    def site_passwords(self) -> Path:
+        """Of sites that ask for one: `s<number>`, read by the web server's workers."""
+        return self.nginx / "passwords"
+
+    @property
     def nginx_log(self) -> Path:
         """What it could not do."""
         return self.nginx / "error.log"

@@ -124,6 +124,14 @@ class PathRedirect(_Model):
     """Also for every path that begins with `source`."""
 
 
+class Staged(_Model):
+    """A copy of a site that is worked on: whoever opens it needs a password, and no search engine shall list it.
+    `verifier` is what nginx compares the password with (crypt(3)), of the user `login`."""
+
+    login: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
+    verifier: Annotated[str, StringConstraints(pattern=r"^[$./=A-Za-z0-9]{10,200}$")]
+
+
 class SiteServer(_Model):
     number: Annotated[int, Field(ge=1, le=2**31 - 1)]
     """Its account is `s<number>`."""
@@ -138,6 +146,8 @@ class SiteServer(_Model):
     """None: served by HTTP only, and handshakes for its names are rejected."""
     force_https: bool = False
     """Visitors of HTTP are sent to HTTPS; without a certificate they are not."""
+    staged: Staged | None = None
+    """Also its aliases; what the panel itself serves of it (challenges) is asked for by authorities, without one."""
     hsts: bool = False
     """Browsers are told to use HTTPS for a year; cannot be taken back from those that have heard it."""
 

@@ -33,7 +33,8 @@ _FASTCGI: Final = {
 }
 
 
-def php_rules(socket: str) -> Iterator[str]:
+def php_rules(socket: str, *, staged: bool = False) -> Iterator[str]:
+    """`staged`: the password is nginx's own matter; WordPress would take it for one of its application passwords."""
     yield "index index.php index.html index.htm;"
     yield "location / {"
     yield "try_files $uri $uri/ /index.php$is_args$args;"
@@ -47,6 +48,8 @@ def php_rules(socket: str) -> Iterator[str]:
     yield f'fastcgi_pass "unix:{socket}";'
     for name, value in _FASTCGI.items():
         yield f"fastcgi_param {name} {value};"
+    if staged:
+        yield 'fastcgi_param HTTP_AUTHORIZATION "";'
     yield "fastcgi_param HTTPS $https if_not_empty;"
     yield "fastcgi_read_timeout 300s;"
     yield "}"

@@ -28,6 +28,7 @@ from svc_actors.host.nginx.model import (
     WordPress,
 )
 from svc_actors.host.nginx.php import php_rules
+from svc_actors.host.nginx.staged import challenge_rules, password_file, staged_rules
 from svc_actors.host.nginx.wordpress import wordpress_rules
 
 HTTP_PORT: Final = 80
@@ -103,7 +104,7 @@ def _server(
     yield f'error_log "{logs}/error.log" warn;'
     # The log is of visitors.
     yield from (f"location = {PROBE} {{", "access_log off;", "return 404;", "}")
-    yield from _challenges(folders, otherwise="=404")
+    yield from _challenges(folders, otherwise="=404", staged=site.staged is not None)
     yield from content
     yield "}"
 
@@ -124,8 +125,10 @@ def _tls(site: SiteServer) -> Iterator[str]:
             yield "add_header Strict-Transport-Security $svc_hsts always;"
 
 
-def _challenges(folders: HostFolders, otherwise: str) -> Iterator[str]:
+def _challenges(folders: HostFolders, otherwise: str, *, staged: bool = False) -> Iterator[str]:
     yield f"location ^~ {CHALLENGES} {{"
+    if staged:
+        yield from challenge_rules()
     yield f'alias "{folders.challenges}/";'
     yield "default_type text/plain;"
     yield f"try_files $uri {otherwise};"
@@ -154,6 +157,10 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
     if isinstance(serves, Suspended):
         yield from _suspended()
         return
+    if site.staged is not None:
+        # A header of an inner level takes the place of all of the outer one.
+        yield from _SECURITY_HEADERS
+        yield from staged_rules(password_file(folders, site.number))
     for redirect in site.path_redirects:
         yield from _redirect(redirect)
     if any(each.below and each.source == "/" for each in site.path_redirects):
@@ -167,12 +174,12 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
             yield "}"
         case Php(root=root, socket=socket):
             yield from _files(site, root, folders)
-            yield from php_rules(socket)
+            yield from php_rules(socket, staged=site.staged is not None)
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
             # Before PHP: of regular expressions the first that matches is taken.
             yield from wordpress_rules()
-            yield from php_rules(socket)
+            yield from php_rules(socket, staged=site.staged is not None)
         case App():
             yield from _proxied(f"http://{site.account}")
         case Proxy(host=host, tls=tls):

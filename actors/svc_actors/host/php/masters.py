@@ -16,6 +16,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, ServiceName, SiteLauncher
 from svc_actors.host.php.fastcgi import ask
 from svc_actors.host.php.pool import (
+    KEEPS_MAIL,
     KIND,
     LOG,
     PING,
@@ -237,18 +238,23 @@ def _prepare(pool: Pool, folders: HostFolders) -> int:
     folders.php.mkdir(mode=0o711, exist_ok=True)
     # Other sites do not see the folder at all.
     configuration.parent.mkdir(mode=0o755, exist_ok=True)
-    text = render_pool(pool, folders)
-    if not configuration.exists() or configuration.read_text() != text:
-        new = configuration.with_suffix(".new")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(configuration)
+    if pool.staged:
+        _hold(configuration.with_name(KEEPS_MAIL), Path(__file__).with_name(KEEPS_MAIL).read_text())
+    _hold(configuration, render_pool(pool, folders))
     try:
         return log_of(pool.account, folders).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _hold(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        new = path.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
 
 
 def _forget(account: SiteAccount, name: ServiceName, folders: HostFolders) -> None:

@@ -27,6 +27,8 @@ KIND: Final = "php-"
 PING: Final = "/svc-ping"
 """Not to be reached by visitors: the web server hands on the paths of files that end in .php alone."""
 LOG: Final = "php"
+KEEPS_MAIL: Final = "keep_mail.php"
+"""Beside the configuration of a site that is staged."""
 _DRAIN_SECONDS: Final = 60
 """How long requests that were begun may take when their master is to end."""
 _FORM_MIB: Final = 8
@@ -53,6 +55,8 @@ class Pool:
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0
     """One more makes another pool of what is otherwise the same."""
+    staged: bool = False
+    """Of a copy of a site: what it mails is kept in the site, and WordPress knows that it is one."""
     worker_rest_seconds: int = 30
     """A worker that is asked nothing for so long ends."""
 
@@ -60,7 +64,7 @@ class Pool:
     def mark(self) -> str:
         """Names this definition."""
         # Limits are the site's, and changed while it runs.
-        text = "\n".join((*_lines(self, "", Path("/")), self.version, str(self.restarts)))
+        text = "\n".join((*_lines(self, "", Path("/"), Path("/")), self.version, str(self.restarts)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -95,7 +99,8 @@ def log_of(account: SiteAccount, folders: HostFolders) -> Path:
 
 def render_pool(pool: Pool, folders: HostFolders) -> str:
     """The configuration of the master."""
-    return "\n".join(_lines(pool, str(socket_of(pool, folders)), folders.sites / pool.account.name)) + "\n"
+    home, shown = folders.sites / pool.account.name, configuration_of(pool, folders).parent
+    return "\n".join(_lines(pool, str(socket_of(pool, folders)), home, shown)) + "\n"
 
 
 def pool_service(pool: Pool, folders: HostFolders) -> Service:
@@ -119,7 +124,7 @@ def pool_service(pool: Pool, folders: HostFolders) -> Service:
     )
 
 
-def _lines(pool: Pool, socket: str, home: Path) -> Iterator[str]:
+def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
     settings = pool.settings
     yield "[global]"
     # It is opened in any case, and not used.
@@ -158,6 +163,10 @@ def _lines(pool: Pool, socket: str, home: Path) -> Iterator[str]:
     yield f"php_flag[display_errors] = {'on' if settings.display_errors else 'off'}"
     yield f"php_value[error_reporting] = {_REPORTED[settings.error_reporting]}"
     yield f'php_value[date.timezone] = "{settings.timezone}"'
+    if pool.staged:
+        yield "env[WP_ENVIRONMENT_TYPE] = staging"
+        yield f'php_admin_value[auto_prepend_file] = "{shown / KEEPS_MAIL}"'
+        yield f'php_admin_value[sendmail_path] = "/usr/bin/php -n {shown / KEEPS_MAIL}"'
 
 
 def _workers(pool: Pool) -> int:
