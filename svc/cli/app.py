@@ -64,6 +64,7 @@ _HELP = {
     "settings": "Settings of the service.",
     "setup": "The first administrator of a new service.",
     "sftp": "Logins of a site: SFTP and shells.",
+    "staging": "A copy of a WordPress site to work on, and the way back.",
     "site": "Sites: create, look after, suspend, delete.",
     "snapshot": "Snapshots of machines: take, restore, delete.",
     "ssh-key": "Public keys for machines.",

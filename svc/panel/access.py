@@ -32,9 +32,10 @@ IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.
 OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
     UNION ALL SELECT member.account_id FROM {IN_FORCE} AND member.site_id IS NULL"""
 """The accounts all of whose sites a person sees."""
-_SINGLE_SITES: Final = f"""SELECT member.site_id FROM {IN_FORCE}
-    AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)"""
-"""Sites of the account that let the person in: one that has another owner by now is not."""
+_SINGLE_SITES: Final = f"""SELECT shared.id FROM sites AS shared JOIN (SELECT member.site_id FROM {IN_FORCE}
+        AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)) AS let_in
+    ON shared.id = let_in.site_id OR shared.staging_of = let_in.site_id"""
+"""Sites of the account that let the person in, and their staging copies: one that has another owner by now is not."""
 _ALL_ROLES: Final = frozenset(MEMBER_ROLES)
 
 

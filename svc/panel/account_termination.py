@@ -106,7 +106,8 @@ class AccountTermination:
 
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE id = $1 FOR NO KEY UPDATE", site_id)
-            if row is not None:
+            # A staging copy goes with its site, perhaps since the sites were looked at.
+            if row is not None and row["status"] != SiteStatus.DELETING:
                 # Backups go with the account, so none is made for it.
                 await delete_site(tx, service_itself("site.delete"), as_site(row), final_backup=False)
 

@@ -52,6 +52,7 @@ from svc.panel import (
     sign_in_links,
     site_logs,
     sites,
+    staging,
     status,
     uploads,
     webhooks,
@@ -112,6 +113,7 @@ AREAS = (
     htaccess,
     imports,
     wordpress,
+    staging,
 )
 
 

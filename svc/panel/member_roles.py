@@ -55,6 +55,7 @@ _SITES: Final = (
     "schedule",
     "sftp",
     "site",
+    "staging",
     "wordpress",
 )
 _DEVELOPMENT: Final = (
@@ -68,6 +69,7 @@ _DEVELOPMENT: Final = (
     "schedule",
     "site.php_restart",
     "site.php_update",
+    "staging",
 )
 
 MEMBER_ROLES: Final[Mapping[MemberRole, Rights]] = {

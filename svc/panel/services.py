@@ -27,6 +27,7 @@ from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.php_extensions import Extensions
+from svc_actors.panel.staging.tools import Tools as StagingTools
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog, Transaction
@@ -61,6 +62,7 @@ class Panel:
     apps: AppServing
     diagnosis: Diagnosis
     sftp: SftpAccess
+    staging: StagingTools
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

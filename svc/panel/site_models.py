@@ -63,13 +63,15 @@ class Site(Model):
     force_https: bool
     shell: bool
     account: str
+    staging_of: Annotated[UUID | None, Field(description="The site that this one is a staging copy of.")]
     created_at: datetime
 
 
 SELECT_SITES: Final = f"""
 SELECT sites.id, sites.number, sites.domain, sites.type, sites.owner_id, sites.status, sites.reason, sites.suspended_by,
        sites.proxy_target, sites.cpu_percent, sites.memory_mib, sites.processes, sites.disk_mib, sites.force_https,
-       sites.php, {SHELL_ALLOWED} AS shell, sites.created_at, users.email AS owner_email,
+       sites.php, {SHELL_ALLOWED} AS shell, sites.created_at, sites.staging_of,
+       users.email AS owner_email,
        ARRAY(SELECT name FROM site_domains AS named
              WHERE named.site_id = sites.id AND named.name <> sites.domain ORDER BY name) AS aliases
 FROM sites JOIN users ON users.id = sites.owner_id"""

@@ -53,7 +53,8 @@ async def rights_in(queryable: Queryable, principal: Principal, site: SiteRow) -
         principal.user_id,
         sorted(MEMBER_ROLES),
         site.owner_id,
-        site.id,
+        # Whoever may work in a site may in its staging copy.
+        site.staging_of or site.id,
     )
     return SiteRights(
         principal,

@@ -43,6 +43,7 @@ from svc_actors.panel.sites.records import SiteRow, change_record, suspended_by_
 from svc_actors.panel.sites.site import Change, Changed
 from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
+from svc_actors.panel.staging.records import read_staging
 from svc_actors.store import Transaction
 
 operations = Operations[Panel]()
@@ -204,6 +205,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
         details: dict[str, Any] = {"changed": sorted(request.model_fields_set - {"id", "site_id"})}
         if request.owner_email is not None:
+            await _refuse_staged(tx, locked)
             values["owner_id"] = await person_of(tx, request.owner_email)
             # More than their plan allows, if the administrator says so; nothing, while they are suspended.
             await lock_owner(tx, values["owner_id"])
@@ -262,6 +264,11 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
                 hint=f"Send confirm: {locked.domain}",
             )
         refuse_to_shed(context.principal, locked)
+        if locked.staging_of is not None and await read_staging(tx, locked.staging_of) is not None:
+            raise conflict(
+                f"{locked.domain} is a staging copy; nothing was deleted.",
+                hint="Delete it where it is one: svc site staging delete DOMAIN, with the domain of its site.",
+            )
         job = await delete_site(tx, context.caller, locked, final_backup=request.final_backup)
         return await job_answer(tx, job)
 
@@ -354,6 +361,17 @@ async def _account_of_others(tx: Transaction, principal: Principal, email: str |
     if email in (None, principal.email):
         raise forbidden("You have no account of your own.", hint="Ask who has one to make you a member of all of it.")
     raise forbidden("Only administrators create sites for others.")
+
+
+async def _refuse_staged(tx: Transaction, site: SiteRow) -> None:
+    """A copy is its owner's work, and holds a name of the domain."""
+    if site.staging_of is not None:
+        raise conflict(f"{site.domain} is a staging copy, and goes with its site; nothing was changed.")
+    if await read_staging(tx, site.id) is not None:
+        raise conflict(
+            f"{site.domain} has a staging copy; nothing was changed.",
+            hint=f"Delete the copy first: svc site staging delete {site.domain}",
+        )
 
 
 def _given(request: SiteUpdateRequest) -> dict[str, Any]:

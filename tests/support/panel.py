@@ -30,6 +30,7 @@ from tests.support.panel_php import RecordedExtensions, RecordedPhp
 from tests.support.panel_sftp import RecordedSftp
 from tests.support.panel_sites import RecordedAccounts
 from tests.support.recorded_databases import recorded_databases
+from tests.support.recorded_tables import RecordedTables
 from tests.support.restic import RecordedRestic
 from tests.support.served import RecordedServing
 from tests.support.site_apps import RecordedApps
@@ -88,13 +89,15 @@ async def nothing_measured(folder: Path) -> int | None:
 
 def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
     """A server that does whatever it is told, and remembers it."""
+    databases = recorded_databases()
     return Host(
         launcher=RecordedLauncher(),
         name_server=name_server or RecordedNameServer(),
         delegations=RecordedDelegations(),
         web=RecordedServing(),
         accounts=RecordedAccounts(),
-        databases=recorded_databases(),
+        databases=databases,
+        tables=RecordedTables(databases),
         restic=RecordedRestic(),
         wordpress=RecordedWordPress(),
         php=RecordedPhp(),

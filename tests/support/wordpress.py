@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import (
+    Configured,
     Handover,
     Installation,
     LoginLink,
     Plugin,
+    SiteDatabase,
     Theme,
     WordPressRefusedError,
     WordPressState,
@@ -35,6 +37,7 @@ class RecordedWordPress:
     active: set[tuple[str, str]] = field(default_factory=set)
     maintenance: set[str] = field(default_factory=set)
     left_cron: list[str] = field(default_factory=list)
+    flushed: list[str] = field(default_factory=list)
     handed_over: list[tuple[str, Handover]] = field(default_factory=list)
     limits: dict[tuple[str, str], Limits] = field(default_factory=dict)
     """Those that the site's own code had, by what it was last asked."""
@@ -108,6 +111,18 @@ class RecordedWordPress:
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         (self.maintenance.add if maintenance else self.maintenance.discard)(account.name)
+
+    async def configured(self, account: SiteAccount) -> Configured:
+        await self.before("configured")
+        return Configured(database=f"{account.name}_wordpress", prefix="wp_")
+
+    async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
+        await self.before("configuration_of_copy")
+        return f"<?php // {domain} {database.name} {database.user}\n"
+
+    async def flush(self, account: SiteAccount, limits: Limits, domain: str) -> None:
+        await self.before("flush")
+        self.flushed.append(account.name)
 
     async def leave_cron(self, account: SiteAccount) -> None:
         await self.before("leave_cron")

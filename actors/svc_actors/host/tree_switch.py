@@ -88,6 +88,17 @@ def undo(staging: Path) -> bool:
     return True
 
 
+def take_back(staging: Path) -> bool:
+    """As `undo`, also of a switch that has come to its end: what is in the home now is in its `new` folder then. May be
+    repeated."""
+    try:
+        (staging / DONE).rename(staging / JOURNAL)
+    except FileNotFoundError:
+        return undo(staging)
+    sync_folder(staging)
+    return undo(staging)
+
+
 def hand_in(home: Path, uid: int, restored: Path, temporary: str, name: str) -> None:
     """Move one restored thing into the site's folder for what is not finished, from where the site's own account puts
     it into its place."""

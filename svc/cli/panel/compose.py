@@ -175,6 +175,7 @@ async def open_services(
                 apps=host.apps,
                 diagnosis=Diagnosis(parts),
                 wordpress=host.wordpress,
+                staging=data.staging,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

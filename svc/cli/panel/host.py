@@ -12,6 +12,7 @@ from svc_actors.host.delegation import Delegations
 from svc_actors.host.disk_use import disk_use
 from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import SiteLauncher
+from svc_actors.host.mariadb.tables import StagedTables
 from svc_actors.host.nginx import WebServing
 from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
@@ -34,6 +35,7 @@ class Host:
     web: WebServing
     accounts: Accounts
     databases: DatabaseServers
+    tables: StagedTables
     restic: Restic
     wordpress: WordPressSites
     php: PhpServing

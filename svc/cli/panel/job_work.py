@@ -22,6 +22,7 @@ from svc_actors.panel.repairs import work as repairs
 from svc_actors.panel.sites import deletion, php_extensions
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.resuming import resume_sites
+from svc_actors.panel.staging import copying, pushing
 from svc_actors.panel.wordpress import creation
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.panel.wordpress.records import write_incomplete
@@ -93,6 +94,12 @@ def handle_jobs(
 
     deployment = deploying.AppDeployment(database, actors, files, folders, outbound, authorities)
     jobs.handle(deploying.KIND, deployment, seconds=deploying.SECONDS)
+    copies = copying.StagingCopy(data.staging, host.accounts, wordpress_databases.make)
+    for kind in (copying.CREATE, copying.REFRESH):
+        jobs.handle(kind, copies, seconds=copying.SECONDS)
+    pushes = pushing.StagingPush(data.staging, data.undoing, data.backups.back_up_before, host.tasks)
+    jobs.handle(pushing.PUSH, pushes, seconds=pushing.SECONDS)
+
     for kind in (EXTRACT, COMPRESS):
         jobs.handle(kind, FileWork(database, files, folders))
     for kind in (EXPORT, IMPORT):

@@ -9,9 +9,11 @@ from svc.panel.config import PanelConfig
 from svc_actors.host.accounts import SystemAccounts
 from svc_actors.host.apps import AppReleases
 from svc_actors.host.database_servers import database_servers
+from svc_actors.host.databases import EngineKind
 from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
+from svc_actors.host.mariadb.tables import MariaDbTables
 from svc_actors.host.nginx import Generations, Ports
 from svc_actors.host.php import PhpMasters
 from svc_actors.host.php.extensions import PhpExtensions
@@ -24,6 +26,7 @@ from svc_actors.host.wordpress import ServerWordPress, WordPressTree
 def this_server(config: PanelConfig) -> Host:
     """What drives it. Nothing is started yet."""
     launcher = launcher_of(config.folders)
+    databases = database_servers(config.folders, launcher)
     ports = Ports(config.sites_http_port, config.sites_https_port, ipv6=Path("/proc/net/if_inet6").exists())
     return Host(
         launcher=launcher,
@@ -31,7 +34,8 @@ def this_server(config: PanelConfig) -> Host:
         delegations=ParentServers(),
         web=Generations(config.folders, launcher, ports),
         accounts=SystemAccounts(config.folders),
-        databases=database_servers(config.folders, launcher),
+        databases=databases,
+        tables=MariaDbTables(databases[EngineKind.MARIADB].socket),
         restic=SystemRestic(),
         wordpress=ServerWordPress(config.folders, WordPressTree(config.wordpress, config.folders.wordpress)),
         php=PhpMasters(config.folders, launcher),

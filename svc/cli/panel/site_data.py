@@ -21,6 +21,9 @@ from svc_actors.panel.backups import (
 from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.databases import RESUME_SECONDS, SiteDatabases
 from svc_actors.panel.databases.transfers import SWEEP_SECONDS, DatabaseTransfers
+from svc_actors.panel.staging.tools import Tools as StagingTools
+from svc_actors.panel.staging.undoing import ROUND_SECONDS as UNDO_SECONDS
+from svc_actors.panel.staging.undoing import Undoing
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -31,6 +34,8 @@ class SiteData:
     databases: SiteDatabases
     transfers: DatabaseTransfers
     backups: Backups
+    staging: StagingTools
+    undoing: Undoing
 
 
 async def recover_site_data(
@@ -53,11 +58,15 @@ async def recover_site_data(
     configuration = ConfigurationRestore(database, actors, certificates, allowed)
     backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files, configuration)
     await backups.recover()
-    return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups)
+    staging = StagingTools(database, config.folders, databases, host.wordpress, host.tables, actors)
+    undoing = Undoing(staging)
+    await undoing.recover()
+    return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups, staging, undoing)
 
 
 def look_after_site_data(loops: Loops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
+    loops.repeat_from_now("pushes to undo", UNDO_SECONDS, data.undoing.round)
     for name, work in data.backups.rounds().items():
         loops.repeat_from_now(name, ROUND_SECONDS, work)

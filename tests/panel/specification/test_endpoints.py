@@ -20,10 +20,6 @@ from svc.registry.principal import Access
 
 TO_BE_BUILT = frozenset(
     {
-        "GET /sites/{}/staging",
-        "POST /sites/{}/staging",
-        "POST /sites/{}/staging/refresh",
-        "POST /sites/{}/staging/push",
         "GET /recovery",
         "POST /recovery/run",
         "POST /recovery/manifest",

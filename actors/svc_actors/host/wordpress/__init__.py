@@ -3,6 +3,7 @@
 from svc_actors.host.wordpress.configuration import SiteDatabase
 from svc_actors.host.wordpress.sites import (
     LINK_SECONDS,
+    Configured,
     Handover,
     Installation,
     LoginLink,
@@ -18,6 +19,7 @@ from svc_actors.host.wordpress.source import DEBIAN, WordPressError, WordPressSo
 __all__ = [
     "DEBIAN",
     "LINK_SECONDS",
+    "Configured",
     "Handover",
     "Installation",
     "LoginLink",

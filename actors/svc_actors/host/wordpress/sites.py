@@ -127,6 +127,17 @@ class Handover:
     database_password: str | None
 
 
+class Configured(_Answer):
+    """What wp-config.php says of where the content is."""
+
+    database: Annotated[str, Field(pattern=r"^[A-Za-z0-9_$-]{1,64}$")]
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{0,40}$")]
+
+
+class _Configuration(_Answer):
+    text: Annotated[str, Field(max_length=500_000)]
+
+
 class WordPressRefusedError(WordPressError):
     """What was asked for is not there in this WordPress, or it does not want it."""
 
@@ -170,6 +181,19 @@ class WordPressSites(Protocol):
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         """Visitors get a page that says so, or the site again."""
+        ...
+
+    async def configured(self, account: SiteAccount) -> Configured:
+        """As its wp-config.php says. Raises `WordPressRefusedError` where that does not say it plainly."""
+        ...
+
+    async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
+        """The wp-config.php of a copy of this site, with this domain and this database: as its owner has written it,
+        but with salts of its own. Changes nothing. Raises as `configured`."""
+        ...
+
+    async def flush(self, account: SiteAccount, limits: Limits, domain: str) -> None:
+        """What WordPress and its plugins keep of its content in caches is gone."""
         ...
 
     async def leave_cron(self, account: SiteAccount) -> None:
@@ -241,6 +265,27 @@ class ServerWordPress:
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         await self._ask(_Done, account, {"do": "set_maintenance", "maintenance": maintenance})
+
+    async def configured(self, account: SiteAccount) -> Configured:
+        return await self._ask(Configured, account, {"do": "configured"})
+
+    async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
+        order = {
+            "do": "configuration_of_copy",
+            "host": domain,
+            "constants": {
+                "DB_NAME": database.name,
+                "DB_USER": database.user,
+                "DB_PASSWORD": database.password,
+                "DB_HOST": f"localhost:{database.socket}",
+                "WP_ENVIRONMENT_TYPE": "staging",
+                **new_salts(),
+            },
+        }
+        return (await self._ask(_Configuration, account, order)).text
+
+    async def flush(self, account: SiteAccount, limits: Limits, domain: str) -> None:
+        await self._ask(_Done, account, {"do": "flush", "host": domain, "with_plugins": True}, limits=limits)
 
     async def leave_cron(self, account: SiteAccount) -> None:
         await self._ask(_Done, account, {"do": "leave_cron"})

@@ -136,10 +136,18 @@ class Backups:
             return
         if await has_final(tools.database, site.id, ordered_at):
             return  # By the job that this one goes on with.
+        await self._back_up(run, site, Cause.FINAL)
+
+    async def back_up_before(self, run: JobRun, site: SiteRow) -> None:
+        """As a step of a job that replaces what is in the site. Raises ServiceError, and there is no such backup."""
+        await self._back_up(run, site, Cause.MANUAL)
+
+    async def _back_up(self, run: JobRun, site: SiteRow, cause: Cause) -> None:
+        tools = self._tools
 
         async def write(tx: Transaction) -> None:
             locked = await lock_site(tx, site.id)
-            await add_backup(tx, await ensure_repository(tx, tools.sealer, locked), Cause.FINAL, run.id)
+            await add_backup(tx, await ensure_repository(tx, tools.sealer, locked), cause, run.id)
 
         await tools.database.transact(write)
         work = self._work

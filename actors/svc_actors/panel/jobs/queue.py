@@ -6,7 +6,8 @@ who was served longest ago. So a hundred jobs of one site keep nobody else waiti
 
 Invariants:
 - a class never has more jobs running than it has slots;
-- never two jobs of one site run at the same time, whatever their classes: an index keeps them apart;
+- never two jobs of one site run at the same time, whatever their classes: an index keeps them apart; a staging copy
+  counts as the site that it is of;
 - a job that is running in the database is hosted by this process: it was failed at the start otherwise.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -201,4 +202,12 @@ async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting
             waiting.append(Waiting(job_id, site_id, owner_id, row["owner_turn"], row["flow_turn"]))
         else:
             running.append(Running(job_id, JobClass(row["running"]), site_id, owner_id))
+    pairs = await queryable.fetch(
+        "SELECT id, staging_of FROM sites WHERE staging_of IS NOT NULL AND id = ANY($1)",
+        list({*(job.site_id for job in waiting), *(job.site_id for job in running)} - {None}),
+    )
+    for row in pairs:
+        copy, live = row["id"], row["staging_of"]
+        waiting = [replace(job, site_id=live) if job.site_id == copy else job for job in waiting]
+        running = [replace(job, site_id=live) if job.site_id == copy else job for job in running]
     return waiting, running

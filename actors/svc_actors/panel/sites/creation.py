@@ -35,6 +35,7 @@ class NewSite:
     proxy_addresses: Sequence[IPv4Address | IPv6Address] = ()
     php: SitePhp | None = None
     limits: Limits = field(default_factory=Limits)
+    staging_of: UUID | None = None
 
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
@@ -50,8 +51,8 @@ async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
     await require_site_room(tx, owner)
     row = await tx.fetchone(
         f"""INSERT INTO sites (owner_id, domain, type, proxy_target, proxy_addresses, php,
-                               cpu_percent, memory_mib, processes)
-            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+                               cpu_percent, memory_mib, processes, staging_of)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
             RETURNING {SITE_COLUMNS}""",
         new.owner_id,
         new.domain.name,
@@ -62,6 +63,7 @@ async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
         owner.allowed.cpu_percent if new.limits.cpu_percent is None else new.limits.cpu_percent,
         owner.allowed.memory_mib if new.limits.memory_mib is None else new.limits.memory_mib,
         owner.allowed.processes if new.limits.processes is None else new.limits.processes,
+        new.staging_of,
     )
     site = as_site(row)
     await claim(tx, site.id, new.owner_id, [new.domain, *new.aliases])
@@ -83,6 +85,10 @@ async def _failed(tx: Transaction, new: NewSite) -> SiteRow | None:
     site = as_site(row)
     if site.suspended_by not in (None, SuspendedBy.OWNER):
         raise suspended_by_administrator(site)
+    if site.staging_of != new.staging_of:
+        raise conflict(
+            f"{site.domain} was a staging copy that has failed; nothing was changed.", hint="Delete it before."
+        )
     wanted = {new.domain.name, *(alias.name for alias in new.aliases)}
     if (site.type, site.proxy_target, set(row["names"])) != (new.type, new.proxy_target, wanted):
         raise conflict(

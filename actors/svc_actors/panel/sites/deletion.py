@@ -16,15 +16,17 @@ from svc_actors.errors import ServiceError, conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.apps import AppError, AppServing
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.panel.sites.copies import copies_of
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site, remove_record, write_status
 from svc_actors.panel.sites.site import Site
 from svc_actors.panel.sites.states import IllegalSiteMove, SiteEnd, SiteOrder, SiteStatus, move
 from svc_actors.runtime import ActorSystem, DeliveryError
-from svc_actors.store import Caller, Database, Transaction, audit
+from svc_actors.store import Caller, Database, Transaction, audit, service_itself
 
 KIND: Final = "site.delete"
 STEPS: Final = (
+    "remove_copy",
     "stop_serving",
     "stop_programs",
     "close_access",
@@ -109,6 +111,20 @@ class SiteDeletion:
         except ServiceError as error:
             message = f"The site could not be backed up, so nothing of it was removed: {error.message}"
             raise ServiceError(error.code, message, hint="Delete it without a final backup to go on.") from error
+
+    async def remove_copy(self, run: JobRun) -> None:
+        """Its staging copy, by a job of its own: nothing is kept of it."""
+        site = await self._site(run)
+
+        async def work(tx: Transaction) -> None:
+            for copy in await copies_of(tx, site):
+                if copy.status is SiteStatus.CREATING:
+                    await write_status(tx, copy, move(copy.status, SiteEnd.BROKEN), "Its site is being deleted.")
+                    copy = await lock_site(tx, copy.id)
+                if copy.status is not SiteStatus.DELETING:
+                    await delete_site(tx, service_itself("site.delete"), copy, final_backup=False)
+
+        await self._database.transact(work)
 
     async def stop_serving(self, run: JobRun) -> None:
         site = await self._site(run)

@@ -38,7 +38,8 @@ def php_of(site: SiteRow) -> SitePhp:
 def pool_of(site: SiteRow) -> Pool:
     """What runs for a site of `PHP_TYPES`. Raises `ValidationError`."""
     php = php_of(site)
-    return Pool(site.account, php.version, php.settings, site.limits, php.restarts)
+    staged = site.staging_of is not None
+    return Pool(site.account, php.version, php.settings, site.limits, php.restarts, staged)
 
 
 def newest_version(versions: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from svc_actors.store import append as append_event
 
 SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, sites.type, sites.status, sites.reason,
     sites.suspended_by, sites.proxy_target, sites.proxy_addresses, sites.force_https, sites.wanted, sites.served,
-    sites.php, sites.cpu_percent, sites.memory_mib, sites.processes"""
+    sites.php, sites.cpu_percent, sites.memory_mib, sites.processes, sites.staging_of"""
 
 
 STATUS_CHANNEL: Final = "site_status"
@@ -44,6 +44,8 @@ class SiteRow:
     php: Mapping[str, Any]
     """As `sites.php` reads it; empty where the site has no PHP."""
     limits: Limits
+    staging_of: UUID | None = None
+    """The site that it is a copy of, which may be gone."""
 
     @property
     def account(self) -> SiteAccount:
@@ -74,6 +76,7 @@ def as_site(row: Record) -> SiteRow:
         served=row["served"],
         php=row["php"],
         limits=Limits(row["cpu_percent"], row["memory_mib"], row["processes"]),
+        staging_of=row["staging_of"],
     )
 
 

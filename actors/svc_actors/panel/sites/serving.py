@@ -23,6 +23,7 @@ from svc_actors.host.nginx import (
     Proxy,
     Serves,
     SiteServer,
+    Staged,
     StaticRoot,
     Suspended,
     WordPress,
@@ -34,6 +35,8 @@ from svc_actors.panel.sites.states import SiteStatus, SiteType
 from svc_actors.store import Queryable, Record
 
 """The types that `_serves` knows."""
+STAGING_LOGIN: Final = "staging"
+"""Of the password that a copy asks for."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
 
 
@@ -79,6 +82,12 @@ async def _servers(
 ) -> list[SiteServer | Unservable]:
     served = [site for site in sites if site.status not in _NO_SERVER]
     ids = [site.id for site in served]
+    verifiers = {
+        row["copy_id"]: row["verifier"]
+        for row in await queryable.fetch("SELECT copy_id, verifier FROM stagings WHERE copy_id = ANY($1)", ids)
+    }
+    # What was a copy, and has no password any more, is not opened to everybody.
+    served = [site for site in served if site.staging_of is None or site.id in verifiers]
     names, redirects = defaultdict[UUID, list[Record]](list), defaultdict[UUID, list[Record]](list)
     for row in await queryable.fetch(
         "SELECT site_id, name, redirect_to_primary FROM site_domains WHERE site_id = ANY($1) ORDER BY name", ids
@@ -95,7 +104,10 @@ async def _servers(
             "SELECT site_id, fingerprint FROM site_certificates WHERE site_id = ANY($1)", ids
         )
     }
-    return [_checked(site, names[site.id], redirects[site.id], shown.get(site.id), folders) for site in served]
+    return [
+        _checked(site, names[site.id], redirects[site.id], shown.get(site.id), verifiers.get(site.id), folders)
+        for site in served
+    ]
 
 
 def _checked(
@@ -103,10 +115,11 @@ def _checked(
     names: list[Record],
     redirects: list[Record],
     fingerprint: str | None,
+    verifier: str | None,
     folders: HostFolders,
 ) -> SiteServer | Unservable:
     try:
-        return _server(site, names, redirects, fingerprint, folders)
+        return _server(site, names, redirects, fingerprint, verifier, folders)
     except ServiceError as error:
         return Unservable(site.number, error.message)
     except ValidationError as error:
@@ -121,6 +134,7 @@ def _server(
     names: list[Record],
     redirects: list[Record],
     fingerprint: str | None,
+    verifier: str | None,
     folders: HostFolders,
 ) -> SiteServer:
     others = [row for row in names if row["name"] != site.domain]
@@ -136,6 +150,7 @@ def _server(
         serves=_serves(site, folders),
         certificate=_certificate(site, fingerprint, folders),
         force_https=site.force_https,
+        staged=None if verifier is None else Staged(login=STAGING_LOGIN, verifier=verifier),
     )
 
 

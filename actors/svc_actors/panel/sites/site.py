@@ -25,6 +25,7 @@ from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, SiteLauncher
 from svc_actors.host.site_runtime import site_group
+from svc_actors.panel.sites.copies import restore_copies, suspend_copies
 from svc_actors.panel.sites.first_page import first_page
 from svc_actors.panel.sites.programs import SitePrograms
 from svc_actors.panel.sites.records import (
@@ -147,6 +148,7 @@ class Site(Actor):
             if site.suspended_by not in (None, SuspendedBy.OWNER) and by is SuspendedBy.OWNER:
                 raise suspended_by_administrator(site)
             await write_status(tx, site, status, reason, by)
+            await suspend_copies(tx, site, reason, by)
             await audit.record(tx, caller, site.target, {"suspended": True, "reason": reason})
             if site.status is not status:
                 await _tell(tx, WebhookEvent.SITE_SUSPENDED, site, by)
@@ -163,6 +165,7 @@ class Site(Actor):
                 raise suspended_by_administrator(site)
             if site.status is not SiteStatus.ACTIVE:
                 await write_status(tx, site, _moved(site, SiteOrder.UNSUSPEND), None)
+                await restore_copies(tx, site)
                 await _tell(tx, WebhookEvent.SITE_UNSUSPENDED, site, by)
             await audit.record(tx, caller, site.target, {"suspended": False})
 

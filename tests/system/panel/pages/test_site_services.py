@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from tests.panel.staging.shops import furnish
 from tests.support.harness import Client
 from tests.support.panel_pages import Browser, PanelPages
 
@@ -135,6 +136,18 @@ async def test_a_wordpress_is_made_and_opened_by_a_link_that_logs_in(panel: Pane
         browser.press("Make the link")
         link = browser.page.get_by_role("link", name="Open the dashboard")
         expect(link).to_have_attribute("href", re.compile("^https?://blog.example.org"))
+        browser.press("Done")
+        furnish(panel.core, 1001)
+        browser.follow("Staging")
+        browser.press("Make a copy")
+        browser.press("Make the copy")
+        browser.shows("It is shown this once")
+        browser.press("Done")
+        browser.shows("What a push replaces")
+        expect(browser.row("wp_options")).to_contain_text("replaced")
+        expect(browser.row("wp_users")).to_contain_text("visitors write it")
+        browser.press("Push to blog.example.org")
+        browser.shows("The site is backed up")
 
     await panel.browse(visit)
 

@@ -57,7 +57,8 @@ try {
 
 function needs_wordpress(array $order): bool
 {
-    return !in_array($order['do'], ['place_files', 'set_maintenance', 'leave_cron'], true);
+    $apart = ['place_files', 'set_maintenance', 'leave_cron', 'configured', 'configuration_of_copy'];
+    return !in_array($order['do'], $apart, true);
 }
 
 /* WordPress is to take this for a visitor who asks for its front page. */
@@ -99,6 +100,9 @@ function work(array $order): array
         'switch_plugin' => switch_plugin($order),
         'set_maintenance' => set_maintenance($order),
         'leave_cron' => leave_cron($order),
+        'configured' => configured($order),
+        'configuration_of_copy' => configuration_of_copy($order),
+        'flush' => flush_caches(),
     };
 }
 
@@ -270,13 +274,81 @@ function hand_over(array $order): array
     return ['administrators' => count($found)];
 }
 
+/* Where the content is, if wp-config.php says it plainly: no code of the site is run to find out. */
+function configured(array $order): array
+{
+    $tokens = token_get_all(configuration_file($order));
+    $said = said_in($tokens);
+    $found = [];
+    foreach ($said as $place => $index) {
+        $word = is_array($tokens[$index]) ? ltrim(strtolower($tokens[$index][1]), '\\') : '';
+        // define ( 'DB_NAME' , 'value'  and  $table_prefix = 'value'
+        $value = $tokens[$said[$place + ($word === 'define' ? 4 : 2)] ?? $index];
+        if (!is_array($value) || $value[0] !== T_CONSTANT_ENCAPSED_STRING) {
+            continue;
+        }
+        if ($word === 'define' && trim($tokens[$said[$place + 2]][1] ?? '', '\'"') === 'DB_NAME') {
+            $found['database'] = substr($value[1], 1, -1);
+        } elseif ($word === '$table_prefix' && $tokens[$said[$place + 1]] === '=') {
+            $found['prefix'] = substr($value[1], 1, -1);
+        }
+    }
+    foreach (['database' => 'DB_NAME', 'prefix' => '$table_prefix'] as $key => $name) {
+        if (!isset($found[$key])) {
+            throw new Refused("wp-config.php does not say $name as a string");
+        }
+    }
+    return $found;
+}
+
+function configuration_of_copy(array $order): array
+{
+    // By whichever name and scheme a visitor came, where the owner has written an address of the site itself.
+    $address = "((\$_SERVER['HTTPS'] ?? '') === 'on' ? 'https://' : 'http://') . (\$_SERVER['HTTP_HOST'] ?? "
+        . var_export($order['host'], true) . ')';
+    $written = array_map(static fn (string $value): string => var_export($value, true), $order['constants']);
+    $needed = ['DB_NAME', 'DB_USER', 'DB_PASSWORD', 'DB_HOST'];
+    $text = with_written(
+        configuration_file($order), $written + ['WP_HOME' => $address, 'WP_SITEURL' => $address], $needed
+    );
+    return ['text' => without_cron($text)];
+}
+
+function configuration_file(array $order): string
+{
+    $text = @file_get_contents($order['public'] . '/wp-config.php');
+    if ($text === false) {
+        throw new Refused('the site has no wp-config.php');
+    }
+    return $text;
+}
+
+function flush_caches(): array
+{
+    wp_cache_flush();
+    flush_rewrite_rules(false);
+    return [];
+}
+
+function said_in(array $tokens): array
+{
+    return array_keys(array_filter($tokens, static function (array|string $token): bool {
+        return !is_array($token) || !in_array($token[0], [T_WHITESPACE, T_COMMENT, T_DOC_COMMENT], true);
+    }));
+}
+
 /* A wp-config.php in which these constants have other values. The rest of it stays as people have written it. */
 function with_constants(string $configuration, array $values): string
 {
+    $written = array_map(static fn (string $value): string => var_export($value, true), $values);
+    return with_written($configuration, $written, ['DB_PASSWORD']);
+}
+
+/* The same with values as PHP is written. */
+function with_written(string $configuration, array $values, array $needed): string
+{
     $tokens = token_get_all($configuration);
-    $said = array_keys(array_filter($tokens, static function (array|string $token): bool {
-        return !is_array($token) || !in_array($token[0], [T_WHITESPACE, T_COMMENT, T_DOC_COMMENT], true);
-    }));
+    $said = said_in($tokens);
     $missing = $values;
     foreach ($said as $place => $index) {
         // define ( 'NAME' , 'value'
@@ -289,12 +361,14 @@ function with_constants(string $configuration, array $values): string
         }
         $constant = substr($name[1], 1, -1);
         if (array_key_exists($constant, $values)) {
-            $tokens[$said[$place + 4]][1] = var_export($values[$constant], true);
+            $tokens[$said[$place + 4]][1] = $values[$constant];
             unset($missing[$constant]);
         }
     }
-    if (array_key_exists('DB_PASSWORD', $missing)) {
-        throw new Refused('wp-config.php does not define DB_PASSWORD as a string');
+    foreach ($needed as $name) {
+        if (array_key_exists($name, $missing)) {
+            throw new Refused("wp-config.php does not define $name as a string");
+        }
     }
     return implode('', array_map(static fn (array|string $token): string => is_array($token) ? $token[1] : $token, $tokens));
 }
@@ -337,14 +411,23 @@ function leave_cron(array $order): array
     if ($code === false) {
         throw new Refused('the site has no wp-config.php');
     }
-    if (!str_contains($code, 'DISABLE_WP_CRON')) {
-        $changed = preg_replace('/\A<\?php\s/', "$0define('DISABLE_WP_CRON', true);\n", $code, 1, $found);
-        if ($found !== 1) {
-            throw new Refused('the wp-config.php of the site does not begin with <?php');
-        }
+    $changed = without_cron($code);
+    if ($changed !== $code) {
         write_whole($file, $changed, fileperms($file) & 0777);
     }
     return [];
+}
+
+function without_cron(string $code): string
+{
+    if (str_contains($code, 'DISABLE_WP_CRON')) {
+        return $code;
+    }
+    $changed = preg_replace('/\A<\?php\s/', "$0define('DISABLE_WP_CRON', true);\n", $code, 1, $found);
+    if ($found !== 1) {
+        throw new Refused('the wp-config.php of the site does not begin with <?php');
+    }
+    return $changed;
 }
 
 function user_named(string $login): WP_User

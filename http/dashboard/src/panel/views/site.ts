@@ -24,6 +24,7 @@ import { siteHtaccess } from "./site-htaccess";
 import { siteLogs } from "./site-logs";
 import { sitePhp } from "./site-php";
 import { siteSchedules } from "./site-schedules";
+import { siteStaging } from "./site-staging";
 import { siteSummary } from "./site-summary";
 import { siteWordPress } from "./site-wordpress";
 
@@ -47,6 +48,7 @@ export interface SiteTab {
 export const SITE_TABS: SiteTab[] = [
   { path: "", label: "Overview", for: ["site.get"], open: siteSummary },
   { path: "wordpress", label: "WordPress", of: ["wordpress"], for: ["wordpress.get"], open: siteWordPress },
+  { path: "staging", label: "Staging", of: ["wordpress"], for: ["staging.get"], open: siteStaging },
   {
     path: "app",
     label: "Application",

@@ -1,0 +1,247 @@
+"""Copies files of one site for another: `python -I -S trees.py ORDER`, as root.
+
+The order is a file with a JSON object: `source`, the folder of the site that is read, and `below`, where in it; `uid`,
+whose files are taken; `target`, a folder of root's that no site can reach, and `to`, the account that gets them;
+`entries`, which of what is in the folder; `missing`: only what is not in the target yet.
+
+The site that is read may exchange anything for anything at any moment. So every step is taken from a descriptor of the
+folder above, without following a link, and what was opened is looked at, not what was named: files and folders of the
+site's own account come along, links as they are written, and nothing else. It stands alone, and needs the standard
+library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK: Final = 1 << 24
+_MODE: Final = 0o777
+LOGIN_LINK: Final = "svc-login-"
+CONTENT: Final = "wp-content"
+NEVER: Final = frozenset({"wp-config.php", ".maintenance"})
+"""What is a site's own: where its database is, and whether it is being worked on."""
+
+
+@dataclass
+class Counted:
+    files: int = 0
+    bytes: int = 0
+    left_out: int = 0
+
+
+def main() -> int:
+    order = json.loads(Path(sys.argv[1]).read_text())
+    counted = copy_entries(
+        Path(order["source"]),
+        order["below"],
+        order["uid"],
+        Path(order["target"]),
+        order["to"],
+        order["entries"],
+        missing=order["missing"],
+    )
+    print(json.dumps(vars(counted)), flush=True)
+    return 0
+
+
+def copy_entries(
+    source: Path, below: Sequence[str], uid: int, target: Path, to: int, entries: Collection[str], *, missing: bool
+) -> Counted:
+    counted = Counted()
+    with opened(source, below, uid) as read:
+        write = os.open(target, _FOLDER)
+        try:
+            for entry in entries:
+                _copy(read, write, entry, uid, to, counted, missing=missing)
+            os.fsync(write)
+        finally:
+            os.close(write)
+    return counted
+
+
+def listed(home: Path, below: Sequence[str], uid: int) -> list[str]:
+    """The names in a folder of the site, but for what is never copied. Blocks."""
+    with opened(home, below, uid) as folder:
+        return sorted(name for name in os.listdir(folder) if not is_own(name))
+
+
+def entries_of(home: Path, uid: int) -> list[str]:
+    """What of a WordPress is copied and pushed on its own: each name in `public`, and each in its `wp-content`. Blocks.
+    Empty where there is no such folder."""
+    try:
+        top = listed(home, ("public",), uid)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    names = [name for name in top if name != CONTENT]
+    if CONTENT in top:
+        names += [f"{CONTENT}/{name}" for name in listed(home, ("public", CONTENT), uid)]
+    return sorted(names)
+
+
+def digests(home: Path, uid: int, entries: Collection[str]) -> dict[str, str]:
+    """By entry, a digest of all names below it with their kinds, sizes, modes and times. Blocks."""
+    found = {}
+    for entry in entries:
+        *below, name = ("public", *entry.split("/"))
+        digest = hashlib.sha256()
+        try:
+            with opened(home, below, uid) as folder:
+                for line in _described(folder, name, ""):
+                    digest.update(line)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        found[entry] = digest.hexdigest()
+    return found
+
+
+def sizes(home: Path, uid: int, entries: Collection[str]) -> int:
+    """Bytes of these entries. Blocks."""
+    total = 0
+    for entry in entries:
+        *below, name = ("public", *entry.split("/"))
+        try:
+            with opened(home, below, uid) as folder:
+                total += sum(size for size in _sizes(folder, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return total
+
+
+def is_own(name: str) -> bool:
+    return name in NEVER or name.startswith(LOGIN_LINK)
+
+
+@contextmanager
+def opened(home: Path, below: Sequence[str], uid: int) -> Iterator[int]:
+    """A folder of the site, each step from the one above."""
+    folder = os.open(home, _FOLDER)
+    try:
+        for name in below:
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        if os.fstat(folder).st_uid != uid:
+            raise PermissionError(f"{'/'.join(below)} is not the site's")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _described(folder: int, name: str, path: str) -> Iterator[bytes]:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    whole = f"{path}/{name}"
+    is_folder = stat.S_ISDIR(found.st_mode)
+    facts = (found.st_mode, 0 if is_folder else found.st_size, 0 if is_folder else found.st_mtime_ns)
+    yield os.fsencode(whole) + repr(facts).encode()
+    if is_folder:
+        inner = os.open(name, _FOLDER, dir_fd=folder)
+        try:
+            for each in sorted(os.listdir(inner)):
+                try:
+                    yield from _described(inner, each, whole)
+                except FileNotFoundError:
+                    continue
+        finally:
+            os.close(inner)
+
+
+def _sizes(folder: int, name: str) -> Iterator[int]:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode):
+        yield found.st_size
+        return
+    inner = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        for each in os.listdir(inner):
+            try:
+                yield from _sizes(inner, each)
+            except FileNotFoundError:
+                continue
+    finally:
+        os.close(inner)
+
+
+def _copy(read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, missing: bool) -> None:
+    try:
+        found = os.stat(name, dir_fd=read, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            _copy_folder(read, write, name, uid, to, counted, missing=missing)
+        elif missing and _is_there(write, name):
+            return
+        elif stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink(name, dir_fd=read), name, dir_fd=write)
+            os.chown(name, to, to, dir_fd=write, follow_symlinks=False)
+            counted.files += 1
+        elif stat.S_ISREG(found.st_mode):
+            _copy_file(read, write, name, uid, to, counted)
+        else:
+            counted.left_out += 1
+    except FileNotFoundError:
+        return  # It was removed meanwhile.
+
+
+def _copy_folder(read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, missing: bool) -> None:
+    inner = os.open(name, _FOLDER, dir_fd=read)
+    try:
+        found = os.fstat(inner)
+        if found.st_uid != uid:
+            counted.left_out += 1
+            return
+        if not _is_there(write, name):
+            os.mkdir(name, 0o700, dir_fd=write)
+        outer = os.open(name, _FOLDER, dir_fd=write)
+        try:
+            for each in os.listdir(inner):
+                _copy(inner, outer, each, uid, to, counted, missing=missing)
+            os.fchown(outer, to, to)
+            os.fchmod(outer, found.st_mode & _MODE)
+            os.utime(outer, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(outer)
+    finally:
+        os.close(inner)
+
+
+def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Counted) -> None:
+    inner = os.open(name, _FILE, dir_fd=read)
+    try:
+        found = os.fstat(inner)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+            counted.left_out += 1
+            return
+        outer = os.open(name, _NEW, 0o600, dir_fd=write)
+        try:
+            while sent := os.sendfile(outer, inner, None, _BLOCK):
+                counted.bytes += sent
+            os.fchown(outer, to, to)
+            os.fchmod(outer, found.st_mode & _MODE)
+            os.utime(outer, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(outer)
+        counted.files += 1
+    finally:
+        os.close(inner)
+
+
+def _is_there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Staging copies that follow their site: suspended with it, put back with it, deleted with it."""
+
+from __future__ import annotations
+
+from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site, write_status
+from svc_actors.panel.sites.states import SiteStatus, SuspendedBy
+from svc_actors.store import Transaction
+
+
+async def copies_of(tx: Transaction, live: SiteRow) -> list[SiteRow]:
+    """Their rows are locked."""
+    rows = await tx.fetch(
+        f"SELECT {SITE_COLUMNS} FROM sites WHERE staging_of = $1 ORDER BY id FOR NO KEY UPDATE", live.id
+    )
+    return [as_site(row) for row in rows]
+
+
+async def suspend_copies(tx: Transaction, live: SiteRow, reason: str, by: SuspendedBy) -> None:
+    """The web server is told by the next round of `resuming`."""
+    for copy in await copies_of(tx, live):
+        if copy.status is SiteStatus.ACTIVE:
+            await write_status(tx, copy, SiteStatus.SUSPENDED, reason, by)
+
+
+async def restore_copies(tx: Transaction, live: SiteRow) -> None:
+    """Those that were suspended by whom the site was."""
+    for copy in await copies_of(tx, live):
+        if copy.status is SiteStatus.SUSPENDED and copy.suspended_by is live.suspended_by:
+            await write_status(tx, copy, SiteStatus.ACTIVE, None)

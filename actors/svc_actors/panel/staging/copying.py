@@ -1,0 +1,209 @@
+"""The jobs that make a staging copy and refresh it: the live site's files and database, under another name.
+
+The copy is a site of its own, with an account, a database and a database user of its own: whatever happens in it
+reaches nothing of the live site. Every step may be done again. What is copied lies in a folder of root's until all of
+it is there, and its wp-config.php is written there, before any visitor could have the copy run with that of the live
+site. A copy that was cut short is `failed`, and is made whole by a refresh.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.durable import write_whole
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.host.databases import DatabaseName, database_name
+from svc_actors.host.tree_switch import switch
+from svc_actors.host.wordpress import SiteDatabase
+from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.panel.sites.php import php_of
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
+from svc_actors.panel.sites.site import Changed, Site
+from svc_actors.panel.sites.states import SiteEnd, SiteStatus
+from svc_actors.panel.sites.states import move as site_move
+from svc_actors.panel.staging.records import Baseline, pair_of, read_staging, write_copied, write_move
+from svc_actors.panel.staging.selection import is_copied
+from svc_actors.panel.staging.states import StagingEnd
+from svc_actors.panel.staging.tools import Tools, told
+from svc_actors.panel.wordpress.database import LABEL
+from svc_actors.panel.wordpress.records import write_installed
+from svc_actors.runtime import DeliveryError
+from svc_actors.store import Transaction, service_itself
+
+CREATE: Final = "staging.create"
+REFRESH: Final = "staging.refresh"
+STEPS: Final = ("make_account", "copy_files", "copy_database", "switch", "serve")
+SECONDS: Final = 4 * 3600.0
+
+MakeDatabase = Callable[[SiteRow], Awaitable[SiteDatabase]]
+
+
+async def order_copy(tx: Transaction, live: SiteRow, kind: str, title: str) -> Job:
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=kind,
+            title=title[:200],
+            job_class=JobClass.SITES,
+            site_id=live.id,
+            owner_id=live.owner_id,
+            steps=STEPS,
+        ),
+    )
+
+
+class StagingCopy:
+    """The work of both jobs, which are of the live site."""
+
+    def __init__(self, tools: Tools, accounts: Accounts, make_database: MakeDatabase) -> None:
+        self._tools = tools
+        self._accounts = accounts
+        self._make_database = make_database
+
+    async def make_account(self, run: JobRun) -> None:
+        live, copy = await self._pair(run)
+        at = await self._tools.configured(live)
+        await self._tools.require_room(live, await self._entries(live), at.database)
+        try:
+            await self._accounts.make(copy.account, None)
+        except AccountError as error:
+            raise unavailable(str(error), hint="Refresh the copy to try it again.") from error
+        await self._make_database(copy)
+
+    async def copy_files(self, run: JobRun) -> None:
+        """What the live site is is looked at first: what changes while it is copied counts as a change since."""
+        async with _Removed(self._tools, run):
+            live, copy = await self._pair(run)
+            at = await self._tools.configured(live)
+            entries = await self._entries(live)
+            base = Baseline(
+                at.database,
+                at.prefix,
+                await self._tools.facts(at.database, at.prefix),
+                await self._tools.digests(live, entries),
+            )
+            # It counts once the copy is whole.
+            await run.transact(partial(write_copied, site_id=live.id, copied=base))
+            folder = await self._tools.make_folder(run.id)
+            await self._tools.copy_files(run, live, copy, entries, folder / "new")
+
+    async def copy_database(self, run: JobRun) -> None:
+        async with _Removed(self._tools, run):
+            live, copy = await self._pair(run)
+            at = await self._tools.configured(live)
+            folder, server = self._tools.folder(run.id), self._tools.server
+            dump, rewritten = folder / "live.sql.gz", folder / "copy.sql.gz"
+            with told():
+                await server.dump(DatabaseName(at.database), dump, run.program)
+            hosts = dict.fromkeys(await self._names(live), copy.domain)
+            homes = (str(self._tools.home(live)), str(self._tools.home(copy)))
+            await self._tools.rewrite(run, dump, rewritten, hosts, homes)
+            name = database_name(copy.number, LABEL)
+            row = await self._tools.database.fetchrow(
+                "SELECT id FROM databases WHERE engine = 'mariadb' AND name = $1", name
+            )
+            if row is None:
+                raise conflict(f"The database {name} of the copy is not there any more.", hint="Refresh the copy.")
+            await self._tools.databases.empty(row["id"])
+            with told():
+                await server.load(name, rewritten, copy.account, run.program)
+            await run.log(f"{name} has what {at.database} has, with addresses of {copy.domain}.")
+
+    async def switch(self, run: JobRun) -> None:
+        async with _Removed(self._tools, run):
+            live, copy = await self._pair(run)
+            folder = self._tools.folder(run.id)
+            # Another password than before: it is kept in the copy's wp-config.php alone.
+            database = await self._make_database(copy)
+            with told():
+                text = await self._tools.wordpress.configuration_of_copy(live.account, copy.domain, database)
+            await trio.to_thread.run_sync(_place, folder, text, copy.account.uid)
+            home = self._tools.home(copy)
+            kept = set(await trio.to_thread.run_sync(os.listdir, home)) - {"public"}
+            try:
+                move = partial(switch, home, copy.account.uid, folder, folder / "new", kept)
+                await trio.to_thread.run_sync(move)
+            except OSError as error:
+                raise unavailable(f"The files could not be put into place: {error}.") from error
+        await self._tools.remove_folder(run.id)
+
+    async def serve(self, run: JobRun) -> None:
+        _, copy = await self._pair(run)
+
+        async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
+            php = php_of(locked)
+            await change_record(tx, locked, {"php": php.model_copy(update={"restarts": php.restarts + 1}).record})
+            return Changed(locked.target)
+
+        site = self._tools.actors.ref(Site, str(copy.id))
+        try:
+            if copy.status is SiteStatus.CREATING:
+                await run.transact(partial(write_installed, site_id=copy.id))
+                await site.ask(Site.build)
+            else:
+                await site.ask(Site.change, service_itself(REFRESH), restarted)
+        except DeliveryError as error:
+            raise unavailable(str(error), hint="Refresh the copy to try it again.") from error
+        await run.log(f"{copy.domain} is served, behind its password.")
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        assert job.site_id is not None
+        live, found = await read_site(tx, job.site_id), await read_staging(tx, job.site_id)
+        if live is None or found is None or found.job_id != job.id:
+            return
+        if job.status is JobStatus.SUCCEEDED:
+            await write_move(tx, live, StagingEnd.COPIED)
+            return
+        why = job.error.message if job.error is not None else "it was cancelled"
+        await write_move(tx, live, StagingEnd.BROKEN, reason=why)
+        copy = await lock_site(tx, found.copy_id)
+        if copy.status is SiteStatus.CREATING:
+            await write_status(tx, copy, site_move(copy.status, SiteEnd.BROKEN), f"The copy was not finished: {why}")
+
+    async def _entries(self, live: SiteRow) -> list[str]:
+        return [entry for entry in await self._tools.entries(live) if is_copied(entry)]
+
+    async def _names(self, live: SiteRow) -> list[str]:
+        """All by which its pages may call themselves."""
+        rows = await self._tools.database.fetch("SELECT name FROM site_domains WHERE site_id = $1", live.id)
+        return [row["name"] for row in rows]
+
+    async def _pair(self, run: JobRun) -> tuple[SiteRow, SiteRow]:
+        live, copy, _ = await pair_of(self._tools.database, run.site_id)
+        if live.status is not SiteStatus.ACTIVE or copy.status not in (SiteStatus.CREATING, SiteStatus.ACTIVE):
+            which = live if live.status is not SiteStatus.ACTIVE else copy
+            raise conflict(f"The site {which.domain} is {which.status.value}; the copy was not made.")
+        return live, copy
+
+
+class _Removed:
+    """The folder of the job goes when a step fails."""
+
+    def __init__(self, tools: Tools, run: JobRun) -> None:
+        self._tools = tools
+        self._run = run
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        with trio.CancelScope(shield=True):
+            await self._tools.remove_folder(self._run.id)
+        if isinstance(error, OSError):
+            raise unavailable(f"The copy could not be made: {error}.") from error
+
+
+def _place(folder: Path, text: str, uid: int) -> None:
+    """The copy's wp-config.php, for its account alone. Blocks."""
+    file = folder / "new" / "public" / "wp-config.php"
+    write_whole(file, text.encode(), mode=0o600)
+    os.chown(file, uid, uid)

@@ -1,0 +1,302 @@
+"""The job that pushes a staging copy into its site: what was chosen of its files and tables takes the place of the live
+ones, and nothing else is touched.
+
+All that is new is made ready beside the site first. Then the tables are swapped by one statement, and the files by one
+rename each; the site is asked, and only when it answers as before the push is recorded as one that counts
+(`write_pushed`). Invariant: a push that is not recorded is undone, by the job itself, or, if that was killed, by the
+next core before any job begins (`undoing`). So the site is what it was, or what was pushed, and the record says which.
+
+What changes on the live site after it was last looked at is found when the tables have been moved aside, where nobody
+writes to them any more: then the push is undone as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.durable import sync_folder, write_whole
+from svc_actors.errors import ServiceError, conflict, unavailable
+from svc_actors.host.databases import DatabaseName
+from svc_actors.host.site_tasks import SiteTasks, SiteVisit
+from svc_actors.host.staging import trees
+from svc_actors.host.tree_switch import switch
+from svc_actors.host.wordpress import Configured
+from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
+from svc_actors.panel.sites.php import php_of
+from svc_actors.panel.sites.records import SiteRow, change_record, read_site
+from svc_actors.panel.sites.site import Changed, Site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.panel.staging import selection
+from svc_actors.panel.staging.records import StagingRow, pair_of, read_staging, write_move, write_pushed
+from svc_actors.panel.staging.selection import Choice, Seen
+from svc_actors.panel.staging.states import StagingEnd
+from svc_actors.panel.staging.tools import Tools, told
+from svc_actors.panel.staging.undoing import JOURNAL, Undoing, new_database, old_database, top_of
+from svc_actors.runtime import DeliveryError
+from svc_actors.store import Transaction, service_itself
+
+PUSH: Final = "staging.push"
+STEPS: Final = ("compare", "back_up", "prepare_files", "prepare_tables", "switch", "tidy")
+SECONDS: Final = 6 * 3600.0
+_ASK_SECONDS: Final = 30.0
+_WORST: Final = 500
+"""Of HTTP: from here on the site does not work."""
+
+BackUp = Callable[[JobRun, SiteRow], Awaitable[None]]
+"""The site is backed up, as a part of this job. Raises ServiceError."""
+
+
+async def order_push(tx: Transaction, live: SiteRow, chosen: Choice, *, accept_drift: bool) -> Job:
+    return await enqueue(
+        tx,
+        NewJob(
+            kind=PUSH,
+            title=f"Push the staging copy of {live.domain}"[:200],
+            job_class=JobClass.SITES,
+            site_id=live.id,
+            owner_id=live.owner_id,
+            steps=STEPS,
+            parameters={
+                "files": None if chosen.files is None else list(chosen.files),
+                "tables": None if chosen.tables is None else list(chosen.tables),
+                "accept_drift": accept_drift,
+            },
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a push would do now. `copied` is where the content of the copy is."""
+
+    at: Configured
+    copied: Configured
+    seen: Seen
+    files: list[selection.Part]
+    tables: list[selection.Part]
+
+
+async def look(tools: Tools, live: SiteRow, copy: SiteRow, found: StagingRow) -> Looked:
+    """Raises `conflict` where what wp-config.php of either says makes a push impossible."""
+    at, copied = await tools.configured(live), await tools.configured(copy)
+    if at.prefix != copied.prefix:
+        raise conflict(f"The tables of {live.domain} begin with {at.prefix}, those of the copy with {copied.prefix}.")
+    seen = await tools.seen(live, copy, at, copied)
+    return Looked(at, copied, seen, selection.files(seen, found.copied), selection.tables(seen, found.copied))
+
+
+def refuse(looked: Looked, chosen: Choice, *, accept_drift: bool) -> tuple[list[str], list[str]]:
+    """The files and tables that are pushed. Raises `invalid` and `conflict`."""
+    files, tables = chosen.of_files(looked.files), chosen.of_tables(looked.tables)
+    if not files and not tables:
+        raise conflict("There is nothing that can be pushed; nothing was pushed.")
+    changed = selection.drift(looked.files, files) + selection.drift(looked.tables, tables)
+    if changed and not accept_drift:
+        named = ", ".join(changed[:10]) + (f" and {len(changed) - 10} more" if len(changed) > 10 else "")
+        raise conflict(
+            f"The live site was changed since the copy was made: {named}. A push would lose that; nothing was pushed.",
+            hint="Refresh the copy and do the work again, leave these out, or send accept_drift.",
+        )
+    return files, tables
+
+
+class StagingPush:
+    """The work of the job, which is of the live site."""
+
+    def __init__(self, tools: Tools, undoing: Undoing, back_up: BackUp, tasks: SiteTasks) -> None:
+        self._tools = tools
+        self._undoing = undoing
+        self._back_up = back_up
+        self._tasks = tasks
+
+    async def compare(self, run: JobRun) -> None:
+        live, copy, found = await self._pair(run)
+        looked = await look(self._tools, live, copy, found)
+        files, tables = refuse(looked, _choice(run), accept_drift=run.parameters["accept_drift"])
+        await self._tools.require_room(copy, files, looked.copied.database)
+        await run.log(f"Files: {', '.join(files) or 'none'}", f"Tables: {', '.join(tables) or 'none'}")
+
+    async def back_up(self, run: JobRun) -> None:
+        live, _, _ = await self._pair(run)
+        await self._back_up(run, live)
+
+    async def prepare_files(self, run: JobRun) -> None:
+        async with self._undoing.unless_done(run.id):
+            live, copy, found = await self._pair(run)
+            folder = await self._tools.make_folder(run.id)
+            looked = await look(self._tools, live, copy, found)
+            files, tables = refuse(looked, _choice(run), accept_drift=run.parameters["accept_drift"])
+            chosen = {"files": files, "tables": tables}
+            await trio.to_thread.run_sync((folder / "chosen.json").write_text, json.dumps(chosen))
+            there = [entry for entry in files if entry in looked.seen.copied_files]
+            await self._tools.copy_files(run, copy, live, there, folder / "new")
+            if selection.UPLOADS in there:
+                # What was added to the live site since the copy stays.
+                await self._tools.copy_files(run, live, live, [selection.UPLOADS], folder / "new", missing=True)
+
+    async def prepare_tables(self, run: JobRun) -> None:
+        async with self._undoing.unless_done(run.id):
+            live, copy, _ = await self._pair(run)
+            _, tables = self._chosen(run)
+            if not tables:
+                return
+            at, copied = await self._tools.configured(live), await self._tools.configured(copy)
+            folder, server, new = self._tools.folder(run.id), self._tools.server, new_database(run.id)
+            dump, rewritten = folder / "copy.sql.gz", folder / "live.sql.gz"
+            homes = (str(self._tools.home(copy)), str(self._tools.home(live)))
+            with told():
+                await self._tools.tables.dump(DatabaseName(copied.database), tables, dump, run.program)
+                await self._tools.rewrite(run, dump, rewritten, await self._hosts(live, copy), homes)
+                for name in (new, old_database(run.id)):
+                    await server.create_database(name)
+                await server.load(new, rewritten, live.account, run.program)
+            await run.log(f"{len(tables)} tables of the copy are ready beside {at.database}.")
+
+    async def switch(self, run: JobRun) -> None:
+        """Until the push is recorded, whatever comes undoes it."""
+        async with self._undoing.unless_done(run.id):
+            live, copy, found = await self._pair(run)
+            files, tables = self._chosen(run)
+            looked = await look(self._tools, live, copy, found)
+            refuse(looked, Choice(files or None, tables or None), accept_drift=run.parameters["accept_drift"])
+            before = await self._status(live)
+            folder, database = self._tools.folder(run.id), DatabaseName(looked.at.database)
+            await trio.to_thread.run_sync(partial(_write_journal, folder, live, database, tables))
+            await self._swap_tables(run, looked, files, tables)
+            for below in ("", trees.CONTENT):
+                await trio.to_thread.run_sync(partial(self._exchange, folder, live, below, files))
+            await self._restart(live)
+            await self._flush(run, live)
+            after = await self._status(live)
+            if after >= _WORST or after == 0:
+                if before < _WORST and before != 0:
+                    raise unavailable(
+                        f"{live.domain} answered {before} before the push and {after or 'nothing'} after it; "
+                        "the live site is as it was.",
+                        hint="The site's log of errors may say why. Mend the copy, and push it again.",
+                    )
+                await run.log(f"The site answers {after or 'nothing'}, as before.")
+            facts = await self._tools.facts(looked.at.database, looked.at.prefix, tables)
+            base = found.copied.with_pushed(facts, await self._tools.digests(live, files))
+            # One transaction, and nothing behind it: what is recorded is not undone any more.
+            await run.transact(partial(write_pushed, site_id=live.id, job_id=run.id, copied=base))
+        await run.log(f"{live.domain} has what was pushed.")
+
+    async def tidy(self, run: JobRun) -> None:
+        await self._undoing.settle(run.id)
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        assert job.site_id is not None
+        live, found = await read_site(tx, job.site_id), await read_staging(tx, job.site_id)
+        if live is None or found is None or found.job_id != job.id:
+            return
+        if found.pushed_job == job.id:
+            await write_move(tx, live, StagingEnd.PUSHED)
+            return
+        why = job.error.message if job.error is not None else "it was cancelled"
+        await write_move(tx, live, StagingEnd.UNDONE, reason=f"The last push was not done: {why}")
+
+    async def _swap_tables(self, run: JobRun, looked: Looked, files: Sequence[str], tables: Sequence[str]) -> None:
+        if not tables:
+            return
+        live, new, old = DatabaseName(looked.at.database), new_database(run.id), old_database(run.id)
+        options = f"{looked.at.prefix}{selection.OPTIONS}"
+        with told():
+            if options in tables:
+                await self._tools.tables.keep_options(new, live, options, selection.kept_options(files))
+            await self._tools.tables.swap(live, new, old, tables)
+        if run.parameters["accept_drift"]:
+            return
+        moved = await self._tools.facts(old, looked.at.prefix, tables)
+        changed = [name for name in moved if moved[name] != looked.seen.live_tables.get(name)]
+        if changed:
+            raise conflict(
+                f"The live site was changed while it was pushed: {', '.join(changed)}; it is as it was.",
+                hint="Push again, or send accept_drift.",
+            )
+
+    def _exchange(self, folder: Path, live: SiteRow, below: str, files: Sequence[str]) -> None:
+        """Blocks."""
+        names = {entry.removeprefix(f"{below}/") for entry in files if entry.rpartition("/")[0] == below}
+        if not names:
+            return
+        home, uid = self._tools.home(live) / "public" / below, live.account.uid
+        new = top_of(folder, below)
+        kept = {*os.listdir(home), *os.listdir(new / "new")} - names
+        switch(home, uid, new, new / "new", kept)
+
+    async def _restart(self, live: SiteRow) -> None:
+        """PHP forgets what it knew of the files."""
+
+        async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
+            php = php_of(locked)
+            await change_record(tx, locked, {"php": php.model_copy(update={"restarts": php.restarts + 1}).record})
+            return Changed(locked.target)
+
+        try:
+            await self._tools.actors.ref(Site, str(live.id)).ask(Site.change, service_itself(PUSH), restarted)
+        except DeliveryError as error:
+            raise unavailable(str(error)) from error
+
+    async def _flush(self, run: JobRun, live: SiteRow) -> None:
+        """What a plugin makes of it is no reason to undo a push: what counts is how the site answers."""
+        try:
+            with told():
+                await self._tools.wordpress.flush(live.account, live.limits, live.domain)
+        except ServiceError as error:
+            await run.log(f"The caches of WordPress were not emptied: {error.message}")
+
+    async def _status(self, live: SiteRow) -> int:
+        """What a visitor's request is answered with; 0 for nothing."""
+        status = 0
+        with trio.move_on_after(_ASK_SECONDS):
+            for secure in (False, True):
+                status = await self._tasks.visit(SiteVisit(live.domain, "/", secure), _unheard)
+                if status not in (301, 302, 307, 308):
+                    break
+        return status
+
+    async def _hosts(self, live: SiteRow, copy: SiteRow) -> dict[str, str]:
+        return {copy.domain: live.domain}
+
+    def _chosen(self, run: JobRun) -> tuple[list[str], list[str]]:
+        told = json.loads((self._tools.folder(run.id) / "chosen.json").read_text())
+        return told["files"], told["tables"]
+
+    async def _pair(self, run: JobRun) -> tuple[SiteRow, SiteRow, StagingRow]:
+        live, copy, found = await pair_of(self._tools.database, run.site_id)
+        for each in (live, copy):
+            if each.status is not SiteStatus.ACTIVE:
+                raise conflict(f"The site {each.domain} is {each.status.value}; nothing was pushed.")
+        return live, copy, found
+
+
+def _choice(run: JobRun) -> Choice:
+    return Choice(run.parameters["files"], run.parameters["tables"])
+
+
+def _write_journal(folder: Path, live: SiteRow, database: DatabaseName, tables: Sequence[str]) -> None:
+    """What an interrupted push has to have undone, and where new entries lie beside what they replace. Blocks."""
+    for below in (trees.CONTENT, ""):
+        new = top_of(folder, below)
+        new.mkdir(mode=0o700)
+        source = folder / "new" / "public" / below
+        if source.exists():
+            source.rename(new / "new")
+        else:
+            (new / "new").mkdir(mode=0o700)
+    journal = {"site": str(live.id), "database": database, "tables": list(tables)}
+    write_whole(folder / JOURNAL, json.dumps(journal).encode(), mode=0o600)
+    sync_folder(folder)
+
+
+async def _unheard(lines: list[str]) -> None:
+    """What a page says is nobody's."""

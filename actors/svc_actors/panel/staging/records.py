@@ -1,0 +1,168 @@
+"""Staging copies as the database keeps them: one row a site that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Self
+from uuid import UUID
+
+from svc_actors.errors import conflict, not_found
+from svc_actors.panel.sites.records import SiteRow, announce, read_site, write_changed
+from svc_actors.panel.staging.states import IllegalStagingMove, StagingMove, StagingOrder, StagingStatus, move
+from svc_actors.store import Queryable, Record, Transaction
+
+_COLUMNS: Final = (
+    "site_id, copy_id, status, reason, verifier, job_id, copied, copied_at, pushed_job, pushed_at, created_at"
+)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the live site was: facts of each of its tables, and a digest of each entry of its files. What differs from
+    it now was changed on the live site since."""
+
+    database: str = ""
+    prefix: str = ""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Self:
+        return cls(**stored)
+
+    def with_pushed(self, tables: Mapping[str, str], files: Mapping[str, str]) -> Baseline:
+        """After these were replaced."""
+        return Baseline(self.database, self.prefix, {**self.tables, **tables}, {**self.files, **files})
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        return {
+            "database": self.database,
+            "prefix": self.prefix,
+            "tables": dict(self.tables),
+            "files": dict(self.files),
+        }
+
+
+@dataclass(frozen=True)
+class StagingRow:
+    site_id: UUID
+    copy_id: UUID
+    status: StagingStatus
+    reason: str | None
+    verifier: str
+    job_id: int
+    copied: Baseline
+    copied_at: datetime | None
+    pushed_job: int | None
+    pushed_at: datetime | None
+    created_at: datetime
+
+
+async def read_staging(queryable: Queryable, site_id: UUID) -> StagingRow | None:
+    row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM stagings WHERE site_id = $1", site_id)
+    return None if row is None else _as_row(row)
+
+
+async def staging_of(queryable: Queryable, site: SiteRow) -> StagingRow:
+    """Raises not_found where the site has no copy."""
+    found = await read_staging(queryable, site.id)
+    if found is None:
+        raise not_found(f"{site.domain} has no staging copy.", hint=f"Make one: svc site staging create {site.domain}")
+    return found
+
+
+async def pair_of(queryable: Queryable, site_id: UUID) -> tuple[SiteRow, SiteRow, StagingRow]:
+    """The live site, its copy, and what is recorded of that. Raises not_found."""
+    live = await read_site(queryable, site_id)
+    if live is None:
+        raise not_found("The site is not there any more.")
+    found = await staging_of(queryable, live)
+    copy = await read_site(queryable, found.copy_id)
+    assert copy is not None, "the record goes with the copy"
+    return live, copy, found
+
+
+async def insert_staging(tx: Transaction, live: SiteRow, copy: SiteRow, verifier: str, job_id: int) -> None:
+    await tx.execute(
+        "INSERT INTO stagings (site_id, copy_id, status, verifier, job_id) VALUES ($1, $2, $3, $4, $5)",
+        live.id,
+        copy.id,
+        move(StagingStatus.NONE, StagingOrder.CREATE).value,
+        verifier,
+        job_id,
+    )
+    await tell(tx, live)
+
+
+async def write_move(
+    tx: Transaction, live: SiteRow, by: StagingMove, *, reason: str | None = None, job_id: int | None = None
+) -> None:
+    """Raises `conflict` where there is no such move."""
+    status = await _moved(tx, live, by)
+    await tx.execute(
+        "UPDATE stagings SET status = $2, reason = $3, job_id = coalesce($4, job_id) WHERE site_id = $1",
+        live.id,
+        status.value,
+        reason,
+        job_id,
+    )
+    await tell(tx, live)
+
+
+async def write_copied(tx: Transaction, site_id: UUID, copied: Baseline) -> None:
+    await tx.execute("UPDATE stagings SET copied = $2, copied_at = now() WHERE site_id = $1", site_id, copied.stored)
+
+
+async def write_pushed(tx: Transaction, site_id: UUID, job_id: int, copied: Baseline) -> None:
+    """From here on the push counts, whatever comes."""
+    await tx.execute(
+        "UPDATE stagings SET copied = $3, pushed_job = $2, pushed_at = now() WHERE site_id = $1",
+        site_id,
+        job_id,
+        copied.stored,
+    )
+
+
+async def write_verifier(tx: Transaction, copy: SiteRow, verifier: str) -> None:
+    await tx.execute("UPDATE stagings SET verifier = $2 WHERE copy_id = $1", copy.id, verifier)
+    await write_changed(tx, copy)
+
+
+async def remove_staging(tx: Transaction, live: SiteRow) -> None:
+    """Without a row there is no copy. Raises `conflict` while a job works on it."""
+    await _moved(tx, live, StagingOrder.DELETE)
+    await tx.execute("DELETE FROM stagings WHERE site_id = $1", live.id)
+    await tell(tx, live)
+
+
+async def was_pushed(queryable: Queryable, job_id: int) -> bool:
+    """Whether the push of this job counts."""
+    return bool(await queryable.fetchval("SELECT EXISTS (SELECT FROM stagings WHERE pushed_job = $1)", job_id))
+
+
+async def tell(tx: Transaction, live: SiteRow) -> None:
+    """Pages that show the site look again."""
+    await announce(tx, live, live.status.value, live.reason)
+
+
+async def _moved(tx: Transaction, live: SiteRow, by: StagingMove) -> StagingStatus:
+    found = await staging_of(tx, live)
+    try:
+        return move(found.status, by)
+    except IllegalStagingMove:
+        raise conflict(
+            f"The staging copy of {live.domain} is {found.status.value} and cannot be {_doing(by)} now.",
+            hint="Wait for the job that works on it." if found.status is not StagingStatus.FAILED else "Refresh it.",
+        ) from None
+
+
+def _doing(by: StagingMove) -> str:
+    return {"refresh": "refreshed", "push": "pushed", "delete": "deleted"}.get(by.value, by.value)
+
+
+def _as_row(row: Record) -> StagingRow:
+    told = dict(row)
+    return StagingRow(**told | {"status": StagingStatus(told["status"]), "copied": Baseline.of(told["copied"])})

@@ -1,0 +1,186 @@
+"""What every work on staging copies needs: both sites, their files and tables as they are now, and room on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.errors import capacity, conflict, unavailable
+from svc_actors.host.databases import DatabaseError, DatabaseName, DatabaseServer, EngineKind
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.mariadb.tables import StagedTables
+from svc_actors.host.staging import rewrite, trees
+from svc_actors.host.wordpress import Configured, WordPressError, WordPressSites
+from svc_actors.panel.databases import SiteDatabases
+from svc_actors.panel.jobs import JobRun
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.panel.staging.selection import OPTIONS, POSTS, VISITORS_POSTS, VOLATILE, Seen, is_copied
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database
+
+COPY_SECONDS: Final = 3 * 3600.0
+SPARE_BYTES: Final = 256 << 20
+"""What a copy leaves free on the disk."""
+FOLDER: Final = ".staging-"
+
+
+@dataclass(frozen=True)
+class Tools:
+    database: Database
+    folders: HostFolders
+    databases: SiteDatabases
+    wordpress: WordPressSites
+    tables: StagedTables
+    actors: ActorSystem
+
+    @property
+    def server(self) -> DatabaseServer:
+        return self.databases.server(EngineKind.MARIADB)
+
+    def home(self, site: SiteRow) -> Path:
+        return self.folders.sites / site.account.name
+
+    def folder(self, job_id: int) -> Path:
+        """Of a job: root's alone, beside the homes, so that what is in it gets there by rename(2)."""
+        return self.folders.sites / f"{FOLDER}{job_id}"
+
+    async def make_folder(self, job_id: int) -> Path:
+        folder = self.folder(job_id)
+        await trio.to_thread.run_sync(partial(folder.mkdir, mode=0o700))
+        return folder
+
+    async def remove_folder(self, job_id: int) -> None:
+        """Nobody but root has changed it, so nothing there leads away."""
+        await trio.to_thread.run_sync(partial(shutil.rmtree, self.folder(job_id), ignore_errors=True))
+
+    async def configured(self, site: SiteRow) -> Configured:
+        """Where the content of the site is. Raises `conflict` where that is no database of its own."""
+        with told():
+            found = await self.wordpress.configured(site.account)
+        own = await self.database.fetchval(
+            "SELECT true FROM databases WHERE site_id = $1 AND engine = 'mariadb' AND name = $2",
+            site.id,
+            found.database,
+        )
+        if not own:
+            raise conflict(f"{site.domain} keeps its content in {found.database}, which is no database of the site.")
+        return found
+
+    async def entries(self, site: SiteRow) -> list[str]:
+        return await trio.to_thread.run_sync(trees.entries_of, self.home(site), site.account.uid)
+
+    async def digests(self, site: SiteRow, entries: Collection[str]) -> dict[str, str]:
+        return await trio.to_thread.run_sync(trees.digests, self.home(site), site.account.uid, entries)
+
+    async def facts(self, database: str, prefix: str, tables: Collection[str] | None = None) -> dict[str, str]:
+        """Of all tables of the site, or of these."""
+        name = DatabaseName(database)
+        with told():
+            wanted = await self.tables.names(name) if tables is None else tables
+            wanted = [table for table in wanted if table.startswith(prefix)]
+            return await self.tables.facts(name, wanted, options=f"{prefix}{OPTIONS}", volatile=VOLATILE)
+
+    async def seen(self, live: SiteRow, copy: SiteRow, at: Configured, copied: Configured) -> Seen:
+        """Both sites as they are now."""
+        with told():
+            posts = f"{at.prefix}{POSTS}"
+            there = await self.tables.names(DatabaseName(at.database))
+            types = (
+                await self.tables.has_posts(DatabaseName(at.database), posts, VISITORS_POSTS) if posts in there else []
+            )
+            bound = {
+                *await self.tables.bound(DatabaseName(at.database), there),
+                *await self.tables.bound(DatabaseName(copied.database), there),
+            }
+            copied_tables = await self.tables.names(DatabaseName(copied.database))
+        live_entries = await self.entries(live)
+        return Seen(
+            copied_tables=copied_tables,
+            copied_files=[entry for entry in await self.entries(copy) if is_copied(entry)],
+            live_tables=await self.facts(at.database, at.prefix),
+            live_files=await self.digests(live, live_entries),
+            bound=bound,
+            visitors_posts=types,
+        )
+
+    async def copy_files(
+        self, run: JobRun, site: SiteRow, to: SiteRow, entries: Sequence[str], target: Path, *, missing: bool = False
+    ) -> None:
+        """These entries of a site into `target`/public, as files of the other one's account."""
+        folders = {"": target / "public", trees.CONTENT: target / "public" / trees.CONTENT}
+        for below, folder in folders.items():
+            names = [entry.removeprefix(f"{below}/") for entry in entries if entry.rpartition("/")[0] == below]
+            if not names:
+                continue
+            await trio.to_thread.run_sync(_make_public, target, folder, to.account.uid)
+            order = {
+                "source": str(self.home(site)),
+                "below": ["public", *([below] if below else [])],
+                "uid": site.account.uid,
+                "target": str(folder),
+                "to": to.account.uid,
+                "entries": names,
+                "missing": missing,
+            }
+            file = self.folder(run.id) / "order.json"
+            await trio.to_thread.run_sync(file.write_text, json.dumps(order))
+            said: list[str] = []
+
+            async def hear(lines: list[str], said: list[str] = said) -> None:
+                said.extend(lines)
+
+            words = (sys.executable, "-I", "-S", str(trees.__file__), str(file))
+            await run.program(words, seconds=COPY_SECONDS, read=hear)
+            counted = json.loads(said[-1])
+            left = f"; {counted['left_out']:,} that are not the site's own were left out" if counted["left_out"] else ""
+            await run.log(f"{below or 'public'}: {counted['files']:,} files, {counted['bytes']:,} bytes{left}.")
+
+    async def rewrite(self, run: JobRun, dump: Path, to: Path, hosts: dict[str, str], homes: tuple[str, str]) -> None:
+        """A dump with other addresses in it."""
+        order = json.dumps({"hosts": hosts, "homes": homes})
+        command = (sys.executable, "-I", "-S", str(rewrite.__file__), order, str(dump), str(to))
+        await run.program(command, seconds=COPY_SECONDS)
+
+    async def require_room(self, site: SiteRow, entries: Collection[str], database: str) -> None:
+        """Raises `capacity` where the disk has no room for what comes of this site."""
+        needed = await trio.to_thread.run_sync(trees.sizes, self.home(site), site.account.uid, entries)
+        with told():
+            # Twice: a dump is there as well, and one that is rewritten.
+            needed += 2 * (await self.server.sizes([DatabaseName(database)])).get(DatabaseName(database), 0)
+        space = os.statvfs(self.folders.data)
+        free = space.f_bavail * space.f_frsize
+        if needed + SPARE_BYTES > free:
+            raise capacity(
+                f"The copy may need {needed + SPARE_BYTES:,} bytes, and {free:,} are free; nothing was changed.",
+                hint="Free some space.",
+            )
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What the site's programs and its database server do not do, in the words of the service."""
+    try:
+        yield
+    except DatabaseError as error:
+        raise unavailable(str(error)) from error
+    except WordPressError as error:
+        raise unavailable(f"WordPress: {error}") from error
+
+
+def _make_public(target: Path, folder: Path, uid: int) -> None:
+    for each in (target, target / "public", folder):
+        if not each.exists():
+            each.mkdir(mode=0o700)
+            if each != target:
+                os.chown(each, uid, uid)
+                each.chmod(0o755)

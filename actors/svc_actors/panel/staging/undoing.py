@@ -1,0 +1,150 @@
+"""Pushes that were not recorded are undone, and what any job on a copy has left behind is removed.
+
+A push that was killed at any point is undone before the next core begins any job, and where the database server does
+not answer then, as soon as it does. What is to be undone is found where it lies: tables by the database in which they
+are, files by the journals of their exchange. So undoing may be repeated, and may itself be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.errors import ServiceError, unavailable
+from svc_actors.host.databases import DatabaseName
+from svc_actors.host.staging import trees
+from svc_actors.host.tree_switch import take_back
+from svc_actors.panel.backups.drill import SCRATCH_NUMBER
+from svc_actors.panel.sites.php import php_of
+from svc_actors.panel.sites.records import SiteRow, change_record
+from svc_actors.panel.sites.site import Changed, Site
+from svc_actors.panel.staging.records import was_pushed
+from svc_actors.panel.staging.tools import FOLDER, Tools, told
+from svc_actors.store import Transaction, service_itself
+
+JOURNAL: Final = "push.json"
+ROUND_SECONDS: Final = 30.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.staging")
+
+
+def new_database(job_id: int) -> DatabaseName:
+    """Of a number that no site has."""
+    return DatabaseName(f"s{SCRATCH_NUMBER}_push{job_id}new")
+
+
+def old_database(job_id: int) -> DatabaseName:
+    return DatabaseName(f"s{SCRATCH_NUMBER}_push{job_id}old")
+
+
+def top_of(folder: Path, below: str) -> Path:
+    """Where the exchange of one folder of the site has its journal."""
+    return folder / (below or "top")
+
+
+class Undoing:
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def recover(self) -> None:
+        """Before any job begins."""
+        for job_id in await trio.to_thread.run_sync(self._left):
+            await self._tried(job_id)
+
+    async def round(self) -> None:
+        """What could not be undone before, and folders that nobody works on."""
+        left = await trio.to_thread.run_sync(self._left)
+        rows = await self._tools.database.fetch(
+            "SELECT id FROM jobs WHERE id = ANY($1) AND status IN ('queued', 'running')", left
+        )
+        for job_id in sorted(set(left) - {row["id"] for row in rows}):
+            await self._tried(job_id)
+
+    @asynccontextmanager
+    async def unless_done(self, job_id: int) -> AsyncIterator[None]:
+        """For the steps of a push: what is not recorded when it is left by an error is undone."""
+        try:
+            yield
+        except BaseException as error:
+            with trio.CancelScope(shield=True):
+                await self._tried(job_id)
+            if isinstance(error, OSError):
+                raise unavailable(
+                    f"The files could not be put into place: {error}; the live site is as it was."
+                ) from error
+            raise
+
+    async def settle(self, job_id: int) -> None:
+        """Undone, unless the push is recorded; and nothing of the job is left. Raises ServiceError, OSError."""
+        folder, tools = self._tools.folder(job_id), self._tools
+        if not folder.exists():
+            return
+        journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
+        if journal is not None:
+            new, old = new_database(job_id), old_database(job_id)
+            undone = False
+            if not await was_pushed(tools.database, job_id):
+                if journal["tables"]:
+                    with told():
+                        await tools.server.ensure()
+                        live = DatabaseName(journal["database"])
+                        undone = await tools.tables.swap_back(live, new, old, journal["tables"])
+                for below in (trees.CONTENT, ""):
+                    undone |= await trio.to_thread.run_sync(take_back, top_of(folder, below))
+            if undone:
+                log.warning("staging.push_undone", job_id=job_id)
+                await self._restart(UUID(journal["site"]))
+        await self._drop(job_id)
+        await tools.remove_folder(job_id)
+
+    async def _tried(self, job_id: int) -> None:
+        try:
+            await self.settle(job_id)
+        except (ServiceError, OSError) as error:
+            log.warning("staging.not_settled", job_id=job_id, error=str(error))
+
+    async def _drop(self, job_id: int) -> None:
+        server = self._tools.server
+        if not server.exists:
+            return
+        with told():
+            await server.ensure()
+            there = await server.databases()
+            for name in {new_database(job_id), old_database(job_id)} & there:
+                await server.drop_database(name)
+
+    async def _restart(self, site_id: UUID) -> None:
+        """PHP forgets the files that were there for a moment. Where it cannot be told now, it looks by itself soon."""
+
+        async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
+            php = php_of(locked)
+            await change_record(tx, locked, {"php": php.model_copy(update={"restarts": php.restarts + 1}).record})
+            return Changed(locked.target)
+
+        with suppress(ServiceError):
+            await self._tools.actors.ref(Site, str(site_id)).ask(Site.change, service_itself("staging.push"), restarted)
+
+    def _left(self) -> list[int]:
+        """The jobs whose folders are there. Blocks."""
+        try:
+            names = os.listdir(self._tools.folders.sites)
+        except FileNotFoundError:
+            return []
+        numbers = [name.removeprefix(FOLDER) for name in names if name.startswith(FOLDER)]
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    return found

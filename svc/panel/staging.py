@@ -1,0 +1,403 @@
+"""Staging: a copy of a WordPress site to work on, and the way back into the site."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+from typing import Annotated, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.access import SiteChange, SiteRequest, locked_site_of, site_of
+from svc.panel.jobs import JobModel, job_answer
+from svc.panel.services import Panel
+from svc.panel.site_fields import Domain
+from svc.panel.sites import usable_name
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
+from svc_actors.errors import conflict, invalid
+from svc_actors.host.crypt import hash_random_password
+from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
+from svc_actors.panel.accounts.disk_use import require_disk_room
+from svc_actors.panel.jobs import require_turn
+from svc_actors.panel.sites.creation import NewSite, create_site
+from svc_actors.panel.sites.deletion import delete_site
+from svc_actors.panel.sites.names import site_name
+from svc_actors.panel.sites.php import php_of
+from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
+from svc_actors.panel.sites.serving import STAGING_LOGIN
+from svc_actors.panel.sites.site import Changed
+from svc_actors.panel.sites.site import Site as SiteActor
+from svc_actors.panel.sites.states import SiteOrder, SiteStatus, SiteType
+from svc_actors.panel.sites.states import move as site_move
+from svc_actors.panel.staging import copying, pushing, selection
+from svc_actors.panel.staging.records import (
+    insert_staging,
+    pair_of,
+    read_staging,
+    remove_staging,
+    staging_of,
+    write_move,
+    write_verifier,
+)
+from svc_actors.panel.staging.selection import Choice
+from svc_actors.panel.staging.states import StagingOrder, StagingStatus
+from svc_actors.panel.wordpress.records import WordPressOrder, read_wordpress, write_cron_scheduled, write_order
+from svc_actors.store import Queryable, Transaction, audit
+
+operations = Operations[Panel]()
+
+USUAL_NAME: Final = "staging"
+MAIL: Final = "private/mail"
+"""Beneath the folder of the copy."""
+
+Label = Annotated[
+    str,
+    Field(max_length=63, description="The copy's domain is this, a dot, and that of the site without www."),
+    Shape(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "one label of a domain name, as staging"),
+]
+Entry = Annotated[
+    str,
+    Field(max_length=300, description="As staging.preview names it: wp-content/themes"),
+    Shape(r"(?:wp-content/)?[A-Za-z0-9_.@+~ -]{1,255}", "a name in the document root, or in its wp-content"),
+]
+Table = Annotated[
+    str,
+    Field(max_length=64, description="As staging.preview names it: wp_options"),
+    Shape(r"[A-Za-z0-9_$-]{1,64}", "the name of a table"),
+]
+
+
+class Staging(Model):
+    """`status` none: there is no copy, and nothing else is said. `reason`: why it has failed, or why the last push was
+    undone. `login` is the user of its password. `mail`: the folder of the copy's site with what it would have sent."""
+
+    site_id: UUID
+    status: StagingStatus
+    reason: str | None = None
+    domain: str | None = None
+    copy_id: UUID | None = None
+    login: str | None = None
+    mail: str | None = None
+    job_id: int | None = None
+    copied_at: datetime | None = None
+    pushed_at: datetime | None = None
+    created_at: datetime | None = None
+
+
+class StagingCreated(JobModel):
+    """The job, and what opens the copy. `password` is shown this once."""
+
+    domain: str
+    login: str
+    password: str
+
+
+class StagingPassword(Model):
+    """Shown this once."""
+
+    login: str
+    password: str
+
+
+class StagingPart(Model):
+    """`pushed`: unless something else is asked for. `allowed`: it may be asked for. `drifted`: it was changed on the
+    live site since the copy was made. `why`: why it is not pushed, or cannot be."""
+
+    name: str
+    pushed: bool
+    allowed: bool
+    drifted: bool
+    why: str | None
+
+
+class StagingPreview(Model):
+    """What a push of everything that is usual would replace. `drift` names what of that was changed on the live site
+    since: such a push is refused unless it accepts that."""
+
+    site_id: UUID
+    files: list[StagingPart]
+    tables: list[StagingPart]
+    drift: list[str]
+    kept_options: list[str]
+
+
+class StagingShowRequest(SiteRequest):
+    """Of which site."""
+
+
+class StagingPreviewRequest(SiteRequest):
+    """Of which site."""
+
+
+class StagingCreateRequest(SiteChange):
+    name: Label = USUAL_NAME
+
+
+class StagingRefreshRequest(SiteChange):
+    """All of the copy becomes what the site is now; what was done in it is lost."""
+
+
+class StagingPasswordRequest(SiteChange):
+    """Of which site."""
+
+
+class StagingDeleteRequest(SiteChange):
+    """What was done in it is lost."""
+
+
+class StagingPushRequest(SiteChange):
+    """`confirm` repeats the domain of the live site. Without `files` and `tables` what staging.preview calls `pushed`
+    is; with one of them that alone. `accept_drift`: what was changed on the live site since is lost."""
+
+    confirm: Domain
+    files: Annotated[list[Entry] | None, Field(min_length=1, max_length=500)] = None
+    tables: Annotated[list[Table] | None, Field(min_length=1, max_length=500)] = None
+    accept_drift: bool = False
+
+
+@operations.declare(
+    "staging.get",
+    "The staging copy of a site",
+    Route.get("/sites/{id}/staging"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("site", "staging", "show"),
+)
+async def get_staging(context: Context[Panel], request: StagingShowRequest) -> Staging:
+    database = context.services.database
+    live = await site_of(database, context.principal, request.id)
+    return await _shown(database, live)
+
+
+@operations.declare(
+    "staging.preview",
+    "What a push of a staging copy would replace, and what was changed on the live site since",
+    Route.get("/sites/{id}/staging/preview"),
+    access=Access.SIGNED_IN,
+    scope=Scope.READ,
+    command=("site", "staging", "preview"),
+)
+async def preview(context: Context[Panel], request: StagingPreviewRequest) -> StagingPreview:
+    services = context.services
+    live = await site_of(services.database, context.principal, request.id)
+    await staging_of(services.database, live)
+    live, copy, found = await pair_of(services.database, live.id)
+    if found.status is not StagingStatus.READY:
+        raise conflict(f"The staging copy is {found.status.value}; what it holds is not looked at now.")
+    looked = await pushing.look(services.staging, live, copy, found)
+    usual = Choice(None, None)
+    files, tables = usual.of_files(looked.files), usual.of_tables(looked.tables)
+    return StagingPreview(
+        site_id=live.id,
+        files=[_part(part) for part in looked.files],
+        tables=[_part(part) for part in looked.tables],
+        drift=selection.drift(looked.files, files) + selection.drift(looked.tables, tables),
+        kept_options=selection.kept_options(files),
+    )
+
+
+@operations.declare(
+    "staging.create",
+    "Make a staging copy of a site, behind a password that is shown once",
+    Route.post("/sites/{id}/staging"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("site", "staging", "create"),
+    secret=True,
+    target="site",
+)
+async def create(context: Context[Panel], request: StagingCreateRequest) -> StagingCreated:
+    password, verifier = _new_password()
+
+    async def work(tx: Transaction) -> StagingCreated:
+        live = await _live(tx, context, request.id)
+        if await read_staging(tx, live.id) is not None:
+            raise conflict(
+                f"{live.domain} has a staging copy already; nothing was made.",
+                hint="Refresh it, or delete it first.",
+            )
+        ordered = await read_wordpress(tx, live.id)
+        if ordered is None or ordered.installed_at is None:
+            raise conflict(f"{live.domain} has no WordPress that could be copied.")
+        domain = usable_name(context, f"{request.name}.{live.domain.removeprefix('www.')}")
+        await require_disk_room(tx, live.id, await _used(tx, live))
+        await require_turn(tx, live.id, live.owner_id)
+        await require_database_room(tx, await lock_owner(tx, live.owner_id))
+        wanted = NewSite(
+            live.owner_id, domain, [], SiteType.WORDPRESS, php=php_of(live), limits=live.limits, staging_of=live.id
+        )
+        copy = await create_site(tx, context.caller, wanted)
+        title = f"Staging of {live.domain}"[:200]
+        await write_order(tx, copy.id, WordPressOrder(title, ordered.locale, ordered.admin_email))
+        # What is due is done by the live site alone.
+        await write_cron_scheduled(tx, copy.id)
+        await change_record(tx, copy, {"force_https": True})
+        job = await copying.order_copy(tx, live, copying.CREATE, f"Copy {live.domain} to {copy.domain}")
+        await insert_staging(tx, live, copy, verifier, job.id)
+        await audit.record(tx, context.caller, live.target, {"copy": copy.domain, "job": job.id})
+        answer = await job_answer(tx, job)
+        return StagingCreated(**dict(answer), domain=copy.domain, login=STAGING_LOGIN, password=password)
+
+    return await context.services.database.transact(work)
+
+
+@operations.declare(
+    "staging.refresh",
+    "Have a staging copy be what its site is now; what was done in it is lost",
+    Route.post("/sites/{id}/staging/refresh"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("site", "staging", "refresh"),
+    confirm=True,
+    target="site",
+)
+async def refresh(context: Context[Panel], request: StagingRefreshRequest) -> JobModel:
+
+    async def work(tx: Transaction) -> JobModel:
+        live = await _live(tx, context, request.id)
+        found = await staging_of(tx, live)
+        copy = await lock_site(tx, found.copy_id)
+        if copy.status not in (SiteStatus.ACTIVE, SiteStatus.FAILED):
+            raise conflict(f"The copy {copy.domain} is {copy.status.value}; nothing was refreshed.")
+        await require_turn(tx, live.id, live.owner_id)
+        job = await copying.order_copy(tx, live, copying.REFRESH, f"Copy {live.domain} to {copy.domain} again")
+        await write_move(tx, live, StagingOrder.REFRESH, job_id=job.id)
+        if copy.status is SiteStatus.FAILED:
+            # It was never finished.
+            await write_status(tx, copy, site_move(copy.status, SiteOrder.CREATE), None)
+        await audit.record(tx, context.caller, live.target, {"copy": copy.domain, "job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(work)
+
+
+@operations.declare(
+    "staging.push",
+    "Replace files and tables of a site by those of its staging copy, after a backup",
+    Route.post("/sites/{id}/staging/push"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("site", "staging", "push"),
+    target="site",
+)
+async def push(context: Context[Panel], request: StagingPushRequest) -> JobModel:
+    chosen = Choice(request.files, request.tables)
+
+    async def work(tx: Transaction) -> JobModel:
+        live = await _live(tx, context, request.id)
+        if site_name(request.confirm).name != live.domain:
+            raise invalid(
+                f"confirm does not repeat the domain of the site, {live.domain}; nothing was pushed.",
+                hint=f"Send confirm: {live.domain}",
+            )
+        found = await staging_of(tx, live)
+        copy = await read_site(tx, found.copy_id)
+        if copy is not None and copy.status is not SiteStatus.ACTIVE:
+            raise conflict(f"The copy {copy.domain} is {copy.status.value}; nothing was pushed.")
+        await require_turn(tx, live.id, live.owner_id)
+        job = await pushing.order_push(tx, live, chosen, accept_drift=request.accept_drift)
+        await write_move(tx, live, StagingOrder.PUSH, job_id=job.id)
+        await audit.record(tx, context.caller, live.target, {**job.parameters, "job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(work)
+
+
+@operations.declare(
+    "staging.password",
+    "Give a staging copy another password, which is shown once",
+    Route.post("/sites/{id}/staging/password"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("site", "staging", "password"),
+    secret=True,
+    target="site",
+)
+async def new_password(context: Context[Panel], request: StagingPasswordRequest) -> StagingPassword:
+    services = context.services
+    live = await site_of(services.database, context.principal, request.id)
+    found = await staging_of(services.database, live)
+    password, verifier = _new_password()
+
+    async def change(tx: Transaction, copy: SiteRow) -> Changed:
+        await site_of(tx, context.principal, live.id)
+        await write_verifier(tx, copy, verifier)
+        return Changed(live.target)
+
+    await services.actors.ref(SiteActor, str(found.copy_id)).ask(SiteActor.change, context.caller, change)
+    return StagingPassword(login=STAGING_LOGIN, password=password)
+
+
+@operations.declare(
+    "staging.delete",
+    "Delete a staging copy with all that was done in it",
+    Route.delete("/sites/{id}/staging"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    command=("site", "staging", "delete"),
+    confirm=True,
+    target="site",
+)
+async def delete(context: Context[Panel], request: StagingDeleteRequest) -> JobModel:
+
+    async def work(tx: Transaction) -> JobModel:
+        live = await locked_site_of(tx, context.principal, request.id)
+        found = await staging_of(tx, live)
+        await remove_staging(tx, live)
+        copy = await lock_site(tx, found.copy_id)
+        job = await delete_site(tx, context.caller, copy, final_backup=False)
+        await audit.record(tx, context.caller, live.target, {"copy": copy.domain, "job": job.id})
+        return await job_answer(tx, job)
+
+    return await context.services.database.transact(work)
+
+
+async def _live(tx: Transaction, context: Context[Panel], site_id: UUID) -> SiteRow:
+    """The site, locked, if it is one that has a copy. Raises `conflict`."""
+    live = await locked_site_of(tx, context.principal, site_id)
+    if live.staging_of is not None:
+        raise conflict(f"{live.domain} is a staging copy itself.", hint="Name the site that it is a copy of.")
+    if live.type is not SiteType.WORDPRESS:
+        raise conflict(f"{live.domain} is of the type {live.type.value}; copies are made of WordPress sites.")
+    if live.status is not SiteStatus.ACTIVE:
+        raise conflict(f"The site {live.domain} is {live.status.value}; nothing was begun.")
+    return live
+
+
+async def _shown(queryable: Queryable, live: SiteRow) -> Staging:
+    found = await read_staging(queryable, live.id)
+    if found is None:
+        return Staging(site_id=live.id, status=StagingStatus.NONE)
+    copy = await read_site(queryable, found.copy_id)
+    return Staging(
+        site_id=live.id,
+        status=found.status,
+        reason=found.reason,
+        domain=copy.domain if copy is not None else None,
+        copy_id=found.copy_id,
+        login=STAGING_LOGIN,
+        mail=MAIL,
+        job_id=found.job_id,
+        copied_at=found.copied_at,
+        pushed_at=found.pushed_at,
+        created_at=found.created_at,
+    )
+
+
+async def _used(tx: Transaction, live: SiteRow) -> int:
+    """Bytes that the site has on the disk, as it was counted last."""
+    return await tx.fetchval("SELECT coalesce((SELECT bytes FROM site_disk_use WHERE site_id = $1), 0)", live.id) or 0
+
+
+def _new_password() -> tuple[str, str]:
+    password = secrets.token_urlsafe(18)
+    return password, hash_random_password(password)
+
+
+def _part(part: selection.Part) -> StagingPart:
+    return StagingPart(name=part.name, pushed=part.default, allowed=part.allowed, drifted=part.drifted, why=part.why)

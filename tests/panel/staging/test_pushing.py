@@ -1,0 +1,386 @@
+"""What a push does to the live site, what it leaves alone, and that it is undone unless it comes to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from svc_actors.host.databases import DatabaseError
+from svc_actors.host.site_tasks import Take
+from svc_actors.panel.staging import selection
+from svc_actors.panel.staging.pushing import look
+from svc_actors.panel.staging.records import Baseline, pair_of
+from svc_actors.panel.staging.selection import Part, Seen
+from svc_actors.store import Database
+from tests.panel.sites.world import world_of
+from tests.panel.staging.shops import DOMAIN, TABLES, Shop, put
+from tests.panel.staging.shops import shop as made_shop
+from tests.panel.wordpress.blogs import databases_of
+from tests.support.panel import open_panel, recorded_host
+from tests.support.recorded_databases import undisturbed
+from tests.support.site_tasks import Task
+
+PUSHED = {**TABLES, "wp_options": "new options", "wp_posts": "new posts", "wp_postmeta": "new meta"}
+
+
+def failing(at: str) -> Callable[[str], Awaitable[None]]:
+    async def before(method: str) -> None:
+        if method == at:
+            raise DatabaseError("The database server does not answer.")
+
+    return before
+
+
+async def test_what_is_usual_is_replaced_and_what_visitors_write_is_not(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    put(shop.home, shop.site["number"], "wp-content/uploads/later.png", "later picture")
+
+    job = await shop.push()
+
+    files, tables = shop.live()
+    assert job["status"] == "succeeded", job
+    assert (files["index.php"], files["wp-content/themes/shop/style.css"]) == ("new index", "new style")
+    assert files["wp-config.php"] == "live configuration"
+    assert (files["wp-content/uploads/old.png"], files["wp-content/uploads/later.png"]) == (
+        "old picture",
+        "later picture",
+    )
+    assert files["wp-content/cache/page.html"] == "cached"
+    assert tables == PUSHED
+    assert shop.left() == []
+    shown = (await shop.by.get(shop.path)).json()
+    assert (shown["status"], shown["reason"]) == ("ready", None)
+    assert shown["pushed_at"] is not None
+
+
+async def test_a_backup_is_made_before(shop: Shop) -> None:
+    await shop.staged()
+
+    await shop.push()
+
+    [backup] = (await shop.by.get("/backups")).json()["items"]
+    assert (backup["status"], backup["cause"]) == ("completed", "manual")
+
+
+async def test_a_backup_that_fails_leaves_the_site_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    await shop.staged()
+    await shop.work()
+    before = shop.live()
+
+    async def fail(command: str, location: str) -> None:
+        if command == "backup":
+            raise OSError("No space left on device")
+
+    monkeypatch.setattr(shop.world.panel.host.restic, "before", fail)
+    job = await shop.push()
+
+    assert job["status"] == "failed"
+    assert shop.live() == before
+
+
+async def test_what_is_named_alone_is_pushed(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+
+    await shop.push(files=["wp-content/themes"])
+    first = shop.live()
+    await shop.push(tables=["wp_options"])
+
+    assert first[0]["wp-content/themes/shop/style.css"] == "new style"
+    assert first[0]["index.php"] == "old index"
+    assert first[1] == TABLES
+    assert shop.live()[1] == {**TABLES, "wp_options": "new options"}
+    assert shop.live()[0]["index.php"] == "old index"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"confirm": "other.example"},
+        {"confirm": DOMAIN, "files": []},
+        {"confirm": DOMAIN, "tables": []},
+        {"confirm": DOMAIN, "files": ["../private"]},
+        {"confirm": DOMAIN, "tables": ["wp_options; DROP"]},
+        {},
+    ],
+)
+async def test_nothing_is_begun_by_what_is_no_choice(shop: Shop, body: dict[str, Any]) -> None:
+    await shop.staged()
+
+    assert (await shop.by.post(f"{shop.path}/push", body)).status_code == 400
+    assert (await shop.by.get(shop.path)).json()["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"files": ["wp-content/nothing"]}, "the copy has no wp-content/nothing"),
+        ({"tables": ["wp_nothing"]}, "the copy has no wp_nothing"),
+        ({"files": ["wp-config.php"]}, "the copy has no wp-config.php"),
+    ],
+)
+async def test_what_there_is_not_is_refused(shop: Shop, chosen: dict[str, Any], said: str) -> None:
+    await shop.staged()
+    before = shop.live()
+
+    job = await shop.push(**chosen)
+
+    assert said in job["error"]["message"]
+    assert shop.live() == before
+    assert (await shop.by.get(shop.path)).json()["reason"].startswith("The last push was not done:")
+
+
+async def test_orders_that_are_posts_hold_the_posts(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    shop.tables.posts = ["shop_order"]
+
+    preview = (await shop.by.get(f"{shop.path}/preview")).json()
+    named = await shop.push(tables=["wp_posts"])
+    usual = await shop.push()
+
+    held = {part["name"]: part["why"] for part in preview["tables"] if not part["allowed"]}
+    assert set(held) == {"wp_posts", "wp_postmeta"}
+    assert "shop_order" in held["wp_posts"]
+    assert named["status"] == "failed"
+    assert usual["status"] == "succeeded"
+    assert shop.live()[1] == {**TABLES, "wp_options": "new options"}
+
+
+async def test_a_change_of_the_live_site_since_is_refused_unless_it_is_accepted(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    put(shop.home, shop.site["number"], "wp-content/themes/shop/style.css", "changed meanwhile")
+    database = f"{shop.site['account']}_wordpress"
+    shop.tables.hold(database, {**TABLES, "wp_posts": "changed meanwhile"})
+    before = shop.live()
+
+    preview = (await shop.by.get(f"{shop.path}/preview")).json()
+    refused = await shop.push()
+    after = shop.live()
+    without = await shop.push(tables=["wp_options"])
+    accepted = await shop.push(accept_drift=True)
+
+    assert preview["drift"] == ["wp-content/themes", "wp_posts"]
+    assert "wp-content/themes, wp_posts" in refused["error"]["message"]
+    assert after == before
+    assert (without["status"], accepted["status"]) == ("succeeded", "succeeded")
+    assert shop.live()[1] == PUSHED
+
+
+async def test_what_was_pushed_is_no_change_of_the_live_site(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    await shop.push()
+
+    assert (await shop.by.get(f"{shop.path}/preview")).json()["drift"] == []
+    assert (await shop.push())["status"] == "succeeded"
+
+
+async def test_a_row_that_comes_while_tables_are_swapped_undoes_the_push(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    before = shop.live()
+
+    async def meanwhile(method: str) -> None:
+        if method == "swapped":
+            [old] = [name for name in shop.tables._contents if name.endswith("old")]
+            shop.tables.hold(old, {**shop.tables.of(old), "wp_posts": "one more"})
+
+    shop.tables.before = meanwhile
+    job = await shop.push()
+
+    assert "changed while it was pushed: wp_posts" in job["error"]["message"]
+    assert shop.live() == (before[0], {**before[1], "wp_posts": "one more"})
+    assert shop.left() == []
+
+
+@pytest.mark.parametrize("at", ["dump", "keep_options", "swap", "swapped"])
+async def test_a_database_that_fails_on_the_way_leaves_the_site_as_it_was(shop: Shop, at: str) -> None:
+    await shop.staged()
+    await shop.work()
+    before = shop.live()
+    shop.tables.before = failing(at)
+
+    job = await shop.push()
+
+    assert job["status"] == "failed"
+    assert shop.live() == before
+    assert shop.left() == []
+
+
+async def test_a_site_that_answers_no_more_gets_its_old_state_back(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    before = shop.live()
+
+    async def act(task: Task, take: Take) -> int:
+        return 500 if shop.live()[0]["index.php"] == "new index" else 200
+
+    shop.tasks.act = act
+    job = await shop.push()
+
+    assert "answered 200 before the push and 500 after it" in job["error"]["message"]
+    assert shop.live() == before
+
+
+async def test_a_cancelled_push_leaves_the_site_as_it_was(shop: Shop) -> None:
+    await shop.staged()
+    await shop.work()
+    before, reached = shop.live(), trio.Event()
+
+    async def act(task: Task, take: Take) -> int:
+        if shop.live()[0]["index.php"] == "new index":
+            reached.set()
+            await trio.sleep_forever()
+        return 200
+
+    shop.tasks.act = act
+    answer = await shop.by.post(f"{shop.path}/push", {"confirm": DOMAIN})
+    with trio.fail_after(30):
+        await reached.wait()
+    await shop.by.post(f"/jobs/{answer.json()['id']}/cancel", {})
+    job = await shop.ended(answer)
+
+    assert job["status"] == "cancelled"
+    assert shop.live() == before
+    assert (await shop.by.get(shop.path)).json()["status"] == "ready"
+
+
+@pytest.mark.parametrize("at", ["has_posts", "dump", "keep_options", "swap", "swapped", "visited", "recorded"])
+async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorded(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    # A core that is killed waits for nobody.
+    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.1)
+    host = recorded_host()
+    async with world_of(panel_database, tmp_path, host=host) as world:
+        shop = await made_shop(world)
+        await shop.staged()
+        await shop.work()
+        old, reached = shop.live(), trio.Event()
+
+        async def stop(method: str) -> None:
+            """As if the core were killed: whatever it would do about it does not come to pass."""
+            if reached.is_set() and method in ("swap_back", "databases"):
+                raise DatabaseError("The core is dead.")
+            if method == at:
+                reached.set()
+                await trio.sleep_forever()
+
+        async def act(task: Task, take: Take) -> int:
+            if at == "visited" and shop.live()[0]["index.php"] == "new index":
+                await stop("visited")
+            return 200
+
+        shop.tables.before, shop.tasks.act = stop, act
+        if at == "recorded":
+            databases_of(world).before = _at_drop(reached)
+        await shop.by.post(f"{shop.path}/push", {"confirm": DOMAIN})
+        with trio.fail_after(30):
+            await reached.wait()
+
+    shop.tables.before, shop.tasks.act = failing("never"), _answers
+    if at == "recorded":
+        databases_of(world).before = undisturbed
+    async with open_panel(panel_database, tmp_path, host) as panel:
+        root = await panel.administrator("other@example.com")
+        [job] = [each for each in (await root.get("/jobs")).json()["items"] if each["kind"] == "staging.push"]
+        shown = (await root.get(shop.path)).json()
+        with trio.fail_after(30):
+            while shop.left():
+                await trio.sleep(0.01)
+        live = shop.live()
+
+    assert job["error"]["message"] == "interrupted: core restarted"
+    assert shown["status"] == "ready"
+    if at == "recorded":
+        assert live[1] == PUSHED
+        assert live[0]["index.php"] == "new index"
+        assert shown["reason"] is None
+        assert shown["pushed_at"] is not None
+    else:
+        assert live == old
+        assert shown["reason"] == "The last push was not done: interrupted: core restarted"
+        assert shown["pushed_at"] is None
+
+
+def _at_drop(reached: trio.Event) -> Callable[[str], Awaitable[None]]:
+    async def before(method: str) -> None:
+        if method == "drop_database":
+            reached.set()
+            await trio.sleep_forever()
+
+    return before
+
+
+async def _answers(task: Task, take: Take) -> int:
+    await trio.lowlevel.checkpoint()
+    return 200
+
+
+async def test_a_server_whose_tables_cannot_be_told_apart_is_asked_nothing(shop: Shop) -> None:
+    await shop.staged()
+    live, copy, found = await pair_of(shop.world.panel.database, shop.site["id"])
+
+    looked = await look(shop.world.panel.services.staging, live, copy, found)
+
+    assert looked.at.prefix == looked.copied.prefix == "wp_"
+    assert {part.name for part in looked.tables} == set(TABLES)
+
+
+@pytest.mark.parametrize(
+    ("table", "kept"),
+    [
+        ("wp_posts", False),
+        ("wp_options", False),
+        ("wp_terms", False),
+        ("wp_yoast_indexable", False),
+        ("wp_woocommerce_attribute_taxonomies", False),
+        ("wp_woocommerce_tax_rates", False),
+        ("wp_users", True),
+        ("wp_usermeta", True),
+        ("wp_comments", True),
+        ("wp_wc_orders", True),
+        ("wp_wc_orders_meta", True),
+        ("wp_wc_order_stats", True),
+        ("wp_wc_customer_lookup", True),
+        ("wp_woocommerce_order_items", True),
+        ("wp_woocommerce_order_itemmeta", True),
+        ("wp_woocommerce_sessions", True),
+        ("wp_actionscheduler_actions", True),
+        ("wp_gf_entry", True),
+        ("wp_gf_entry_meta", True),
+        ("wp_gf_form", False),
+        ("wp_wpforms_entries", True),
+        ("wp_frm_items", True),
+        ("wp_fluentform_submissions", True),
+        ("wp_fluentform_forms", False),
+        ("wp_e_submissions_values", True),
+        ("wp_db7_forms", True),
+    ],
+)
+def test_which_tables_visitors_write(table: str, kept: bool) -> None:
+    assert selection.is_kept(table, "wp_") is kept
+
+
+def test_plugins_are_active_as_they_are_pushed() -> None:
+    assert "active_plugins" in selection.kept_options(["wp-content/themes"])
+    assert "active_plugins" not in selection.kept_options([selection.PLUGINS])
+    assert {"siteurl", "home"} <= set(selection.kept_options([selection.PLUGINS]))
+
+
+def test_a_table_with_triggers_is_not_moved() -> None:
+    seen = Seen(["wp_a", "wp_b"], [], {}, {}, bound={"wp_a"}, visitors_posts=[])
+
+    parts = selection.tables(seen, Baseline("s1_x", "wp_"))
+
+    assert parts == [
+        Part("wp_a", False, False, False, "it has triggers, or foreign keys lead to or from it"),
+        Part("wp_b", True, True, False),
+    ]
