@@ -43,6 +43,8 @@ from svc_nodeagent.protocol import (
     ImageSpec,
     InventoryResult,
     KeptMachine,
+    LivePlace,
+    LiveResult,
     MachineResult,
     MachineSpec,
     MetricPoint,
@@ -73,6 +75,11 @@ from svc_nodeagent.protocol import (
     VmDescribe,
     VmForceStop,
     VmIso,
+    VmLiveFinish,
+    VmLiveLook,
+    VmLiveReceive,
+    VmLiveSend,
+    VmLiveSettle,
     VmMetrics,
     VmMigrate,
     VmNetApply,
@@ -98,6 +105,7 @@ from svc_nodeagent.protocol import (
     Wire,
 )
 from svc_nodeagent.simulated_console import open_console
+from svc_nodeagent.simulated_live import live_result, require_running
 from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
 from svc_nodeagent.simulated_rescue import in_rescue
 from svc_nodeagent.simulated_snapshots import snapshot
@@ -135,6 +143,7 @@ class SimulatedMachine(Wire):
     snapshots: tuple[UUID, ...] = ()
     rescue: bool = False
     iso: UUID | None = None
+    place: LivePlace = LivePlace.HERE
 
 
 class _State(Wire):
@@ -199,7 +208,9 @@ class SimulatedHost:
         """Change a guest's state from outside, as a crash or a `poweroff` inside it would."""
         machine = self.machines[vm_id]
         started = datetime.now(UTC) if state is DomainState.RUNNING else None
-        changed = {"state": state, "cause": cause, "defined": True, "started_at": started}
+        changed: dict[str, object] = {"state": state, "cause": cause, "defined": True, "started_at": started}
+        if state is DomainState.RUNNING:
+            changed["place"] = LivePlace.HERE
         self.machines[vm_id] = machine.model_copy(update=changed)
         self._save()
         if machine.state is not state:
@@ -380,6 +391,19 @@ class SimulatedHost:
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
                 return _sent(vm_id)
+            case VmLiveReceive():
+                return self._receive(operation)
+            case VmLiveSend(vm_id=vm_id):
+                require_running(self._machine(vm_id))
+                self._change(vm_id, {"place": LivePlace.LEFT})
+                self._moved(vm_id, DomainState.STOPPED, "migrated")
+                return live_result(vm_id, self.machines[vm_id])
+            case VmLiveSettle(vm_id=vm_id) | VmLiveLook(vm_id=vm_id):
+                return live_result(vm_id, self.machines.get(vm_id))
+            case VmLiveFinish(vm_id=vm_id, network=network):
+                self._change(vm_id, {"place": LivePlace.HERE})
+                self.networks.apply(vm_id, network)
+                return self._moved(vm_id, DomainState.RUNNING, "resumed")
             case VmSetPassword():
                 if self._machine(operation.vm_id).state is not DomainState.RUNNING:
                     raise HostError(FailureCode.CONFLICT, "The machine is not running.")
@@ -479,6 +503,16 @@ class SimulatedHost:
         self._save()
         self._tell(spec.vm_id, DomainState.STOPPED, "defined", None)
         return _sent(spec.vm_id)
+
+    def _receive(self, operation: VmLiveReceive) -> LiveResult:
+        """As `_take_in`, of a guest that runs: it is paused until the record says that it is here."""
+        empty = VmMigrate(
+            machine=operation.machine, image=operation.image, cpu_mode=operation.cpu_mode, stream_token=""
+        )
+        self._take_in(empty)
+        self._change(operation.vm_id, {"place": LivePlace.ARRIVED})
+        self.set_state(operation.vm_id, DomainState.PAUSED, "received")
+        return live_result(operation.vm_id, self.machines[operation.vm_id])
 
     def _reinstall(self, operation: VmReinstall) -> DomainResult:
         machine = self._machine(operation.vm_id)

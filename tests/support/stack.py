@@ -108,23 +108,27 @@ class Stack:
         self.prefix = f"t{secrets.token_hex(2)[:3]}"
         """What begins the names of its domains, taps and tables: another agent of this host is left alone."""
         self.api_port, self.gateway_port, self.operations_port = free_port(), free_port(), free_port()
-        self.url = f"https://127.0.0.1:{self.api_port}"
         self.controller_data = folder / "controller"
+        self.at("127.0.0.1")
+        self.password = "Correct-horse-" + secrets.token_hex(4)
+        self.email = "root@example.test"
+        self.token: str | None = None
+
+    def at(self, address: str) -> None:
+        """Where nodes and callers reach the controller; before it is started."""
+        self.url = f"https://{address}:{self.api_port}"
         self.controller = Program(
             "controller",
             [
                 *(str(BIN / "svc"), "serve", "controller"),
                 *("--data", str(self.controller_data)),
-                *("--public-host", "127.0.0.1"),
+                *("--public-host", address),
                 *("--api-port", str(self.api_port)),
                 *("--gateway-port", str(self.gateway_port)),
                 *("--operations-port", str(self.operations_port)),
             ],
-            folder / "controller.log",
+            self.folder / "controller.log",
         )
-        self.password = "Correct-horse-" + secrets.token_hex(4)
-        self.email = "root@example.test"
-        self.token: str | None = None
 
     @property
     def profile(self) -> Profile:

@@ -46,6 +46,7 @@ from svc_nodeagent.hypervisor.files import Folders, in_thread
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
+from svc_nodeagent.hypervisor.live_moving import LiveMoves
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
 from svc_nodeagent.hypervisor.moving import Moves
@@ -93,6 +94,11 @@ from svc_nodeagent.protocol import (
     VmDelete,
     VmDescribe,
     VmIso,
+    VmLiveFinish,
+    VmLiveLook,
+    VmLiveReceive,
+    VmLiveSend,
+    VmLiveSettle,
     VmMetrics,
     VmMigrate,
     VmReinstall,
@@ -183,6 +189,17 @@ class LibvirtHost:
             naming=naming,
             images=self._images,
             acceleration=self._acceleration,
+            open_stream=open_stream,
+            steps=turns.steps,
+            remove=self._machines.remove_within,
+        )
+        self._live_moves = LiveMoves(
+            guests=self._guests,
+            folders=folders,
+            naming=naming,
+            images=self._images,
+            network=network,
+            definitions=definitions,
             open_stream=open_stream,
             steps=turns.steps,
             remove=self._machines.remove_within,
@@ -333,6 +350,8 @@ class LibvirtHost:
                 return await self._moves.take_in(operation, report)
             case VmSend():
                 return await self._moves.send(operation, report)
+            case VmLiveSend() | VmLiveReceive() | VmLiveSettle() | VmLiveLook() | VmLiveFinish():
+                return await self._live_moves.perform(operation, report)
             case VmDescribe():
                 return MachineResult(machine=await self._machines.describe(operation.vm_id))
             case VmMetrics():

@@ -20,7 +20,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import backup_places, media, operations, platforms, rescue, snapshots
+from svc_nodeagent.protocol import backup_places, live, media, operations, platforms, rescue, snapshots
 from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
@@ -45,6 +45,7 @@ from svc_nodeagent.protocol.frames import (
     UpFrame,
     Welcome,
 )
+from svc_nodeagent.protocol.live import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.machines import (
     Account,
     ControllerSource,
@@ -89,6 +90,7 @@ from svc_nodeagent.protocol.results import (
     ImageResult,
     InventoryResult,
     KeptMachine,
+    LiveResult,
     MachineResult,
     MetricPoint,
     MetricsResult,
@@ -145,6 +147,7 @@ __all__ = [
     *platforms.__all__,
     *rescue.__all__,
     *backup_places.__all__,
+    *live.__all__,
     *snapshots.__all__,
     "AGENT_PATH",
     "DOWN",
@@ -199,6 +202,7 @@ __all__ = [
     "MachineSpec",
     "MetricPoint",
     "KeptMachine",
+    "LiveResult",
     "MachineResult",
     "MetricsResult",
     "NetworkAddress",

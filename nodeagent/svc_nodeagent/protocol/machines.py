@@ -17,6 +17,21 @@ SshKey = Annotated[str, Field(max_length=16_384)]
 UserData = Annotated[str, Field(min_length=1, max_length=32_768)]
 
 
+class CpuMode(StrEnum):
+    """The processor that a guest is shown. `DEFAULT` is what every machine has that nobody gave another: `HOST_MODEL`
+    where guests run under KVM, `BASELINE` where they are emulated."""
+
+    DEFAULT = "default"
+    HOST_MODEL = "host-model"
+    """A named model near the host's own."""
+    HOST_PASSTHROUGH = "host-passthrough"
+    """The host's own, with all that it has."""
+    MAXIMUM = "maximum"
+    """All that the hypervisor can show, which without KVM is more than the host has."""
+    BASELINE = "baseline"
+    """x86-64-v2, which any host has that the machine may be moved to."""
+
+
 class ImageFormat(StrEnum):
     QCOW2 = "qcow2"
     RAW = "raw"

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from svc_nodeagent.protocol.backup_places import BackupPlace
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
-from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec, MachineSpec, SeedSpec
+from svc_nodeagent.protocol.live import LiveOperation
+from svc_nodeagent.protocol.machines import CopiedDisk, CpuMode, ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.media import VmIso
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.platforms import PLAIN, Platform
@@ -174,21 +175,6 @@ class VmResize(Wire):
     before: MachineSize
     restart: bool
     timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
-
-
-class CpuMode(StrEnum):
-    """The processor that a guest is shown. `DEFAULT` is what every machine has that nobody gave another: `HOST_MODEL`
-    where guests run under KVM, `BASELINE` where they are emulated."""
-
-    DEFAULT = "default"
-    HOST_MODEL = "host-model"
-    """A named model near the host's own."""
-    HOST_PASSTHROUGH = "host-passthrough"
-    """The host's own, with all that it has."""
-    MAXIMUM = "maximum"
-    """All that the hypervisor can show, which without KVM is more than the host has."""
-    BASELINE = "baseline"
-    """x86-64-v2, which any host has that the machine may be moved to."""
 
 
 class VmCpuSet(Wire):
@@ -494,6 +480,7 @@ NodeOperation = Annotated[
     | SnapshotOperation
     | RescueOperation
     | VmIso
+    | LiveOperation
     | VmWindowsReport
     | VmWindowsPassword
     | VmBackup

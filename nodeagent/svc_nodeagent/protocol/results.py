@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from svc_nodeagent.protocol.live import LivePlace
 from svc_nodeagent.protocol.machines import CopiedDisk, DiskSpec, ImageFormat, SeedSpec
 from svc_nodeagent.protocol.networks import GuestTold, NetworkSpec, ObservedNetwork, ObservedTap, TrafficReading
 from svc_nodeagent.protocol.platforms import PLAIN, Platform
@@ -98,6 +99,15 @@ class SentDisks(Wire):
     kind: Literal["sent"] = "sent"
     vm_id: UUID
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
+
+
+class LiveResult(Wire):
+    """Where the guest of a live move is, as one host sees it. `state` is of the host's own part."""
+
+    kind: Literal["live"] = "live"
+    vm_id: UUID
+    place: LivePlace
+    state: DomainState
 
 
 class KeptMachine(Wire):
@@ -263,6 +273,7 @@ OperationResult = Annotated[
     | BackupResult
     | SnapshotResult
     | SentDisks
+    | LiveResult
     | WindowsReport
     | MachineResult
     | MetricsResult

@@ -19,8 +19,9 @@ operations = Operations[Controller]()
 
 
 class NodeDrainRequest(Request):
-    """The node has to be in maintenance. Machines that run are moved only with `restart`: each is shut down, moved, and
-    started where it has come to. The task says of those that stay what is in the way."""
+    """The node has to be in maintenance. Machines that run move live where they can; those that cannot are moved only
+    with `restart`: each is shut down, moved, and started where it has come to. The task says of those that stay what is
+    in the way."""
 
     id: UUID
     restart: bool = False

@@ -24,9 +24,9 @@ operations = Operations[Controller]()
 
 class MigrationTarget(Model):
     """Another node judged for a machine, by what is recorded at this moment. `mode` is how the machine would go there:
-    `offline` while it is off, `restart` while it runs; null where the node could not take it. `reasons` name each thing
-    that is in the way: with null of going there at all, with `restart` of going live, which no move of this release
-    does."""
+    `offline` while it is off, `live` while it runs, `restart` where it runs and cannot go live; null where the node
+    could not take it. `reasons` name each thing that is in the way: with null of going there at all, with `restart` of
+    going live."""
 
     node_id: UUID
     node_name: str
@@ -35,10 +35,10 @@ class MigrationTarget(Model):
 
 
 class VMMigrateRequest(Request):
-    """The node has to be one that `migration-targets` says could take the machine. One that runs moves only with
-    `restart`: it is shut down, moved, and started there; where it does not shut down, or the move fails, it runs on or
-    again where it is. It keeps its addresses, groups, labels and processor; its backups stay at the target of the node
-    that it leaves."""
+    """The node has to be one that `migration-targets` says could take the machine. One that runs moves live,
+    and is refused where it cannot. With `restart` it is shut down, moved, and started there. Where it does not shut
+    down, or the move fails, it runs on or again where it is. It keeps its addresses, groups, labels and processor; its
+    backups stay at the target of the node that it leaves. Sessions at its console end."""
 
     id: UUID
     node_id: UUID
@@ -63,7 +63,7 @@ async def targets(context: Context[Controller], request: VMRequest) -> list[Migr
 
 @operations.declare(
     "vm.migrate",
-    "Move a machine to another node, with its disks; one that runs is restarted there with `restart`",
+    "Move a machine to another node, with its disks: one that runs moves live, or with `restart` is restarted there",
     Route.post("/vms/{id}/migrate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.WRITE,

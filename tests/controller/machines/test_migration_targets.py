@@ -13,7 +13,6 @@ from svc_nodeagent.protocol import OperationResult
 from tests.support.machine_service import make_node
 from tests.support.machines import MachineHarness, refusal, stage
 
-NOT_LIVE = "live: this release moves no guest while it runs"
 FACTS: dict[str, Any] = {
     "accelerator": "kvm",
     "cpu_model": "EPYC 7443",
@@ -23,7 +22,7 @@ FACTS: dict[str, Any] = {
 
 
 async def know(database: Database, node_id: UUID, **changes: Any) -> None:
-    await database.execute("UPDATE nodes SET facts = $2 WHERE id = $1", node_id, FACTS | changes)
+    await database.execute("UPDATE nodes SET facts = $2, agent_protocol = 5 WHERE id = $1", node_id, FACTS | changes)
 
 
 async def machine_and_node(now: MachineHarness) -> tuple[UUID, UUID]:
@@ -50,18 +49,18 @@ async def test_every_other_node_is_judged_and_the_machines_own_is_not(database: 
         found = await now.administrator("vm.migration_targets", id=vm_id)
 
         assert [(each.node_id, each.node_name, each.mode) for each in found] == [
-            (beta, "beta", "restart"),
+            (beta, "beta", "live"),
             (gamma, "gamma", None),
         ]
 
 
-async def test_a_running_machine_moves_with_a_restart_and_one_that_is_off_offline(database: Database) -> None:
+async def test_a_running_machine_moves_live_and_one_that_is_off_offline(database: Database) -> None:
     async with stage(database) as now:
         vm_id, _ = await machine_and_node(now)
         running = await judged(now, vm_id)
         await now.service.ended((await now.customer("vm.shutdown", id=vm_id)).id)
 
-        assert (running, await judged(now, vm_id)) == (("restart", [NOT_LIVE]), ("offline", []))
+        assert (running, await judged(now, vm_id)) == (("live", []), ("offline", []))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ async def test_what_is_in_the_way_of_going_live_is_said_as_well(
         running = await judged(now, vm_id)
         await now.service.ended((await now.customer("vm.shutdown", id=vm_id)).id)
 
-        assert (running, await judged(now, vm_id)) == (("restart", [NOT_LIVE, reason]), ("offline", []))
+        assert (running, await judged(now, vm_id)) == (("restart", [reason]), ("offline", []))
 
 
 async def test_emulated_guests_have_the_same_processor_everywhere(database: Database) -> None:
@@ -94,7 +93,7 @@ async def test_emulated_guests_have_the_same_processor_everywhere(database: Data
         await know(database, now.world.node_id, accelerator="tcg")
         await know(database, beta, accelerator="tcg", cpu_model="Xeon 6430")
 
-        assert await judged(now, vm_id) == ("restart", [NOT_LIVE])
+        assert await judged(now, vm_id) == ("live", [])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ async def test_a_machine_goes_only_where_its_rate_and_its_groups_hold(database: 
         await database.execute("UPDATE vms SET rate_mbps = 10")
         await database.execute("UPDATE pools SET topology = 'bridged'")
 
-        assert unasked == ("restart", [NOT_LIVE])
+        assert unasked == ("live", [])
         assert await judged(now, vm_id) == (
             None,
             [
@@ -183,7 +182,7 @@ async def test_a_machine_goes_only_where_its_image_is_or_can_be_fetched(database
         )
 
         assert unfetchable == (None, ["image: it does not have Demo, which has no checksum to fetch it by"])
-        assert await judged(now, vm_id) == ("restart", [NOT_LIVE])
+        assert await judged(now, vm_id) == ("live", [])
 
 
 async def test_a_machine_that_is_not_known_to_run_or_to_be_off_moves_nowhere(database: Database) -> None:
@@ -217,7 +216,7 @@ async def test_a_machine_that_is_busy_or_not_shown_since_a_restore_moves_nowhere
         await database.execute("UPDATE vms SET unconfirmed = true")
 
         assert backed_up == (None, ["machine: it is busy with vm.backup"])
-        assert idle == ("restart", [NOT_LIVE])
+        assert idle == ("live", [])
         assert await judged(now, vm_id) == (None, ["machine: its node alpha has not shown it as it is recorded"])
 
 

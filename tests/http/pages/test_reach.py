@@ -88,8 +88,6 @@ ELSEWHERE: Final = {
     "user.update": _NO_PAGE,
     "vm.activity": _OTHERWISE,
     "vm.bandwidth": _NO_PAGE,
-    "vm.migrate": _NO_PAGE,
-    "vm.migration_targets": _NO_PAGE,
     "vm.windows": _NO_PAGE,
     "vm.windows_credential": _NO_PAGE,
     "service.change_plan": _PROGRAMS,

@@ -16,7 +16,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.migration_targets import MigrationTarget, migration_targets
+from svc_actors.controller.machines.migration_targets import MigrationMode, MigrationTarget, migration_targets
 from svc_actors.controller.machines.move_work import AT_ONCE
 from svc_actors.controller.machines.moving import OP as MOVE
 from svc_actors.controller.machines.moving import Move
@@ -49,8 +49,8 @@ SELECT node_id FROM node_capacity WHERE node_id = ANY($1::uuid[]) ORDER BY free_
 
 
 async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
-    """`restart`: machines that run are restarted elsewhere; without it they stay. Raises not_found, and conflict where
-    new machines could still be placed on the node or it is being drained already."""
+    """Machines that run move live. `restart`: those that cannot are restarted elsewhere; without it they stay. Raises
+    not_found, and conflict where new machines could still be placed on the node or it is being drained already."""
     node = await tx.fetchrow(
         "SELECT name, maintenance FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", node_id
     )
@@ -151,14 +151,18 @@ class DrainWork:
             under_way = await open_task_of(tx, ResourceKind.VM, vm["id"])
         if under_way is not None and under_way.op == MOVE:
             return under_way
-        if vm["status"] == MachineStatus.RUNNING and not run.task.parameters[RESTART]:
-            raise conflict("it runs, and the drain was ordered without `restart`")
         targets = await migration_targets(self._database, vm["id"])
         fit = [target.node_id for target in targets if target.mode is not None]
         if not fit:
             raise conflict(_why_nowhere(targets))
-        target: UUID = await self._database.fetchval(_EMPTIEST, fit)
-        move = Move(target, restart=run.task.parameters[RESTART])
+        runs = vm["status"] == MachineStatus.RUNNING
+        live = [target.node_id for target in targets if target.mode is MigrationMode.LIVE]
+        if runs and not live and not run.task.parameters[RESTART]:
+            raise conflict(
+                f"it runs, cannot move live, and the drain was ordered without `restart`: {_why_not_live(targets)}"
+            )
+        target: UUID = await self._database.fetchval(_EMPTIEST, live or fit)
+        move = Move(target, restart=runs and not live)
         return await self._actors.ref(Machine, str(vm["id"])).ask(Machine.migrate, service_itself(OP), move)
 
 
@@ -170,6 +174,11 @@ def _why_nowhere(targets: list[MigrationTarget]) -> str:
     if not targets:
         return "there is no other node"
     return "; ".join(f"{target.node_name}: {target.reasons[0]}" for target in targets[:3])
+
+
+def _why_not_live(targets: list[MigrationTarget]) -> str:
+    able = [target for target in targets if target.mode is not None]
+    return "; ".join(f"{target.node_name}: {target.reasons[0]}" for target in able[:3])
 
 
 def _stay(run: TaskRun, left: list[str]) -> ServiceError:

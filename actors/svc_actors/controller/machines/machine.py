@@ -314,8 +314,8 @@ class Machine(Actor):
         return task
 
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
-        """Have it moved to another node, while it is off or with a restart. An order that comes again, after its answer
-        was lost, is answered with the task that it began."""
+        """Have it moved to another node: while it is off, live, or with a restart. An order that comes again, after its
+        answer was lost, is answered with the task that it began."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.begun_by(tx, self.vm_id, moving.OP, move.order)
@@ -334,6 +334,20 @@ class Machine(Actor):
         if begun:
             self._tasks.begin(task)
         return task
+
+    async def gone_over(self, task: Task) -> bool:
+        """Record that its guest is at the other node of its live move. False where the task has ended meanwhile: then
+        the machine stays where it was."""
+
+        async def work(tx: Transaction) -> bool:
+            vm = await lock_machine(tx, self.vm_id)
+            under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
+            if under_way is None or under_way.id != task.id:
+                return False
+            await moving.gone_over(tx, vm, task)
+            return True
+
+        return await self._database.transact(work)
 
     async def set_password(self, caller: Caller, password_hash: str) -> Task:
         """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""

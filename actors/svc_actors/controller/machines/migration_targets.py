@@ -1,10 +1,10 @@
 """Where a machine could go: every other node, judged by what it has reported and what is promised of it.
 
-A machine that is off moves `offline`. One that runs moves by a `restart`; besides, it is said where the other host
-could not go on with the guest as it runs: another processor, another accelerator, a missing machine type. A node that
-could not take it at all has no mode. Reasons begin with a word that says what they are about (node, agent, machine,
-vcpus, memory, disk, firmware, tpm, pool, network, image; live, cpu, machine type), so that a reader finds the one thing
-to mend.
+A machine that is off moves `offline`. One that runs moves `live` where the other host could go on with the guest as it
+runs; else by a `restart`, and it is said why: another processor, another accelerator, a missing machine type, an agent
+that knows no live moves, snapshots (which only the whole disk has). A node that could not take it at all has no mode.
+Reasons begin with a word that says what they are about (node, agent, machine, vcpus, memory, disk, firmware,
+tpm, pool, network, image; cpu, machine type, snapshots), so that a reader finds the one thing to mend.
 
 Disks are each node's own, so that all of a machine's disks are copied: the target needs room for them. Nothing is
 locked, and nothing is held: it is a judgement of this moment.
@@ -27,10 +27,11 @@ from svc_actors.controller.placement.refusals import lacking, state_obstacles
 from svc_actors.controller.platforms import platform_of
 from svc_actors.errors import not_found
 from svc_actors.store import Queryable, Record
+from svc_nodeagent.protocol import DomainState, VmLiveSend
 
 _Q35: Final = "pc-q35-"
 """Machines are defined as `q35`; libvirt makes of it the newest of these that its host has, and keeps to that."""
-_NEVER_LIVE: Final = "live: this release moves no guest while it runs"
+_LIVE_SINCE: Final = VmLiveSend.facts.since
 
 
 class MigrationMode(StrEnum):
@@ -70,7 +71,8 @@ _MACHINE: Final = f"""
 SELECT vms.status, vms.built_at, vms.node_id, vms.image_id, vms.vcpus, vms.memory_mib, vms.disk_gib, vms.rate_mbps,
        vms.firmware, vms.tpm, vms.throttle_mbps, nodes.name AS node_name, nodes.agent_protocol, {_FACTS} AS facts,
        CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state,
-       images.digest, images.name AS image_name, vms.unconfirmed,
+       images.digest, images.name AS image_name, vms.unconfirmed, vms.observed_state, vms.iso_image_id,
+       (SELECT count(*) FROM machine_snapshots WHERE vm_id = vms.id) AS snapshots,
        (SELECT op FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id AND status IN ('queued', 'running')
         ORDER BY created_at LIMIT 1) AS busy_with,
        EXISTS (SELECT FROM security_group_machines WHERE vm_id = vms.id) AS in_groups
@@ -98,8 +100,9 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
         return MigrationTarget(node["node_id"], node["name"], None, tuple(reasons))
     if machine["status"] == MachineStatus.STOPPED:
         return MigrationTarget(node["node_id"], node["name"], MigrationMode.OFFLINE, ())
-    not_live = (_NEVER_LIVE, *_why_not_live(machine["facts"], node["facts"]))
-    return MigrationTarget(node["node_id"], node["name"], MigrationMode.RESTART, not_live)
+    not_live = (*_not_live_itself(machine), *_why_not_live(machine["facts"], node["facts"]), *_knows_no_live(node))
+    mode = MigrationMode.RESTART if not_live else MigrationMode.LIVE
+    return MigrationTarget(node["node_id"], node["name"], mode, not_live)
 
 
 def _of_itself(machine: Record) -> list[str]:
@@ -157,6 +160,31 @@ def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) ->
     asked = [("hold the machine's rate", "rate")] if rated else []
     asked += [("keep to its security groups on a bridge", CONNTRACK_ON_BRIDGES)] if filtered else []
     return [f"network: it cannot {what} ({reason})" for what, of in asked if (reason := lack(facts, (of,))) is not None]
+
+
+def _not_live_itself(machine: Record) -> list[str]:
+    """What keeps its guest from moving while it runs, whichever node is looked at."""
+    found = []
+    if machine["observed_state"] == DomainState.PAUSED:
+        found.append("machine: its guest is paused")
+    if machine["iso_image_id"] is not None:
+        found.append("cdrom: there is an ISO in its drive, which is of its node")
+    if platform_of(machine).needs:
+        found.append("firmware: what it or a TPM keeps beside the disk is copied only while the machine is off")
+    if machine["snapshots"]:
+        found.append(
+            f"snapshots: it has {machine['snapshots']}, and a live move takes only what the guest sees of its disk"
+        )
+    if (agent := machine["agent_protocol"]) is None or agent < _LIVE_SINCE:
+        found.append(f"agent: that of the machine's node speaks protocol {agent}, and live moves are of {_LIVE_SINCE}")
+    return found
+
+
+def _knows_no_live(node: Record) -> list[str]:
+    agent = node["agent_protocol"]
+    if agent is None or agent < _LIVE_SINCE:
+        return [f"agent: it speaks protocol {agent}, and live moves are of {_LIVE_SINCE}"]
+    return []
 
 
 def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:

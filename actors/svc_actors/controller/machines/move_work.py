@@ -1,7 +1,8 @@
 """What the task of a move does on its two nodes: the disks go from one to the other, by streams that are joined here.
 
 A machine that runs is shut down first, once nothing is left to be done that it need not be off for. It is not started
-here: its desired state is still `running`, so that is what the power watch does, wherever the task has left it.
+here: its desired state is still `running`, so that is what the power watch does, wherever the task has left it. Of a
+live move `live_work` says what is done instead.
 
 Repeatable from its beginning, as all work: the nodes answer what they did. A transfer that was cut short (an agent or
 this controller died, or a connection did) is tried again, after the node that takes the machine in has removed what it
@@ -18,10 +19,11 @@ from uuid import UUID
 import trio
 
 from svc_actors.controller.images.files import ImageSources
+from svc_actors.controller.machines.live_work import LiveWork, follows
 from svc_actors.controller.machines.media import MediaWork
-from svc_actors.controller.machines.moving import RESTART, TARGET
+from svc_actors.controller.machines.moving import LIVE, RESTART, TARGET
 from svc_actors.controller.machines.spec import machine_spec
-from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, TaskRun, TaskRunner
+from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, Task, TaskRun, TaskRunner
 from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
@@ -30,11 +32,11 @@ from svc_nodeagent.protocol import (
     CpuMode,
     DomainResult,
     DomainState,
-    FailureCode,
     KeptMachine,
     MachineResult,
     NetworkSpec,
     NodeOperation,
+    OperationResult,
     SentDisks,
     VmDelete,
     VmDescribe,
@@ -64,7 +66,7 @@ class _Ready:
 
 
 class MoveWork:
-    """`seen` records what the machine's node has said of it within a step."""
+    """`seen` and `gone_over` as of `LiveWork`."""
 
     def __init__(
         self,
@@ -74,7 +76,9 @@ class MoveWork:
         images: ImageSources,
         media: MediaWork,
         seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
+        gone_over: Callable[[Task], Awaitable[bool]],
     ) -> None:
+        self._live = LiveWork(database, sealer, tasks, images, seen, gone_over)
         self._database = database
         self._sealer = sealer
         self._tasks = tasks
@@ -83,7 +87,9 @@ class MoveWork:
         self._seen = seen
         self._under_way = trio.CapacityLimiter(AT_ONCE)
 
-    async def migrate(self, run: TaskRun) -> None:
+    async def migrate(self, run: TaskRun) -> OperationResult | None:
+        if run.task.parameters.get(LIVE) and await self._live.has_gone_over(run):
+            return await self._live.finish(run)
         if self._under_way.available_tokens == 0:
             await run.log("Waiting for other moves to end.")
         async with self._under_way:
@@ -91,14 +97,18 @@ class MoveWork:
                 await self._shut_down(run)
             for attempt in range(1, MOST_ATTEMPTS + 1):
                 try:
+                    if run.task.parameters.get(LIVE):
+                        ready = await self._ready(run, attempt)
+                        return await self._live.attempt(run, attempt, (ready.kept, ready.image_id, ready.cpu_mode))
                     await self._attempt(run, attempt)
                     break
                 except HostRefused as refusal:
-                    if run.cancel_requested or not _follows(refusal) or attempt == MOST_ATTEMPTS:
+                    if run.cancel_requested or not follows(refusal) or attempt == MOST_ATTEMPTS:
                         raise
                     await run.log("The transfer was cut short; trying again.", level=Level.WARNING)
                     if not await _cleared(run, attempt):
                         raise
+        return None
 
     async def _shut_down(self, run: TaskRun) -> None:
         await self._ready(run, 0)
@@ -211,10 +221,5 @@ async def _both(
         nursery.start_soon(have, "receive", take_in, _target(run), (10, 100))
     if refusals:
         await run.withdraw()
-        return min(refusals, key=_follows)
+        return min(refusals, key=follows)
     return disks
-
-
-def _follows(refusal: HostRefused | LostWithNode) -> bool:
-    """Whether it only says that the other end has gone."""
-    return isinstance(refusal, HostRefused) and refusal.failure in (FailureCode.INTERRUPTED, None)

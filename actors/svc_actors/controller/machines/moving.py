@@ -6,8 +6,10 @@ one (`moved_from`) still has is nobody's. Either is removed however late (`recon
 room is held, so nothing that crashes leaves a machine on two nodes or on none.
 
 Invariants:
-- a machine moves while it is off: one that runs is shut down by its task, and what shall be, `running`, is not touched,
-  so it is started again wherever the end of the task leaves it; one that a move has left something of does not move;
+- a machine moves while it is off, or live (`live_work`). With `restart` one that runs is shut down by its task, and
+  what shall be, `running`, is not touched, so it is started again wherever the end of the task leaves it; one that a
+  move has left something of does not move;
+- a guest that moved live goes on at the other node once the record names that (`gone_over`), before its task ends;
 - the node that takes it in is judged under the lock of its capacity, after that of its own node by their ids;
 - the new node carries the machine's addresses only once the old one has let go of them: it is neither started there
   nor is its network applied, nor are addresses freed, before.
@@ -20,7 +22,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.machines import admission
-from svc_actors.controller.machines.migration_targets import migration_targets
+from svc_actors.controller.machines.migration_targets import MigrationMode, migration_targets
 from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.networking.changes import call_watch, network_changed
@@ -28,17 +30,21 @@ from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Task
 from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.store import Queryable, Record, Transaction, audit, service_itself
+from svc_nodeagent.protocol import DomainState
 
 OP: Final = Order.MIGRATE.op
 TARGET: Final = "target_node_id"
 """The parameter of a task that names the node which takes the machine in."""
 RESTART: Final = "restart"
 """The parameter of a task that says whether the machine runs, and is shut down first."""
+LIVE: Final = "live"
+"""The parameter of a task that says whether its guest goes on running."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """`order` tells one order from another, where it is repeated. `restart`: one that runs may be shut down for it."""
+    """`order` tells one order from another, where it is repeated. `restart`: one that runs is shut down for it;
+    else it moves live."""
 
     node_id: UUID
     order: str | None = None
@@ -53,10 +59,9 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
     admission.require_not_in_rescue(vm, refusal_text(Order.MIGRATE))
     await require_nothing_left(tx, vm)
     runs = vm.status is MachineStatus.RUNNING
-    if vm.status is not MachineStatus.STOPPED and not (runs and move.restart):
+    if vm.status is not MachineStatus.STOPPED and not runs:
         raise conflict(
-            f"The machine is {vm.status.value}, and moves only while it is off; nothing was changed.",
-            hint="With `restart` it is shut down, moved, and started again there." if runs else None,
+            f"The machine is {vm.status.value}, and moves only while it runs or is off; nothing was changed.",
             details={"status": vm.status.value},
         )
     for node_id in sorted(each for each in (vm.node_id, move.node_id) if each is not None):
@@ -70,22 +75,38 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
             hint="See `svc vm migration-targets`.",
             details={"reasons": list(found[0].reasons)},
         )
+    live = runs and not move.restart
+    if live and found[0].mode is not MigrationMode.LIVE:
+        raise conflict(
+            f"The machine runs, and cannot move to node {found[0].node_name} while it does:"
+            f" {'; '.join(found[0].reasons)}. Nothing was changed.",
+            hint="With `restart` it is shut down, moved, and started again there.",
+            details={"reasons": list(found[0].reasons)},
+        )
     await tx.execute("UPDATE vms SET moving_to = $2 WHERE id = $1", vm.id, move.node_id)
-    parameters: dict[str, object] = {TARGET: str(move.node_id), "order": move.order, RESTART: runs}
-    return parameters, admission.moved(vm, Order.MIGRATE) if runs else None
+    restart = runs and not live
+    parameters: dict[str, object] = {TARGET: str(move.node_id), "order": move.order, RESTART: restart, LIVE: live}
+    return parameters, admission.moved(vm, Order.MIGRATE) if restart else None
 
 
-async def moved(tx: Transaction, vm: MachineRow, task: Task) -> None:
-    """The other node has all of it: from here on that is where the machine is."""
+async def gone_over(tx: Transaction, vm: MachineRow, task: Task) -> None:
+    """The guest has left the one node and is complete at the other: from here on that is where the machine is."""
+    if vm.node_id != UUID(task.parameters[TARGET]):
+        await moved(tx, vm, task, DomainState.PAUSED)
+
+
+async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState = DomainState.STOPPED) -> None:
+    """The other node has all of it, in this state: from here on that is where the machine is."""
     target = UUID(task.parameters[TARGET])
     for node_id in sorted(each for each in (vm.node_id, target) if each is not None):
         await lock_capacity(tx, node_id)
     await tx.execute(
-        """UPDATE vms SET node_id = moving_to, moved_from = node_id, moving_to = NULL, observed_state = 'stopped',
+        """UPDATE vms SET node_id = moving_to, moved_from = node_id, moving_to = NULL, observed_state = $3,
                           observed_cause = NULL, observed_at = now()
            WHERE id = $1 AND moving_to = $2""",
         vm.id,
         target,
+        state.value,
     )
     await network_changed(tx, [vm.id])
     # The nodes' names are the audit's: a node may be gone when it is read.

@@ -82,7 +82,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)
-        case moving.OP if ending.succeeded:
+        case moving.OP if ending.succeeded and not task.parameters.get(moving.LIVE):
             await moving.moved(tx, vm, task)
         case "vm.set_password":
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)

@@ -109,7 +109,7 @@ class MachineWork:
         self._actors = actors
         self._images = images
         self._media = MediaWork(database, images)
-        self._moves = MoveWork(database, sealer, tasks, images, self._media, self._seen)
+        self._moves = MoveWork(database, sealer, tasks, images, self._media, self._seen, self._gone_over)
 
     def install(self) -> None:
         works: dict[str, Work] = {order.op: self.carry_out for order in Order} | {
@@ -136,6 +136,9 @@ class MachineWork:
 
     async def _seen(self, vm_id: UUID, node_id: UUID, state: DomainState, reason: str) -> None:
         await self._actors.ref(Machine, str(vm_id)).ask(Machine.observed, node_id, state, reason)
+
+    async def _gone_over(self, task: Task) -> bool:
+        return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.gone_over, task)
 
     async def ended(self, task: Task, ending: Ending) -> None:
         match ending.result:

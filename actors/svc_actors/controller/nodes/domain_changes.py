@@ -11,9 +11,9 @@ from svc_nodeagent.protocol import DomainState
 
 async def note_domain_changes(
     queryable: Queryable, changes: Sequence[tuple[UUID, UUID, DomainState]]
-) -> dict[UUID, UUID | None]:
-    """Note what nodes say of machines (node, machine, state), in one statement for all; gives the node on which each of
-    the machines is placed that there are.
+) -> dict[UUID, tuple[UUID | None, UUID | None]]:
+    """Note what nodes say of machines (node, machine, state), in one statement for all; gives for each of the
+    machines that there are the node on which it is placed, and the other one that a move of it names.
 
     Where a machine is placed is read without its lock, since whoever holds that must not hold up the nodes; it is
     looked at again under the lock.
@@ -24,9 +24,10 @@ async def note_domain_changes(
                FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS seen (node_id, vm_id, state)
                WHERE observed_domains.node_id = seen.node_id AND observed_domains.vm_id = seen.vm_id
            )
-           SELECT id, node_id FROM vms WHERE id = ANY($2::uuid[]) AND deleted_at IS NULL""",
+           SELECT id, node_id, coalesce(moved_from, moving_to) AS moves_with FROM vms
+           WHERE id = ANY($2::uuid[]) AND deleted_at IS NULL""",
         [node_id for node_id, _, _ in changes],
         [vm_id for _, vm_id, _ in changes],
         [state.value for _, _, state in changes],
     )
-    return {row["id"]: row["node_id"] for row in rows}
+    return {row["id"]: (row["node_id"], row["moves_with"]) for row in rows}

@@ -147,12 +147,12 @@ class MachineReports:
             said = [(node_id, vm_id, seen) for node_id, its in changes.items() for vm_id, seen in its.items()]
             placed = await note_domain_changes(self._database, [(node, vm, seen.state) for node, vm, seen in said])
             # What nobody knows (deleted, or never ours) is no unauthorised report.
-            own = {vm_id: seen for node_id, vm_id, seen in said if placed.get(vm_id) == node_id}
+            own = {vm_id: seen for node_id, vm_id, seen in said if placed.get(vm_id, (None, None))[0] == node_id}
             async with self._recording:
                 at_once = {vm_id: seen for vm_id, seen in own.items() if vm_id not in self._being_told}
                 to_tell = (own.keys() - at_once.keys()) | await self._record(at_once, None)
             for node_id, vm_id, seen in said:
-                if vm_id in placed and placed[vm_id] != node_id:
+                if vm_id in placed and node_id not in placed[vm_id]:
                     what = f"reported machine {vm_id} as {seen.state.value}, which is not placed on it"
                     await self._system.ref(Node, str(node_id)).ask(Node.unauthorised_report, what)
         except DomainError as error:

@@ -10,8 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -88,6 +88,7 @@ class TaskRun:
         self._cancelled = trio.Event()
         self._performed: dict[OperationId, UUID] = {}
         self._in_operation: set[OperationId] = set()
+        self._uninterrupted = False
         self._last_line: tuple[int | None, str] | None = None
         self._started = task.status is TaskStatus.RUNNING
         if task.cancel_requested:
@@ -177,8 +178,18 @@ class TaskRun:
     def request_cancel(self) -> None:
         """Give up: the step under way is cancelled on its node, whose word on it is awaited; work of our own ends."""
         self._cancelled.set()
-        if not self._in_operation:
+        if not self._in_operation and not self._uninterrupted:
             self.scope.cancel()
+
+    @contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """For the length of the block a cancellation ends steps on nodes, and no work of our own: what they have done
+        is recorded."""
+        before, self._uninterrupted = self._uninterrupted, True
+        try:
+            yield
+        finally:
+            self._uninterrupted = before
 
     async def withdraw(self) -> None:
         """No outcome is awaited any longer: tell the nodes, where they listen, to give the steps up."""

@@ -13,6 +13,7 @@ export type {
   Image,
   Me,
   MetricSeries,
+  MigrationTarget,
   NodeBootstrapCreated as NodeBootstrap,
   Orphan,
   Overview,

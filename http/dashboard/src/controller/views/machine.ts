@@ -8,6 +8,7 @@ import { Resource } from "../../shared/resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../../shared/ui";
 import { markFacts } from "./machine-marks";
 import { driveFact } from "./machine-media";
+import { movingButton } from "./machine-moving";
 import { machineNetworking } from "./machine-networking";
 import { processorFact } from "./machine-processor";
 import { remakingButtons } from "./machine-remaking";
@@ -45,6 +46,7 @@ export function machineView(me: Me, id: string): View {
       (now) => html`
       <div class="head"><h1>${now.name}</h1>${badge(now.status, now.status_reason)}${rescueBadge(now)}<span class="gap"></span>
         ${now.status === "running" && !now.rescue_since ? html`<button @click=${() => resetPassword(now)}>Reset password</button>` : nothing}
+        ${movingButton(me, now)}
         ${remakingButtons(me, now)}
         ${rescueButton(now)}
         ${powerButtons(now)}</div>

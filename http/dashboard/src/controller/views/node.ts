@@ -130,8 +130,8 @@ function firmwares(node: Node): Fragment {
 function drain(node: Node): void {
   ask({
     title: `Drain ${node.name}`,
-    text: "Every machine moves to the emptiest node that can take it, a few at a time. Its task says which of them stay, and why.",
-    fields: [{ name: "restart", label: "Restart machines that run; without it they stay", kind: "checkbox" }],
+    text: "Every machine moves to the emptiest node that can take it, a few at a time; one that runs goes live where it can. Its task says which of them stay, and why.",
+    fields: [{ name: "restart", label: "Restart machines that run and cannot go live; without it they stay", kind: "checkbox" }],
     action: "Drain",
     submit: (values) => api.post(`/nodes/${node.id}/drain`, { restart: values["restart"] === "on" }),
   });

@@ -1,0 +1,196 @@
+"""What the other host's libvirt may say to this host's: what a move of the one machine takes, and nothing else.
+
+libvirt's own protocol has no rights to give away: whoever reaches its socket is root. So what comes from the other host
+is read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x): its calls are few, and the definition in
+the one that prepares the move must be of this machine, and name no file of this host but the machine's and its image.
+A message that is none of these ends the move.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+from xml.etree import ElementTree
+
+import structlog
+import trio
+
+_HEAD: Final = struct.Struct(">7I")
+"""Length of all, program, version, procedure, type, serial, status."""
+_REMOTE, _KEEPALIVE = 0x20008086, 0x6B656570
+_MOST_MESSAGE: Final = 32 * 1024 * 1024
+log = structlog.get_logger(__name__)
+
+_OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING = 1, 2, 60, 66, 360, 361
+_PREPARE, _FINISH = 303, 306
+"""Of the move, with parameters by name (`...3_PARAMS`)."""
+_CALLS: Final = frozenset(
+    {_OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING, _PREPARE, _FINISH}
+)
+_XML: Final = ("destination_xml", "persistent_xml")
+_SIZES: Final = {1: 4, 2: 4, 3: 8, 4: 8, 5: 8, 6: 4}
+_STRING: Final = 7
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The machine that is let in."""
+
+    vm_id: UUID
+    domain: str
+    folder: Path
+    base: Path
+
+
+class Refused(trio.BrokenResourceError):
+    """The other host said what no move takes."""
+
+
+class Gate:
+    def __init__(self, moved: Moved) -> None:
+        self._moved = moved
+
+    def watch(self, stream: trio.abc.Stream) -> trio.abc.Stream:
+        return _Watched(stream, self._moved)
+
+
+class _Watched(trio.abc.Stream):
+    """What is received comes in whole messages, each looked at."""
+
+    def __init__(self, stream: trio.abc.Stream, moved: Moved) -> None:
+        self._stream = stream
+        self._moved = moved
+        self._received = bytearray()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        while (length := self._length()) is None or len(self._received) < length:
+            data = await self._stream.receive_some(max_bytes)
+            if not data:
+                return b""
+            self._received += data
+        message = bytes(self._received[:length])
+        del self._received[:length]
+        try:
+            require_of_a_move(message, self._moved)
+        except Refused as refusal:
+            log.error("live.refused", vm_id=str(self._moved.vm_id), why=str(refusal))
+            raise
+        return message
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def _length(self) -> int | None:
+        if len(self._received) < 4:
+            return None
+        length = int.from_bytes(self._received[:4], "big")
+        if not _HEAD.size <= length <= _MOST_MESSAGE:
+            raise Refused(f"a message of {length} bytes")
+        return length
+
+
+def require_of_a_move(message: bytes, moved: Moved) -> None:
+    """Raises `Refused`."""
+    _, program, _, procedure, _, _, _ = _HEAD.unpack_from(message)
+    if program == _KEEPALIVE:
+        return
+    if program != _REMOTE or procedure not in _CALLS:
+        raise Refused(f"procedure {procedure} of program {program:#x}")
+    if procedure == _PREPARE:
+        try:
+            given = dict(_texts(message[_HEAD.size :]))
+            if _XML[0] not in given:
+                raise Refused("no definition")
+            for name in _XML:
+                if name in given:
+                    _require_own(given[name], moved)
+        except (struct.error, UnicodeDecodeError, ElementTree.ParseError) as error:
+            raise Refused(f"a preparation that cannot be read ({error})") from error
+
+
+def _texts(body: bytes) -> Iterator[tuple[str, str]]:
+    """The typed parameters of a call that are texts."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        (value,) = struct.unpack_from(">I", body, at)
+        at += 4
+        return int(value)
+
+    def text() -> str:
+        nonlocal at
+        length = number()
+        value = body[at : at + length].decode()
+        if len(value.encode()) != length:
+            raise Refused("a text that ends early")
+        at += length + -length % 4
+        return value
+
+    for _ in range(number()):
+        name, kind = text(), number()
+        if kind == _STRING:
+            yield name, text()
+        elif kind in _SIZES:
+            at += _SIZES[kind]
+        else:
+            raise Refused(f"a parameter of kind {kind}")
+
+
+_DEVICES: Final = frozenset(
+    {
+        *("emulator", "disk", "controller", "interface", "serial", "console", "channel", "input", "graphics", "video"),
+        *("audio", "rng", "memballoon", "panic", "watchdog"),
+    }
+)
+_SHARED: Final = Path("/usr/share")
+"""Firmware lies there."""
+
+
+def _require_own(xml: str, moved: Moved) -> None:
+    domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
+    if domain.findtext("uuid") != str(moved.vm_id) or domain.findtext("name") != moved.domain:
+        raise Refused("another machine")
+    for element in domain.iter():
+        if element.tag.startswith("{http://libvirt.org") or element.tag == "script":
+            raise Refused(f"an element {element.tag}")
+    for element in domain.iterfind("./os/*"):
+        path = Path((element.text or "").strip())
+        if path.is_absolute() and not _is_own(path, moved) and _SHARED not in path.parents:
+            raise Refused(f"the file {path}")
+    for device in domain.iterfind("./devices/*"):
+        _require_own_device(device, moved)
+
+
+def _require_own_device(device: ElementTree.Element, moved: Moved) -> None:
+    if device.tag not in _DEVICES:
+        raise Refused(f"a device {device.tag}")
+    emulator = Path((device.text or "").strip())
+    if device.tag == "emulator" and not emulator.match("/usr/bin/qemu-system-*"):
+        raise Refused(f"the program {emulator}")
+    if device.tag == "disk" and device.get("type") != "file":
+        raise Refused(f"a disk of type {device.get('type')}")
+    if device.tag == "interface" and device.get("type") != "ethernet":
+        raise Refused(f"an interface of type {device.get('type')}")
+    if device.tag in ("serial", "console") and device.get("type") != "pty":
+        raise Refused(f"a line of type {device.get('type')}")
+    if device.tag == "rng" or device.tag == "emulator":
+        return
+    for element in device.iter():
+        for value in element.attrib.values():
+            if value.startswith("/") and not _is_own(Path(value), moved):
+                raise Refused(f"the file {value}")
+
+
+def _is_own(path: Path, moved: Moved) -> bool:
+    return ".." not in path.parts and (path == moved.base or moved.folder in path.parents)

@@ -1,0 +1,154 @@
+"""The three streams of a live move, and the Unix sockets at both ends of them.
+
+The host that sends listens where its own libvirt and QEMU dial; the one that takes in dials its own libvirt, and the
+sockets on which its QEMU listens. Both name the sockets alike, since libvirt has one name for both ends.
+
+    source: libvirtd, QEMU -> socket -> agent == gateway == agent -> socket -> libvirtd, QEMU :target
+
+A byte on a stream says that somebody has dialled: QEMU's disk server speaks first, so it is dialled only then.
+
+Invariant: whatever ends a stream ends the sockets at both ends at once. libvirt takes the end of its connection for the
+end of the move and has the guest go on; left alone it would wait for its own keepalive, half a minute. Where a network
+goes silent, nobody ends anything: so libvirt's keepalive, a message every five seconds, is listened for here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.hypervisor.acceleration import qemu_user
+from svc_nodeagent.hypervisor.files import in_thread
+
+RUN_FOLDER: Final = Path("/run/svc-node/live")
+LIBVIRT_SOCKETS: Final = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/virtqemud-sock"))
+SILENCE_SECONDS = 20.0
+"""How long libvirt's connection may bring nothing: four of its keepalive's messages."""
+DIAL_SECONDS: Final = 20.0
+_DIALLED: Final = b"\n"
+_CHUNK: Final = 256 * 1024
+_CLOSING_SECONDS: Final = 2.0
+log = structlog.get_logger(__name__)
+
+
+class Sockets:
+    """Of one machine that moves, on this host."""
+
+    def __init__(self, vm_id: UUID) -> None:
+        self._folder = RUN_FOLDER / str(vm_id)
+        self.libvirt, self.memory, self.disk = (self._folder / name for name in ("libvirt", "memory", "disk"))
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """A folder of nobody's but QEMU's and ours, for the length of the block."""
+        await in_thread(self._make)
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                await in_thread(shutil.rmtree, self._folder, True)
+
+    def _make(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        for parent in (RUN_FOLDER.parent, RUN_FOLDER):
+            parent.chmod(0o711)
+        os.chown(self._folder, *qemu_user().owner)
+        self._folder.chmod(0o700)
+
+
+async def listen(path: Path) -> trio.SocketListener:
+    """A socket that QEMU's user may dial."""
+    listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    await listening.bind(str(path))
+    os.chown(path, *qemu_user().owner)
+    os.chmod(path, 0o600)
+    listening.listen(1)
+    return trio.SocketListener(listening)
+
+
+async def carry_dialled(listener: trio.SocketListener, stream: trio.abc.Stream, silence: float | None = None) -> None:
+    """Wait for one that dials, and join it to the stream, until either ends."""
+    async with listener:
+        dialled = await listener.accept()
+    async with dialled:
+        await stream.send_all(_DIALLED)
+        await join(dialled, stream, silence=silence)
+
+
+async def carry_dialling(
+    stream: trio.abc.Stream, path: Path, wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream
+) -> None:
+    """Once the other host says that somebody has dialled, dial here; join the two until either ends. `wrap` watches
+    what comes from the other host."""
+    if await stream.receive_some(1) != _DIALLED:
+        return
+    with trio.fail_after(DIAL_SECONDS):
+        dialled = await _dial(path)
+    async with dialled:
+        await join(dialled, wrap(stream))
+
+
+async def join(local: trio.abc.Stream, remote: trio.abc.Stream, *, silence: float | None = None) -> None:
+    """Until either ends, or `remote` has brought nothing for `silence` seconds. Both are closed then."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_copy, local, remote, nursery.cancel_scope, None)
+        nursery.start_soon(_copy, remote, local, nursery.cancel_scope, silence)
+    await close(local)
+    await close(remote)
+
+
+async def close(stream: trio.abc.Stream) -> None:
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSING_SECONDS):
+        try:
+            await stream.aclose()
+        except (trio.BrokenResourceError, trio.BusyResourceError):
+            return
+
+
+async def _copy(source: trio.abc.Stream, sink: trio.abc.Stream, over: trio.CancelScope, silence: float | None) -> None:
+    try:
+        while data := await _within(silence, source.receive_some, _CHUNK):
+            await sink.send_all(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # One side has gone: that is how a move ends that is cut.
+    except trio.TooSlowError:
+        log.warning("live.silent", seconds=silence)
+    finally:
+        over.cancel()
+
+
+async def _within(
+    seconds: float | None, receive: Callable[[int], Awaitable[bytes | bytearray]], most: int
+) -> bytes | bytearray:
+    if seconds is None:
+        return await receive(most)
+    with trio.fail_after(seconds):
+        return await receive(most)
+
+
+async def _dial(path: Path) -> trio.SocketStream:
+    """QEMU listens a moment after libvirt was asked to prepare it."""
+    while True:
+        if await in_thread(_is_socket, path):
+            try:
+                return await trio.open_unix_socket(str(path))
+            except ConnectionRefusedError:
+                pass
+        await trio.sleep(0.02)
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except FileNotFoundError:
+        return False

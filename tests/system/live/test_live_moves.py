@@ -1,0 +1,284 @@
+"""Live moves between two hosts with a real libvirt and QEMU each: the guest goes on, and runs once whatever is cut."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from svc.cli.client import Client
+from svc.cli.failures import Failure
+from tests.support.figures import report_figure
+from tests.support.stack import Stack
+from tests.support.terminal import serial_console
+from tests.system.live.hosts import Site, two_hosts
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+PASSWORD = "Staple-battery-7-horse"
+ECHO, BOOT_ID = 7, 8
+"""Ports of the guest."""
+
+
+@asynccontextmanager
+async def a_site() -> AsyncIterator[tuple[Site, Client]]:
+    subnet = f"10.199.{secrets.randbelow(256)}"
+    with tempfile.TemporaryDirectory(prefix="svc-live-", dir="/var/lib") as folder:
+        Path(folder).chmod(0o755)
+        stack = Stack(Path(folder))
+        stack.at(f"{subnet}.1")
+        try:
+            async with two_hosts(stack, subnet) as site, stack.client() as client:
+                pool = {
+                    "name": "tests",
+                    "cidr": f"{subnet}.0/24",
+                    "topology": "bridged",
+                    "gateway": f"{subnet}.1",
+                    "range_start": f"{subnet}.100",
+                    "range_end": f"{subnet}.200",
+                }
+                await client.call("POST", "/networks", body={"name": "tests", "default": True, "pool": pool})
+                site.image_id = (await stack.import_demo_image())["id"]
+                yield site, client
+        except Exception as error:
+            error.add_note(f"The controller's log ends:\n{stack.controller.tail()}")
+            raise
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 60):
+                await stack.controller.stop()
+
+
+@dataclass
+class Machines:
+    site: Site
+    client: Client
+    nodes: dict[str, str]
+
+    async def made(self, name: str) -> str:
+        """On alpha, running."""
+        [project] = (await self.client.call("GET", "/projects"))["items"]
+        body = {
+            "name": name,
+            "image_id": self.site.image_id,
+            "project_id": project["id"],
+            "vcpus": 1,
+            "memory_mib": 128,
+            "disk_gib": 1,
+            "access_mode": "root_password",
+            "set_password": PASSWORD,
+            "node_id": self.nodes["alpha"],
+        }
+        created = await self.client.call("POST", "/vms", body=body)
+        await self.site.stack.task(self.client, created)
+        return str(created["vm"]["id"])
+
+    async def show(self, vm_id: str) -> dict[str, Any]:
+        return dict(await self.client.call("GET", f"/vms/{vm_id}"))
+
+    async def ordered(self, vm_id: str) -> str:
+        """A move to the other node; the id of its task."""
+        here = (await self.show(vm_id))["node_name"]
+        target = self.nodes["beta" if here == "alpha" else "alpha"]
+        with trio.fail_after(60):
+            while True:
+                try:
+                    task = await self.client.call("POST", f"/vms/{vm_id}/migrate", body={"node_id": target})
+                    return str(task["id"])
+                except Failure as failure:
+                    # What an earlier move has left is being removed, or an agent has just been started.
+                    if not any(words in str(failure) for words in ("has not removed yet", "not online", "offline")):
+                        raise
+                    await trio.sleep(0.1)
+
+    async def ended(self, task_id: str) -> dict[str, Any]:
+        with trio.fail_after(120):
+            while (task := await self.client.call("GET", f"/tasks/{task_id}"))["status"] in ("queued", "running"):
+                await trio.sleep(0.1)
+        return dict(task)
+
+    async def runs_at(self, vm_id: str) -> str:
+        """Where it runs, by the record and by both hosts, once nothing of it is anywhere else."""
+        name = f"{self.site.stack.prefix}-{vm_id}"
+        with trio.fail_after(60):
+            while True:
+                seen = {host.name: host.domains().get(name) for host in self.site.hosts.values()}
+                assert list(seen.values()).count("running") <= 1, f"it runs twice: {seen}"
+                shown = await self.show(vm_id)
+                here = str(shown["node_name"])
+                if shown["status"] == "running" and seen == dict.fromkeys(seen, None) | {here: "running"}:
+                    return here
+                await trio.sleep(0.1)
+
+
+@asynccontextmanager
+async def machines() -> AsyncIterator[Machines]:
+    async with a_site() as (site, client):
+        listed = (await client.call("GET", "/nodes"))["items"]
+        yield Machines(site, client, {each["name"]: each["id"] for each in listed})
+
+
+@dataclass
+class Answers:
+    """When somebody answered, on Trio's clock."""
+
+    at: list[float]
+
+    @property
+    def longest_gap(self) -> float:
+        return max(later - earlier for earlier, later in itertools.pairwise(self.at))
+
+
+async def ping(address: str, answers: Answers) -> None:
+    command = ["ping", "-n", "-i", "0.05", address]
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async for chunk in process.stdout:
+            answers.at += [trio.current_time()] * chunk.count(b"bytes from")
+    finally:
+        process.kill()
+
+
+async def talk(stream: trio.SocketStream, answers: Answers) -> None:
+    """One connection: a byte there and back, again and again."""
+    while True:
+        await stream.send_all(b"x")
+        assert await stream.receive_some(1) == b"x"
+        answers.at.append(trio.current_time())
+        await trio.sleep(0.05)
+
+
+async def test_a_guest_goes_on_while_it_moves_there_and_back() -> None:
+    async with machines() as now:
+        vm_id = await now.made("web")
+        address = (await now.show(vm_id))["primary_ip"]
+        async with serial_console(now.client, vm_id) as terminal:
+            await terminal.log_in("root", PASSWORD)
+            for port, program in ((ECHO, "cat"), (BOOT_ID, "cat /proc/sys/kernel/random/boot_id")):
+                await terminal.run(f"(while :; do nc -l -p {port} -e {program}; done) >/dev/null 2>&1 & true")
+        pings, talks = Answers([]), Answers([])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ping, address, pings)
+            with trio.fail_after(30):
+                while len(pings.at) < 5:
+                    await trio.sleep(0.1)
+                before = await booted(address)
+                stream = await trio.open_tcp_stream(address, ECHO)
+            nursery.start_soon(talk, stream, talks)
+            for there in ("beta", "alpha"):
+                ended = await now.ended(await now.ordered(vm_id))
+                assert (ended["status"], ended["error_message"]) == ("succeeded", None)
+                assert await now.runs_at(vm_id) == there
+                seen = len(talks.at)
+                with trio.fail_after(30):
+                    while len(talks.at) < seen + 5:
+                        await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        report_figure(f"live move, longest gap: ping {pings.longest_gap:.2f} s, TCP {talks.longest_gap:.2f} s")
+        assert await booted(address) == before
+
+
+async def booted(address: str) -> bytes:
+    """The id of the guest's boot."""
+    with trio.fail_after(30):
+        async with await trio.open_tcp_stream(address, BOOT_ID) as stream:
+            return b"".join([chunk async for chunk in stream])
+
+
+AT_SOURCE = ("live.luggage_sent", "live.sending", "live.sent")
+AT_TARGET = ("live.begun", "live.ready", "live.arrived", "live.carried", "live.gone_on")
+
+
+async def test_killed_at_each_step_an_agent_comes_back_and_the_guest_runs_once() -> None:
+    async with machines() as now:
+        vm_id = await now.made("web")
+        for point in (*AT_SOURCE, *AT_TARGET):
+            here = await now.runs_at(vm_id)
+            there = "beta" if here == "alpha" else "alpha"
+            dies = now.site.agents[here if point in AT_SOURCE else there]
+            await dies.kill()
+            dies.start(SVC_FAULT_POINT=point)
+            await now.site.stack.node_online(dies.name)
+
+            task = await now.ordered(vm_id)
+            await dies.ended(60)
+            dies.start()
+            ended = await now.ended(task)
+
+            assert ended["status"] in ("succeeded", "failed"), (point, ended)
+            where = await now.runs_at(vm_id)
+            assert ended["status"] == "failed" or where == there, (point, ended)
+
+
+async def test_cut_or_cancelled_the_guest_runs_on_and_the_next_move_goes() -> None:
+    async with machines() as now:
+        vm_id = await now.made("web")
+        alpha, beta = now.site.hosts["alpha"], now.site.hosts["beta"]
+        name = f"{now.site.stack.prefix}-{vm_id}"
+
+        async def until_it_comes() -> None:
+            with trio.fail_after(60):
+                while name not in beta.domains():
+                    await trio.sleep(0.01)
+
+        task = await now.ordered(vm_id)
+        await until_it_comes()
+        await now.client.call("POST", f"/tasks/{task}/cancel")
+        began = trio.current_time()
+        assert (await now.ended(task))["status"] == "cancelled"
+        assert await now.runs_at(vm_id) == "alpha"
+        assert "None" in alpha.virsh("domjobinfo", name)
+        report_figure(f"live move cancelled: over and tidy in {trio.current_time() - began:.1f} s")
+
+        task = await now.ordered(vm_id)
+        await until_it_comes()
+        await now.site.agents["beta"].kill()
+        began = trio.current_time()
+        with trio.fail_after(10):
+            while "None" not in alpha.virsh("domjobinfo", name):
+                await trio.sleep(0.05)
+        report_figure(f"live move cut: no job at the source after {trio.current_time() - began:.1f} s")
+        now.site.agents["beta"].start()
+        assert (await now.ended(task))["status"] == "succeeded"
+        assert await now.runs_at(vm_id) == "beta"
+
+        task = await now.ordered(vm_id)
+        with trio.fail_after(60):
+            while name not in alpha.domains():
+                await trio.sleep(0.01)
+        await now.site.stack.controller.kill()
+        await now.site.stack.start_controller()
+        assert (await now.ended(task))["status"] == "succeeded"
+        assert await now.runs_at(vm_id) == "alpha"
+
+        task = await now.ordered(vm_id)
+        await until_it_comes()
+        beta.wire(False)
+        with trio.fail_after(40):
+            while "None" not in alpha.virsh("domjobinfo", name):
+                await trio.sleep(0.1)
+        beta.wire(True)
+        assert (await now.ended(task))["status"] == "succeeded"
+        assert await now.runs_at(vm_id) == "beta"
+
+
+async def test_a_node_with_five_running_machines_is_drained() -> None:
+    async with machines() as now:
+        made = [await now.made(f"m-{number}") for number in range(5)]
+        await now.client.call("PATCH", f"/nodes/{now.nodes['alpha']}", body={"maintenance": True})
+        began = trio.current_time()
+        task = await now.client.call("POST", f"/nodes/{now.nodes['alpha']}/drain", body={})
+        ended = await now.ended(task["id"])
+        report_figure(f"5 running machines drained live in {trio.current_time() - began:.1f} s")
+
+        assert (ended["status"], ended["error_message"]) == ("succeeded", None)
+        assert [await now.runs_at(vm_id) for vm_id in made] == ["beta"] * 5
