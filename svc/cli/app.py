@@ -54,6 +54,7 @@ _HELP = {
     "plan": "Plans that are sold: what each allows.",
     "pool": "Addresses.",
     "project": "Projects and their members.",
+    "recover": "A server that was lost: the key and the manifest for it, and bringing it back.",
     "redirect": "Paths of sites that lead elsewhere.",
     "schedule": "Scheduled tasks of sites.",
     "second-factor": "Signing in with a code as well as the password.",

@@ -24,6 +24,7 @@ from svc_actors.panel.databases.transfers import DatabaseTransfers
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.recovery.remote import Remote
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.php_extensions import Extensions
@@ -63,6 +64,7 @@ class Panel:
     diagnosis: Diagnosis
     sftp: SftpAccess
     staging: StagingTools
+    manifests: Remote
     realm: Realm = REALM
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:

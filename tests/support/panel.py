@@ -10,6 +10,7 @@ from pathlib import Path
 
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
+from svc.cli.panel.recovery import Recovering
 from svc.identity.authenticate import Authentication
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
@@ -133,6 +134,8 @@ async def open_panel(
     acme: AcmeSettings | None = None,
     certificate: tuple[Path, Path] | None = None,
     origins: tuple[str, ...] = (),
+    sealer: Sealer | None = None,
+    recovering: Recovering | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -147,7 +150,15 @@ async def open_panel(
         further_origins=origins,
     )
     host = host or recorded_host()
-    services_of = open_services(config, database, host, sealer=Sealer(bytes(32)), passwords=CheapPasswords(), work=work)
+    services_of = open_services(
+        config,
+        database,
+        host,
+        sealer=sealer or Sealer(bytes(32)),
+        passwords=CheapPasswords(),
+        work=work,
+        recovering=recovering,
+    )
     async with services_of as services:
         authentication = Authentication(database, REALM)
         app = create_app(panel_registry(), services, authenticator=authentication, origins=config.origins)

@@ -144,8 +144,9 @@ def shared_panel_programs(options: Sequence[str] = ()) -> Iterator[PanelPrograms
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="svc-panel-"))
+def _folder(wanted: Path | None = None) -> Path:
+    folder = wanted or Path(tempfile.mkdtemp(prefix="svc-panel-"))
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     shutil.copytree("/etc", folder / "etc", symlinks=True)
     return folder
@@ -153,10 +154,14 @@ def _folder() -> Path:
 
 @asynccontextmanager
 async def open_panel_programs(
-    pebble: Pebble | None = None, options: Sequence[str] = (), tracer: Sequence[str] = ()
+    pebble: Pebble | None = None,
+    options: Sequence[str] = (),
+    tracer: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> AsyncIterator[PanelPrograms]:
-    """Programs that are not started yet; whatever they start is stopped at the end."""
-    folder = await trio.to_thread.run_sync(_folder)
+    """Programs that are not started yet; whatever they start is stopped at the end. `folder`: the one that they had
+    before, which is gone."""
+    folder = await trio.to_thread.run_sync(_folder, folder)
     programs = PanelPrograms(folder, pebble, options, tracer)
     try:
         yield programs

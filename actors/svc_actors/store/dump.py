@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -26,11 +26,12 @@ class DumpError(RuntimeError):
     """PostgreSQL's program failed; the message is its own."""
 
 
-async def dump(url: str, take: Callable[[bytes], None]) -> None:
+async def dump(url: str, take: Callable[[bytes], None], *, without: Sequence[str] = ()) -> None:
     """Give the database of `url` to `take` as `pg_dump --format=custom` writes it, in pieces of up to a mebibyte.
-    `take` runs in a thread: it may compute and write."""
+    `take` runs in a thread: it may compute and write. Of the tables `without` the rows are left out."""
+    arguments = ["--format=custom", *(f"--exclude-table-data=public.{table}" for table in without)]
     with tempfile.TemporaryFile() as errors:
-        process = await _open("pg_dump", ["--format=custom"], url, errors, stdout=subprocess.PIPE)
+        process = await _open("pg_dump", arguments, url, errors, stdout=subprocess.PIPE)
         async with _killed_after(process):
             assert process.stdout is not None
             gathered = bytearray()

@@ -19,6 +19,7 @@ from svc.cli.panel.host import Host
 from svc.cli.panel.import_work import handle_imports
 from svc.cli.panel.job_work import handle_jobs
 from svc.cli.panel.loops import Loops
+from svc.cli.panel.recovery import Recovering, start_recovery
 from svc.cli.panel.repairs import repaired_parts
 from svc.cli.panel.retention import start_retention
 from svc.cli.panel.served_sites import serve_sites
@@ -44,6 +45,7 @@ from svc_actors.panel.handover import retry_handovers
 from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.recovery.sites import make_accounts
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
@@ -72,8 +74,10 @@ async def open_services(
     sealer: Sealer,
     passwords: Passwords | None = None,
     work: Mapping[str, object] | None = None,
+    recovering: Recovering | None = None,
 ) -> AsyncIterator[Panel]:
-    """What operations use, running. No listener. `work` is that of further kinds of jobs."""
+    """What operations use, running. No listener. `work` is that of further kinds of jobs; without `recovering` no
+    manifest is written."""
     folders = config.folders
     await trio.to_thread.run_sync(prepare_shared_sockets, folders)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
@@ -83,6 +87,7 @@ async def open_services(
     receivers = Receivers(outbound, config.webhooks.ca_file)
     delivering = Delivering(database, sealer, receivers, after_round, host.clock)
     authority = config.dns.authority(config.public_host)
+    await make_accounts(database, host.accounts)
     naming = Naming(database, host.name_server, authority)
     async with (
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
@@ -130,6 +135,7 @@ async def open_services(
             authorities=config.webhooks.ca_file,
         )
         handle_imports(jobs, config, database, host, actors=actors, files=files, served=served, data=data)
+        manifests = start_recovery(config, database, host, sealer, jobs, actors, data, loops, recovering)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         # All work is known from here on: what was queued before a restart begins now.
@@ -170,6 +176,7 @@ async def open_services(
                 certificates=served.certificates,
                 clock=host.clock,
                 sftp=served.sftp,
+                manifests=manifests,
                 databases=data.databases,
                 transfers=data.transfers,
                 apps=host.apps,

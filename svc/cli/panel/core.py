@@ -23,6 +23,7 @@ from svc.cli.garbage import GarbageCollection
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
 from svc.cli.panel.options import CONTEXT, panel_options
+from svc.cli.panel.recovery import Recovering, becoming
 from svc.cli.panel.server import this_server
 from svc.cli.starting import told_plainly
 from svc.cli.supervisor import tell_supervisor
@@ -64,37 +65,66 @@ async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
     config.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     shown = keep_self_signed(config.folders.web, config.own_names, web.pw_gid)
-    stop = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with (
-            told_plainly(),
-            open_core(config, environ, this_server(config)) as app,
-            GarbageCollection.open(),
-            trio.open_nursery() as nursery,
-        ):
-            await nursery.start(partial(serve_local, app, config.socket, config.web_user, stop))
-            tell_supervisor(os.environ, "READY=1")
-            log.info("core.started", socket=str(config.socket), certificate_sha256=shown)
-            async for received in signals:
-                tell_supervisor(os.environ, "STOPPING=1")
-                log.info("core.stopping", signal=signal.Signals(received).name)
+        ended = False
+        while not ended:
+            reopen = trio.Event()
+            async with (
+                told_plainly(),
+                open_core(config, environ, this_server(config), reopen) as app,
+                GarbageCollection.open(),
+                trio.open_nursery() as nursery,
+            ):
+                stop = trio.Event()
+                await nursery.start(partial(serve_local, app, config.socket, config.web_user, stop))
+                tell_supervisor(os.environ, "READY=1")
+                log.info("core.started", socket=str(config.socket), certificate_sha256=shown)
+                ended = await _ended(signals, reopen)
                 stop.set()
-                break
     log.info("core.stopped")
 
 
+async def _ended(signals: AsyncIterator[int], reopen: trio.Event) -> bool:
+    """Whether the core is to end, once it is; False where it is to close and open again, as another server."""
+    ended = False
+
+    async def wait_for_signal(scope: trio.CancelScope) -> None:
+        nonlocal ended
+        async for received in signals:
+            tell_supervisor(os.environ, "STOPPING=1")
+            log.info("core.stopping", signal=signal.Signals(received).name)
+            ended = True
+            scope.cancel()
+            break
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_signal, nursery.cancel_scope)
+        await reopen.wait()
+        log.info("core.reopening")
+        nursery.cancel_scope.cancel()
+    return ended
+
+
 @asynccontextmanager
-async def open_core(config: PanelConfig, environ: Mapping[str, str], host: Host) -> AsyncIterator[App]:
-    """The core's application over its database, for the length of the block."""
+async def open_core(
+    config: PanelConfig, environ: Mapping[str, str], host: Host, reopen: trio.Event | None = None
+) -> AsyncIterator[App]:
+    """The core's application over its database, for the length of the block. `reopen` is set where it is to be closed,
+    and opened again: it becomes another server then, before it serves anybody."""
     async with (
         disk_guard(config.data_dir, environ, goes_on="sites are served on") as disk,
         database_urls(config.data_dir, environ) as urls,
+        becoming(config, urls),
         Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "panel"),
     ):
         await prepare_schema(urls, PANEL_SCHEMA)
         sealer = Sealer.from_file(config.data_dir / "secret.key")
-        async with guarded(database, disk), open_services(config, database, host, sealer=sealer) as services:
+        recovering = Recovering(urls.owner, trio.Event() if reopen is None else reopen)
+        async with (
+            guarded(database, disk),
+            open_services(config, database, host, sealer=sealer, recovering=recovering) as services,
+        ):
             yield create_app(
                 panel_registry(), services, authenticator=Authentication(database, REALM), origins=config.origins
             )

@@ -20,9 +20,6 @@ from svc.registry.principal import Access
 
 TO_BE_BUILT = frozenset(
     {
-        "GET /recovery",
-        "POST /recovery/run",
-        "POST /recovery/manifest",
         "POST /imports/ssh",
         "GET /sites/{}/migration/verify",
     }

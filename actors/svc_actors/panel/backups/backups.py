@@ -25,6 +25,7 @@ from svc_actors.panel.backups.records import (
     RESTORE,
     Cause,
     add_backup,
+    awaits_recovery,
     backup_of_job,
     create_backup,
     fail_backup,
@@ -56,9 +57,9 @@ class Backups:
     """One a process."""
 
     def __init__(self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore) -> None:
-        self._tools = tools
+        self._tools = self.tools = tools
         self._work = BackupWork(tools)
-        self._restore = RestoreWork(tools, files, configuration)
+        self._restore = self.restoring = RestoreWork(tools, files, configuration)
 
     def install(self, jobs: Jobs) -> None:
         jobs.handle(CREATE, self._work)
@@ -124,6 +125,8 @@ class Backups:
         after = next_run(Frequency(row["frequency"]), row["hour"], row["weekday"], row["site_id"], now)
         await postpone(tx, row["site_id"], after)
         site = await lock_site(tx, row["site_id"])
+        if await awaits_recovery(tx, site.id):
+            return
         if site.status in _BACKED_UP and await pending_job(tx, site.id) is None:
             await create_backup(tx, self._tools.sealer, site, Cause.SCHEDULED)
 

@@ -161,8 +161,22 @@ async def pending_job(queryable: Queryable, site_id: UUID) -> int | None:
     return job
 
 
+async def awaits_recovery(queryable: Queryable, site_id: UUID) -> bool:
+    """Whether the files of a site of a server that was lost have not come back: a backup of it would be of nothing."""
+    found: bool = await queryable.fetchval(
+        "SELECT EXISTS (SELECT FROM recovery_sites WHERE site_id = $1 AND status <> 'recovered')", site_id
+    )
+    return found
+
+
 async def create_backup(tx: Transaction, sealer: Sealer, site: SiteRow, cause: Cause) -> tuple[UUID, Job]:
-    """Have a site, whose row is locked, backed up. Raises `conflict` while one is pending."""
+    """Have a site, whose row is locked, backed up. Raises `conflict` while one is pending, and before the site has come
+    back on a server that is being recovered."""
+    if await awaits_recovery(tx, site.id):
+        raise conflict(
+            f"{site.domain} has not come back yet, so there is nothing to back up.",
+            hint="See `svc recover status`; `svc recover run` tries again what has failed.",
+        )
     repository_id = await ensure_repository(tx, sealer, site)
     if (pending := await pending_job(tx, site.id)) is not None:
         raise conflict(

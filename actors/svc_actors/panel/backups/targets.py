@@ -67,7 +67,7 @@ class S3Settings(_Settings):
 
 
 TargetSettings = Annotated[LocalSettings | SftpSettings | S3Settings, Field(discriminator="kind")]
-_SETTINGS: Final[TypeAdapter[TargetSettings]] = TypeAdapter(TargetSettings)
+SETTINGS: Final[TypeAdapter[TargetSettings]] = TypeAdapter(TargetSettings)
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,14 @@ class TargetRow:
         """What the audit calls it."""
         return Target("backup_target", self.id, self.name)
 
-    def repository(self, repository_id: UUID, work: Path, sealer: Sealer) -> Repository:
-        """A site's repository there. What opens the way lies in `work`, which is root's alone and goes with the job."""
+    def secret(self, sealer: Sealer) -> str | None:
+        return sealer.unseal(self.sealed_secret, SEALED_FOR).decode() if self.sealed_secret is not None else None
+
+    def repository(self, repository_id: UUID | str, work: Path, sealer: Sealer) -> Repository:
+        """A site's repository there, or another one by its name. What opens the way lies in `work`, which is root's
+        alone and goes with the job."""
         password = work / "password"
-        secret = sealer.unseal(self.sealed_secret, SEALED_FOR).decode() if self.sealed_secret is not None else ""
+        secret = self.secret(sealer) or ""
         match self.settings:
             case LocalSettings(path=path):
                 return Repository(f"{path}/{repository_id}", password)
@@ -136,7 +140,7 @@ def new_key_pair() -> tuple[str, str]:
 
 
 def as_target(row: Record) -> TargetRow:
-    return TargetRow(row["id"], row["name"], _SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
+    return TargetRow(row["id"], row["name"], SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
 
 
 async def all_targets(queryable: Queryable) -> list[TargetRow]:
@@ -167,6 +171,18 @@ async def add_target(
     except UniqueViolationError:
         raise conflict(f"There is a target with the name {name} already.") from None
     return as_target(row)
+
+
+async def write_target(
+    tx: Transaction, sealer: Sealer, target_id: UUID, settings: TargetSettings, secret: str | None
+) -> None:
+    """It is reached otherwise than it was."""
+    await tx.execute(
+        "UPDATE backup_targets SET settings = $2, sealed_secret = $3 WHERE id = $1",
+        target_id,
+        settings.model_dump(mode="json"),
+        sealer.seal(secret.encode(), SEALED_FOR) if secret is not None else None,
+    )
 
 
 async def write_marked(tx: Transaction, target_id: UUID) -> None:

@@ -200,3 +200,9 @@ async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUse
         await queryable.execute("DELETE FROM databases WHERE id = $1 AND status = 'deleting'", subject.id)
     else:
         await queryable.execute("DELETE FROM database_users WHERE id = $1 AND status = 'deleting'", subject.id)
+
+
+async def make_all_anew(tx: Transaction) -> None:
+    """Of a server whose engines hold nothing of what is recorded: it was lost, and comes back."""
+    await tx.execute("UPDATE databases SET status = 'creating', problem = NULL WHERE status = 'active'")
+    await tx.execute("UPDATE database_users SET wanted = wanted + 1, problem = NULL")

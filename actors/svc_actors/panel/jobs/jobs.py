@@ -61,6 +61,13 @@ class Ends(Protocol):
     async def ended(self, tx: Transaction, job: Job) -> None: ...
 
 
+@runtime_checkable
+class Steps(Protocol):
+    """Work whose steps are not known beforehand has a method `step` that gives each by its name."""
+
+    def step(self, name: str) -> StepWork | None: ...
+
+
 @dataclass(frozen=True)
 class _Kind:
     work: object
@@ -279,12 +286,20 @@ class Jobs:
             try:
                 for position, step in enumerate(run.steps, 1):
                     run.position = position
-                    work: StepWork | None = getattr(kind.work, step, None)
+                    run.step_error = None
+                    named = kind.work.step(step) if isinstance(kind.work, Steps) else None
+                    work: StepWork | None = named or getattr(kind.work, step, None)
                     if work is None:
                         return _failed(f"This version of the service does not know the step {step}.")
                     await work(run)
                     if run.position < len(run.steps):
-                        done = partial(next_step, job_id=run.id, position=run.position, progress=run.part_done(100))
+                        done = partial(
+                            next_step,
+                            job_id=run.id,
+                            position=run.position,
+                            progress=run.part_done(100),
+                            error=run.step_error,
+                        )
                         await run.transact(done)
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None

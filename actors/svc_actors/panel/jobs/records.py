@@ -3,7 +3,8 @@
 Invariants:
 - a job is written with all of its steps, in the transaction of the change that it is for;
 - queued -> running -> succeeded, failed or cancelled; queued may be cancelled; an ended job never changes again;
-- while a job is running exactly one of its steps is, those before it have succeeded and those behind it are queued;
+- while a job is running exactly one of its steps is, those before it have succeeded, or have failed where the work goes
+  on without them, and those behind it are queued;
 - when it fails the running step fails with the same error, and every later one is recorded as cancelled;
 - the numbers of its lines are 1, 2, 3, ... without a gap, in the order of commits: they are given under the lock of the
   job's row, so who polls with `after` never misses a line and never reads one twice.
@@ -191,12 +192,17 @@ async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:
     return begun
 
 
-async def next_step(tx: Transaction, job_id: int, position: int, progress: int) -> Job | None:
-    """The step at `position` has succeeded, and the one behind it is running. Repeating it changes nothing."""
+async def next_step(
+    tx: Transaction, job_id: int, position: int, progress: int, error: JobError | None = None
+) -> Job | None:
+    """The step at `position` has succeeded, or failed by `error`, and the one behind it is running. Repeating it
+    changes nothing."""
     row = await tx.fetchrow(
         """WITH steps AS (
                UPDATE job_steps
-               SET status = CASE WHEN position = $2 THEN 'succeeded' ELSE 'running' END,
+               SET status = CASE WHEN position <> $2 THEN 'running' WHEN $4::jsonb IS NULL THEN 'succeeded'
+                            ELSE 'failed' END,
+                   error = CASE WHEN position = $2 THEN $4::jsonb END,
                    ended_at = CASE WHEN position = $2 THEN now() END,
                    started_at = CASE WHEN position = $2 THEN started_at ELSE now() END
                WHERE job_id = $1 AND (position, status) IN (($2, 'running'), ($2 + 1, 'queued'))
@@ -205,6 +211,7 @@ async def next_step(tx: Transaction, job_id: int, position: int, progress: int) 
         job_id,
         position,
         progress,
+        _told(error),
     )
     return await _announced(tx, row)
 
@@ -240,9 +247,15 @@ async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobErr
            SELECT * FROM job""",
         job_id,
         status.value,
-        {"code": error.code.value, "message": error.message, "hint": error.hint} if error is not None else None,
+        _told(error),
     )
     return await _announced(tx, row)
+
+
+async def end_all(tx: Transaction) -> None:
+    """Of a server that was lost: nobody does what was queued or ran on it."""
+    for row in await tx.fetch("SELECT id FROM jobs WHERE status IN ('queued', 'running') ORDER BY id"):
+        await end_job(tx, row["id"], JobStatus.FAILED, INTERRUPTED)
 
 
 async def hand_over_jobs(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
@@ -370,6 +383,10 @@ def _as_step(row: Record) -> Step:
         started_at=row["started_at"],
         ended_at=row["ended_at"],
     )
+
+
+def _told(error: JobError | None) -> dict[str, Any] | None:
+    return {"code": error.code.value, "message": error.message, "hint": error.hint} if error is not None else None
 
 
 def _as_error(stored: Mapping[str, Any] | None) -> JobError | None:

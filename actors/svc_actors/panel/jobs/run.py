@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -11,7 +13,7 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.host.programs import Program, run_program
-from svc_actors.panel.jobs.records import Begun, set_progress, write_lines
+from svc_actors.panel.jobs.records import Begun, JobError, set_progress, write_lines
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
 
@@ -49,6 +51,8 @@ class JobRun:
         """Of the step that is running."""
         self.scope = trio.CancelScope()
         self.cancel_requested = False
+        self.step_error: JobError | None = None
+        """Of the step that is running, where the work goes on without it."""
         self._database = database
         self._changed = changed
         self._mark = f"{installation}/{begun.job.id}"
@@ -66,6 +70,13 @@ class JobRun:
         """The site of a job that is of one."""
         assert self.job.site_id is not None
         return self.job.site_id
+
+    def about(self, site_id: UUID, parameters: Mapping[str, Any]) -> JobRun:
+        """For work on a site that is a part of this job, and not of the site's own: its log and programs are this
+        job's."""
+        part = copy(self)
+        part.job = replace(self.job, site_id=site_id, parameters=parameters)
+        return part
 
     async def log(self, *messages: str) -> None:
         """Add lines to the log. Should the connection to the database be lost in the midst they may be there twice."""

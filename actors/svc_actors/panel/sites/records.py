@@ -162,3 +162,13 @@ async def announce(tx: Transaction, site: SiteRow, status: str, reason: str | No
             payload={"id": str(site.id), "domain": site.domain, "status": status, "reason": reason},
         ),
     )
+
+
+async def serve_all_anew(tx: Transaction) -> None:
+    """Of a server that was lost, and comes back: nothing is served of any site. A deletion that was under way then has
+    stopped half-way."""
+    await tx.execute("UPDATE sites SET wanted = wanted + 1")
+    await tx.execute(
+        "UPDATE sites SET status = 'failed', reason = 'The server was lost while it was being deleted.' "
+        "WHERE status = 'deleting'"
+    )

@@ -16,6 +16,7 @@ import { membershipsView, membersView } from "./views/members";
 import { peopleView } from "./views/people";
 import { personView } from "./views/person";
 import { plansView } from "./views/plans";
+import { recoveryView } from "./views/recovery";
 import { serverView } from "./views/server";
 import { operationsView } from "./views/operations";
 import { siteView } from "./views/site";
@@ -45,6 +46,7 @@ const SECTIONS: Section<Me>[] = [
   },
   { path: "plans", label: "Plans", roles: ADMINISTRATORS, open: () => plansView() },
   { path: "drills", label: "Restore drills", roles: ADMINISTRATORS, open: () => drillsView() },
+  { path: "recovery", label: "Recovery", roles: ADMINISTRATORS, open: () => recoveryView() },
   { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
   { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
   { path: "server", label: "Server", roles: ADMINISTRATORS, open: () => serverView() },

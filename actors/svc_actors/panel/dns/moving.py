@@ -1,0 +1,46 @@
+"""Records that led to a server that was lost, led to the one that takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address
+
+from svc_actors.store import Transaction
+
+
+async def move_addresses(
+    tx: Transaction, old: Iterable[IPv4Address | IPv6Address], new: Iterable[IPv4Address | IPv6Address]
+) -> tuple[list[str], list[str]]:
+    """Records of an old address get the first new one of the same family. The names of those, and of those that lead to
+    the old server still, since the new one has no address of the family."""
+    own = list(new)
+    moved, left = [], []
+    for address in old:
+        if address in own:
+            continue
+        follower = next((each for each in own if each.version == address.version), None)
+        rows = await tx.fetch(
+            """SELECT id, zone, name, type, data FROM dns_records
+               WHERE type IN ('A', 'AAAA') AND data ->> 'address' = $1""",
+            str(address),
+        )
+        for row in rows:
+            if follower is None:
+                left.append(f"{row['name']} {row['type']} {address}")
+                continue
+            data = row["data"] | {"address": str(follower)}
+            there = await tx.fetchval(
+                "SELECT true FROM dns_records WHERE zone = $1 AND name = $2 AND type = $3 AND md5(data::text) = "
+                "md5($4::jsonb::text)",
+                row["zone"],
+                row["name"],
+                row["type"],
+                data,
+            )
+            if there:
+                await tx.execute("DELETE FROM dns_records WHERE id = $1", row["id"])
+            else:
+                await tx.execute("UPDATE dns_records SET data = $2 WHERE id = $1", row["id"], data)
+            await tx.execute("UPDATE dns_zones SET revision = revision + 1 WHERE name = $1", row["zone"])
+            moved.append(f"{row['name']} {row['type']} {address} is {follower} now")
+    return moved, left

@@ -1,0 +1,1 @@
+"""Recovery: the encrypted manifest of the server at its backup targets, and a server brought back from one."""

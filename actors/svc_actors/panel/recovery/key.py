@@ -1,0 +1,80 @@
+"""The recovery key: what an administrator keeps elsewhere, and what alone opens the manifests of a lost server.
+
+The panel writes manifests without having it. A data key encrypts them; every manifest carries that key wrapped: sealed
+under what scrypt makes of the recovery key. The panel keeps the data key sealed under its own sealing key, which is
+lost with the server.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from pydantic import BaseModel, ConfigDict, Field
+
+from svc_actors.sealing import CannotUnseal, Sealer
+
+_BYTES: Final = 20
+"""160 random bits: scrypt need not make up for a weak secret."""
+_GROUP: Final = 4
+_COST: Final = 15
+_MOST_COST: Final = 20
+_PURPOSE: Final = "recovery data key"
+
+
+class WrongKey(Exception):  # noqa: N818 - named for what it says
+    """The recovery key is not the one that this was wrapped with."""
+
+
+class WrappedKey(BaseModel):
+    """The data key, for whoever has the recovery key. All of it may be known. `cost` is the logarithm of scrypt's N."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cost: int = Field(ge=1, le=_MOST_COST)
+    salt: str = Field(pattern="^[0-9a-f]{32}$")
+    sealed: str = Field(pattern="^[0-9a-f]+$", max_length=256)
+
+    def opened(self, recovery_key: str) -> bytes:
+        """The data key. Raises `WrongKey`."""
+        try:
+            return _sealer(recovery_key, bytes.fromhex(self.salt), self.cost).unseal(
+                bytes.fromhex(self.sealed), _PURPOSE
+            )
+        except (CannotUnseal, ValueError) as error:
+            raise WrongKey from error
+
+
+@dataclass(frozen=True)
+class NewKey:
+    """`recovery_key` is shown once, and kept nowhere."""
+
+    recovery_key: str
+    data_key: bytes
+    wrapped: WrappedKey
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.data_key)
+
+
+def new_key() -> NewKey:
+    text = base64.b32encode(secrets.token_bytes(_BYTES)).decode()
+    recovery_key = "-".join(text[start : start + _GROUP] for start in range(0, len(text), _GROUP))
+    data_key, salt = secrets.token_bytes(32), secrets.token_bytes(16)
+    sealed = _sealer(recovery_key, salt, _COST).seal(data_key, _PURPOSE)
+    return NewKey(recovery_key, data_key, WrappedKey(cost=_COST, salt=salt.hex(), sealed=sealed.hex()))
+
+
+def fingerprint_of(data_key: bytes) -> str:
+    """By which the manifests of one key are told from those of another."""
+    return hashlib.sha256(b"svc recovery\0" + data_key).hexdigest()[:16]
+
+
+def _sealer(recovery_key: str, salt: bytes, cost: int) -> Sealer:
+    # As people type it: in any case, with or without what groups it.
+    typed = "".join(recovery_key.upper().replace("-", "").split())
+    return Sealer(Scrypt(salt, 32, n=1 << cost, r=8, p=1).derive(typed.encode()))

@@ -1,0 +1,115 @@
+"""The manifest: all that the panel knows, in one encrypted file that a later release reads as well.
+
+    a line of JSON    the format, and the data key as the recovery key opens it
+    the rest          sealed under the data key, with that line bound to it:
+                      eight bytes of length, a JSON document (`Manifest`), the dump of the database
+
+Invariant: a file that was cut short, altered or put together of two does not open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from svc_actors.panel.recovery.key import WrappedKey, WrongKey
+from svc_actors.sealing import CannotUnseal, Sealer
+
+FORMAT: Final = 1
+_LENGTH: Final = 8
+_LONGEST_HEADER: Final = 4096
+
+
+class DamagedManifest(Exception):  # noqa: N818 - named for what it says
+    """This is no manifest, or not a whole one; the message says how."""
+
+
+class ManifestSite(BaseModel):
+    """`repository`: None of a site that was never backed up; `backup` is its newest one, made at `backup_at`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    id: UUID
+    domain: str
+    type: str
+    owner: str
+    repository: UUID | None
+    repository_key: str | None
+    backup: UUID | None
+    backup_at: datetime | None
+
+
+class Manifest(BaseModel):
+    """Later releases may add fields; `format` changes only where an older manifest would be misread."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    format: int = FORMAT
+    release: str
+    install_id: UUID
+    hostname: str
+    data_dir: str
+    taken_at: datetime
+    migrations: dict[str, int]
+    addresses: tuple[IPv4Address | IPv6Address, ...]
+    sealing_key: str
+    sites: tuple[ManifestSite, ...]
+    dump_bytes: int
+    dump_sha256: str
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    svc_recovery: int
+    key: WrappedKey
+
+
+def sealed_manifest(manifest: Manifest, dump: bytes, data_key: bytes, wrapped: WrappedKey) -> bytes:
+    header = json.dumps({"svc_recovery": FORMAT, "key": wrapped.model_dump()})
+    document = manifest.model_dump_json().encode()
+    content = len(document).to_bytes(_LENGTH, "big") + document + dump
+    return header.encode() + b"\n" + Sealer(data_key).seal(content, header)
+
+
+def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
+    """With the dump. Raises `DamagedManifest` and `WrongKey`."""
+    line, found, sealed = data[:_LONGEST_HEADER].partition(b"\n")
+    sealed = data[len(line) + 1 :]
+    try:
+        header = _Header.model_validate_json(line)
+    except ValidationError as error:
+        raise DamagedManifest("This is no manifest of a server.") from error
+    if not found or header.svc_recovery != FORMAT:
+        raise DamagedManifest(
+            f"The manifest has the format {header.svc_recovery}, and this release reads {FORMAT}: "
+            "recover with the release that wrote it, or a later one."
+        )
+    data_key = header.key.opened(recovery_key)
+    try:
+        content = Sealer(data_key).unseal(sealed, line.decode())
+    except (CannotUnseal, ValueError) as error:
+        raise DamagedManifest("The manifest was altered, or cut short. Choose an earlier one.") from error
+    length = int.from_bytes(content[:_LENGTH], "big")
+    try:
+        manifest = Manifest.model_validate_json(content[_LENGTH : _LENGTH + length])
+    except ValidationError as error:
+        raise DamagedManifest("The manifest says what this release does not understand.") from error
+    dump = content[_LENGTH + length :]
+    if (len(dump), hashlib.sha256(dump).hexdigest()) != (manifest.dump_bytes, manifest.dump_sha256):
+        raise DamagedManifest("The database in the manifest is not what the manifest says.")
+    return manifest, dump
+
+
+__all__ = [
+    "FORMAT",
+    "DamagedManifest",
+    "Manifest",
+    "ManifestSite",
+    "WrongKey",
+    "opened_manifest",
+    "sealed_manifest",
+]

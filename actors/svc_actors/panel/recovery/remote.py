@@ -1,0 +1,204 @@
+"""Where manifests lie: one repository of restic at each target, `svc-recovery`, for all servers that copy there.
+
+restic is the way there, since it reaches every kind of target; its password is no secret. What keeps a manifest from
+others is the manifest's own encryption. Tags say of each whose it is and when it was taken, so that they can be listed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import unavailable
+from svc_actors.host.programs import Program, run_program
+from svc_actors.host.restic import NoRepositoryError, Repository, Restic, Snapshot
+from svc_actors.panel.backups.places import Places, write_secret
+from svc_actors.panel.backups.targets import TargetRow
+from svc_actors.panel.recovery.manifest import DamagedManifest
+from svc_actors.sealing import Sealer
+
+REPOSITORY: Final = "svc-recovery"
+_PASSWORD: Final = "svc-recovery"  # noqa: S105 - the manifests in it are encrypted by themselves
+_FILE: Final = "manifest.svc"
+_MOST_BYTES: Final = 1 << 30
+_SERVER, _HOST, _AT, _KEY, _TARGET = "server-", "host-", "at-", "key-", "target-"
+_KEPT_NEWEST: Final = 10
+_KEPT_DAYS: Final = 14
+_SPARE: Final = 10
+"""So many more than are kept may be there: restic reads the whole repository when it removes some."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A manifest that is at a target. `target_id` is what its server called that target."""
+
+    snapshot: str
+    server: UUID
+    hostname: str
+    taken_at: datetime
+    key: str
+    target_id: UUID
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        at = f"{self.taken_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        return (
+            f"{_SERVER}{self.server}",
+            f"{_HOST}{self.hostname.replace(',', '')}",
+            f"{_AT}{at}",
+            f"{_KEY}{self.key}",
+            f"{_TARGET}{self.target_id}",
+        )
+
+
+class Programs:
+    """Runs programs outside of jobs. They end with the core."""
+
+    async def __call__(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        stdin: Path | None = None,
+        read: Callable[[list[str]], Awaitable[None]] | None = None,
+    ) -> None:
+        last = ""
+
+        async def take(lines: list[str]) -> None:
+            nonlocal last
+            last = next((line for line in reversed(lines) if line.strip()), last)
+            if read is not None:
+                await read(lines)
+
+        status = 0
+        with trio.move_on_after(seconds) as deadline:
+            status = await run_program(Program(tuple(command), environment or {}, folder, stdin), take)
+        if deadline.cancelled_caught:
+            raise unavailable(f"{Path(command[0]).name} took longer than {seconds:g} seconds and was stopped.")
+        if status != 0:
+            raise unavailable(f"{Path(command[0]).name} failed: {last}"[:500])
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Manifests at targets. Every method raises ServiceError where a target does not answer."""
+
+    restic: Restic
+    places: Places
+    sealer: Sealer
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[Path]:
+        """A folder of root's alone, for the length of the block."""
+
+        def make() -> Path:
+            folder = self.places.backups / "recovery"
+            for each in (self.places.backups, folder):
+                each.mkdir(mode=0o700, exist_ok=True)
+            made = Path(tempfile.mkdtemp(dir=folder))
+            write_secret(made / "password", _PASSWORD)
+            return made
+
+        folder = await trio.to_thread.run_sync(make)
+        try:
+            yield folder
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    async def clear(self) -> None:
+        """What a core that was killed has left."""
+        left = self.places.backups / "recovery"
+        await trio.to_thread.run_sync(partial(shutil.rmtree, left, ignore_errors=True))
+
+    async def found(self, target: TargetRow) -> list[Kept]:
+        """The newest first. Of a target without manifests none."""
+        async with self.work() as work:
+            return _kept(await self._snapshots(target.repository(REPOSITORY, work, self.sealer)))
+
+    async def write(self, target: TargetRow, kept: Kept, manifest: bytes) -> None:
+        """Have the manifest there, and fewer of those before: all that another key opens go."""
+        async with self.work() as work:
+            repository = target.repository(REPOSITORY, work, self.sealer)
+            run = Programs()
+            try:
+                await self.restic.snapshots(run, repository)
+                await self.restic.unlock(run, repository)
+            except NoRepositoryError:
+                await self.restic.init(run, repository)
+            file = work / _FILE
+            await trio.to_thread.run_sync(file.write_bytes, manifest)
+            snapshot = await self.restic.keep_file(run, repository, file, kept.tags)
+            there = _kept(await self.restic.snapshots(run, repository))
+            if not any(each.snapshot.startswith(snapshot) for each in there):  # restic tells the beginning of an id.
+                raise unavailable("The manifest was written, and is not there.", hint="Look at the target's disk.")
+            if superfluous := _superfluous([each for each in there if each.server == kept.server], kept.key):
+                await self.restic.forget(run, repository, superfluous)
+
+    async def read(self, target: TargetRow, snapshot: str) -> bytes:
+        """The encrypted manifest. Raises DamagedManifest too."""
+        async with self.work() as work:
+            repository = target.repository(REPOSITORY, work, self.sealer)
+            into = work / "read"
+            await trio.to_thread.run_sync(into.mkdir)
+            await self.restic.restore(Programs(), repository, snapshot, into)
+
+            def found() -> bytes:
+                files = [path for path in into.rglob(_FILE) if path.is_file() and not path.is_symlink()]
+                if len(files) != 1 or files[0].stat().st_size > _MOST_BYTES:
+                    raise DamagedManifest("There is no manifest in this snapshot.")
+                return files[0].read_bytes()
+
+            return await trio.to_thread.run_sync(found)
+
+    async def _snapshots(self, repository: Repository) -> list[Snapshot]:
+        try:
+            return await self.restic.snapshots(Programs(), repository)
+        except NoRepositoryError:
+            return []
+
+
+def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
+    found = []
+    for snapshot in snapshots:
+        said = {}
+        for prefix in (_SERVER, _HOST, _AT, _KEY, _TARGET):
+            said[prefix] = next((tag[len(prefix) :] for tag in snapshot.tags if tag.startswith(prefix)), None)
+        try:
+            found.append(
+                Kept(
+                    snapshot=snapshot.id,
+                    server=UUID(said[_SERVER]),
+                    hostname=said[_HOST] or "",
+                    taken_at=datetime.fromisoformat(said[_AT] or ""),
+                    key=said[_KEY] or "",
+                    target_id=UUID(said[_TARGET]),
+                )
+            )
+        except (TypeError, ValueError):
+            continue  # Of somebody else.
+    return sorted(found, key=lambda kept: kept.taken_at, reverse=True)
+
+
+def _superfluous(there: Sequence[Kept], key: str) -> list[str]:
+    """Of one server, the newest first: what may go."""
+    with_key = [kept for kept in there if kept.key == key]
+    of_another = [kept.snapshot for kept in there if kept.key != key]
+    days: dict[object, str] = {}
+    for kept in with_key:
+        days.setdefault(kept.taken_at.astimezone(UTC).date(), kept.snapshot)
+    stay = {kept.snapshot for kept in with_key[:_KEPT_NEWEST]} | set(list(days.values())[:_KEPT_DAYS])
+    old = [kept.snapshot for kept in with_key if kept.snapshot not in stay]
+    return of_another + old if of_another or len(old) >= _SPARE else []

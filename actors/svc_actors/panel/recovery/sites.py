@@ -1,0 +1,239 @@
+"""The sites of a recovered server, a step each: its repository is fetched from a target, its newest backup restored.
+
+A site that cannot be brought back fails its step alone, with the reason beside it; the same order again tries those
+that have not come back. All of a step may be repeated.
+
+What the records hold (names, certificates, PHP, zones, scheduled tasks) came back with the database, and is newer than
+any backup of the site; files and databases come from the backup, verified by its manifest.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import ServiceError, conflict, not_found, unavailable
+from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.host.restic import Repository, Snapshot
+from svc_actors.panel.backups.local_target import require_mounted
+from svc_actors.panel.backups.records import BackupPart, completed, forget_backups
+from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
+from svc_actors.panel.backups.restore import RestoreWork
+from svc_actors.panel.backups.targets import TargetRow, all_targets
+from svc_actors.panel.backups.tools import Tools, ids_of
+from svc_actors.panel.databases import SiteDatabases
+from svc_actors.panel.jobs import JobClass, JobError, JobRun, NewJob
+from svc_actors.panel.recovery.records import (
+    read_source,
+    unfinished,
+    write_not_recovered,
+    write_recovered,
+    write_told,
+)
+from svc_actors.panel.sites.first_page import first_page
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.site import Site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.panel.webhooks import WebhookEvent, emit
+from svc_actors.runtime import ActorSystem
+from svc_actors.store import Database, Queryable, Transaction
+
+KIND: Final = "recovery.sites"
+_STEP: Final = re.compile(r"site_([0-9]+)(?:_[a-z0-9_]*)?")
+_LONGEST_STEP: Final = 60
+
+
+async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | None:
+    """A step for each of these sites, and the report. None for no site."""
+    rows = await queryable.fetch(
+        "SELECT number, domain FROM sites WHERE id = ANY($1::uuid[]) ORDER BY number", list(site_ids)
+    )
+    if not rows:
+        return None
+    steps = [f"site_{row['number']}_{re.sub('[^a-z0-9]+', '_', row['domain'])}"[:_LONGEST_STEP] for row in rows]
+    return NewJob(KIND, f"Recover {len(rows)} sites", JobClass.SYSTEM, (*steps, "report"))
+
+
+async def make_accounts(database: Database, accounts: Accounts) -> None:
+    """Of sites that have not come back: before anything serves them."""
+    for site_id in await unfinished(database):
+        site = await read_site(database, site_id)
+        if site is None or site.status not in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
+            continue
+        try:
+            await accounts.make(site.account, first_page(site.domain))
+        except AccountError:
+            continue  # Its step tries again, and says why.
+
+
+@dataclass(frozen=True)
+class SitesRecovery:
+    """The work of `recovery.sites`."""
+
+    tools: Tools
+    databases: SiteDatabases
+    accounts: Accounts
+    restoring: RestoreWork
+    actors: ActorSystem
+
+    def step(self, name: str) -> Callable[[JobRun], Awaitable[None]] | None:
+        found = _STEP.fullmatch(name)
+        return None if found is None else partial(self._recover, number=int(found[1]))
+
+    async def report(self, run: JobRun) -> None:
+        """What each site lacks, and whether any has not come back."""
+        rows = await self.tools.database.fetch(
+            """SELECT domain, recovery_sites.status, backup_at, error
+               FROM recovery_sites JOIN sites ON sites.id = site_id ORDER BY number"""
+        )
+        source = await read_source(self.tools.database)
+        await run.log(*(source.notes if source is not None else ()))
+        for row in rows:
+            if row["error"] is not None:
+                told = f"has not come back: {row['error']}"
+            elif row["backup_at"] is None:
+                told = "was never backed up: its records are here, its files are lost."
+            else:
+                told = f"is as of {row['backup_at']:%Y-%m-%d %H:%M} UTC; what was changed in it since is lost."
+            await run.log(f"{row['domain']} {told}")
+        missing = [row["domain"] for row in rows if row["status"] != "recovered"]
+        if missing:
+            raise conflict(
+                f"{len(missing)} of {len(rows)} sites have not come back: {', '.join(missing[:5])}.",
+                hint="Each step says why. Order the recovery again: it goes on with those.",
+            )
+
+        async def tell(tx: Transaction) -> None:
+            if await write_told(tx):
+                await emit(tx, WebhookEvent.RECOVERY_COMPLETED, data={"sites": len(rows)})
+
+        await run.transact(tell)
+
+    async def _recover(self, run: JobRun, number: int) -> None:
+        database = self.tools.database
+        site_id = await database.fetchval("SELECT id FROM sites WHERE number = $1", number)
+        site = await read_site(database, site_id) if site_id is not None else None
+        if site is None or site.id not in await unfinished(database):
+            await run.log("There is nothing left to do.")
+            return
+        try:
+            backup_at = await self._bring_back(run, site)
+        except (ServiceError, AccountError, OSError) as error:
+            failure = error if isinstance(error, ServiceError) else unavailable(str(error))
+            await self.tools.clean(run.id)
+            await run.transact(partial(write_not_recovered, site_id=site.id, error=failure.message))
+            await run.log(f"{site.domain} has not come back: {failure.message}")
+            run.step_error = JobError.of(failure)
+        else:
+            await run.transact(partial(write_recovered, site_id=site.id, backup_at=backup_at))
+            await run.log(f"{site.domain} is back.")
+
+    async def _bring_back(self, run: JobRun, site: SiteRow) -> datetime | None:
+        """When the backup was made that the site is now."""
+        if site.status in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
+            await self.accounts.make(site.account, first_page(site.domain))
+        repository_id = await self.tools.database.fetchval(
+            "SELECT id FROM backup_repositories WHERE site_id = $1", site.id
+        )
+        await self.databases.agree(site.id)
+        made_at: datetime | None = None
+        if repository_id is not None:
+            repository = await read_repository(self.tools.database, repository_id)
+            if backups := await completed(self.tools.database, repository.id):
+                backup_id = await self._fetch(run, repository, [each for each, _ in backups])
+                made_at = next(at for each, at in backups if each == backup_id)
+                await self._restore(run, site, backup_id)
+        await self.actors.ref(Site, str(site.id)).ask(Site.serve_again)
+        return made_at
+
+    async def _restore(self, run: JobRun, site: SiteRow, backup_id: UUID) -> None:
+        parts = [BackupPart.FILES.value, BackupPart.DATABASES.value]
+        part = run.about(site.id, {"backup": str(backup_id), "path": None, "parts": parts})
+        work = self.restoring
+        for step in (
+            *(work.plan, work.reserve_disk, work.fetch, work.verify),
+            *(work.load_databases, work.switch, work.configure),
+        ):
+            await step(part)
+
+    async def _fetch(self, run: JobRun, repository: RepositoryRow, wanted: Sequence[UUID]) -> UUID:
+        """Have the newest backup that a target holds in the repository on this server, and what can be had of older
+        ones; which it is. `wanted`: the newest first. The target of the manifest is asked first."""
+        source = await read_source(self.tools.database)
+        targets = await all_targets(self.tools.database)
+        targets.sort(key=lambda target: source is None or target.id != source.target_id)
+        failures: list[ServiceError] = []
+        for target in targets:
+            try:
+                return await self._fetch_from(run, target, repository, wanted)
+            except ServiceError as error:
+                await run.log(f"{target.name}: {error.message}")
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        raise not_found("There is no target that backups were copied to.")
+
+    async def _fetch_from(
+        self, run: JobRun, target: TargetRow, repository: RepositoryRow, wanted: Sequence[UUID]
+    ) -> UUID:
+        tools, restic, program = self.tools, self.tools.restic, run.program
+        await require_mounted(tools.database, target)
+        local = await tools.local(run, repository, made=True)
+        remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
+        # What opens the way to the target is given to restic with the repository that it writes.
+        reaching = Repository(local.location, local.password_file, remote.options, remote.environment)
+        there = await restic.snapshots(program, remote)
+        if not (Path(local.location) / "config").exists():
+            await trio.to_thread.run_sync(partial(shutil.rmtree, local.location, ignore_errors=True))
+            await restic.init(program, reaching, remote)
+        await restic.unlock(program, local)
+        here = await restic.snapshots(program, local)
+        newest = next((each for each in wanted if ids_of(there, each) or ids_of(here, each)), None)
+        if newest is None:
+            raise not_found(f"{target.name} holds no whole backup of {repository.domain}.")
+        if newest != wanted[0]:
+            await run.log(f"The newest backup of {repository.domain} is not at {target.name}; an older one is taken.")
+        await self._copy(run, remote, reaching, newest, there, here)
+        for older in wanted[wanted.index(newest) + 1 :]:
+            try:
+                await self._copy(run, remote, reaching, older, there, here)
+            except ServiceError as error:
+                await run.log(f"An older backup stays at {target.name} alone: {error.message}")
+        lost = [each for each in wanted if not ids_of(there, each) and not ids_of(here, each)]
+        await self._forget(run, target, lost)
+        return newest
+
+    async def _copy(
+        self,
+        run: JobRun,
+        remote: Repository,
+        local: Repository,
+        backup_id: UUID,
+        there: Sequence[Snapshot],
+        here: Sequence[Snapshot],
+    ) -> None:
+        if ids_of(here, backup_id) or not (snapshots := ids_of(there, backup_id)):
+            return
+        await self.tools.restic.copy(run.program, remote, local, snapshots)
+
+    async def _forget(self, run: JobRun, target: TargetRow, lost: Sequence[UUID]) -> None:
+        """Backups that were on the lost server alone are none any more."""
+        elsewhere = await self.tools.database.fetch(
+            """SELECT backup_id FROM backup_copies
+               WHERE backup_id = ANY($1::uuid[]) AND target_id <> $2 AND error IS NULL""",
+            list(lost),
+            target.id,
+        )
+        gone = set(lost) - {row["backup_id"] for row in elsewhere}
+        if gone:
+            await run.transact(lambda tx: forget_backups(tx, sorted(gone)))
+            await run.log(f"{len(gone)} backups were on the lost server alone, and are forgotten.")

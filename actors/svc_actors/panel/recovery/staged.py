@@ -1,0 +1,166 @@
+"""What a server is to become lies here, whole, until it has become it: the dump of the lost server and its sealing key.
+
+    recovery/staged/database.dump
+    recovery/staged/order.json      the manifest, the key, and how the target is reached from this server
+
+Invariants:
+- the folder is root's alone, and gets its name once all of it is on the disk;
+- the core becomes it before it serves anybody, and a core that is killed meanwhile leaves it for the next one, which
+  begins from the start: until the folder is gone nobody has used what there is.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+from pydantic import BaseModel, ConfigDict
+
+from svc_actors.durable import sync_folder
+from svc_actors.panel.backups.local_target import marker_of
+from svc_actors.panel.backups.targets import LocalSettings, TargetSettings, write_target
+from svc_actors.panel.databases.records import make_all_anew
+from svc_actors.panel.dns.moving import move_addresses
+from svc_actors.panel.jobs import enqueue
+from svc_actors.panel.jobs.records import end_all
+from svc_actors.panel.recovery.manifest import Manifest
+from svc_actors.panel.recovery.records import remove_order, unfinished, write_source
+from svc_actors.panel.recovery.sites import sites_job
+from svc_actors.panel.sites.records import serve_all_anew
+from svc_actors.sealing import Sealer
+from svc_actors.store import (
+    PANEL_SCHEMA,
+    Database,
+    DatabaseUrls,
+    Target,
+    Transaction,
+    audit,
+    load,
+    prepare_schema,
+    service_itself,
+)
+
+_PIECE: Final = 1 << 20
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
+
+
+class Order(BaseModel):
+    """`target_id` is what the lost server called the target; `settings` and `secret` are how this one reaches it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    manifest: Manifest
+    target_id: UUID
+    settings: TargetSettings
+    secret: str | None
+
+
+@dataclass(frozen=True)
+class Staged:
+    """In the panel's data folder."""
+
+    data_dir: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.data_dir / "recovery" / "staged"
+
+    @property
+    def exists(self) -> bool:
+        return self.folder.exists()
+
+    def write(self, order: Order, dump: bytes) -> None:
+        new = self.folder.with_name("staged.new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.parent.mkdir(mode=0o700, exist_ok=True)
+        new.mkdir(mode=0o700)
+        _write(new / "database.dump", dump)
+        _write(new / "order.json", order.model_dump_json().encode())
+        sync_folder(new)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        new.rename(self.folder)
+        sync_folder(self.folder.parent)
+
+    def order(self) -> Order:
+        return Order.model_validate_json((self.folder / "order.json").read_bytes())
+
+    def dump(self) -> Iterator[bytes]:
+        with (self.folder / "database.dump").open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+
+    def put_key(self, key: bytes) -> None:
+        new = self.data_dir / "secret.key.recovered"
+        new.unlink(missing_ok=True)
+        _write(new, key)
+        new.rename(self.data_dir / "secret.key")
+        sync_folder(self.data_dir)
+
+    def remove(self) -> None:
+        """One rename ends it."""
+        gone = self.folder.with_name("staged.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        self.folder.rename(gone)
+        sync_folder(gone.parent)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+async def become_staged(
+    data_dir: Path, urls: DatabaseUrls, addresses: Sequence[IPv4Address | IPv6Address]
+) -> Manifest | None:
+    """Become the server whose manifest is staged, if there is one: its database in the place of this one's, and its
+    sealing key. Nobody uses the database meanwhile."""
+    staged = Staged(data_dir)
+    if not await trio.to_thread.run_sync(lambda: staged.exists):
+        return None
+    order = await trio.to_thread.run_sync(staged.order)
+    key = bytes.fromhex(order.manifest.sealing_key)
+    async with Database.open(urls.owner, size=1, application_name="svc recovery") as owner:
+        await owner.execute("DROP OWNED BY CURRENT_USER CASCADE")
+    await load(urls.owner, staged.dump())
+    await prepare_schema(urls, PANEL_SCHEMA)
+    async with Database.open(urls.service, size=1, application_name="svc recovery") as database:
+        await database.transact(partial(_begin, order=order, sealer=Sealer(key), addresses=addresses))
+    if isinstance(order.settings, LocalSettings):
+        await trio.to_thread.run_sync(marker_of(order.target_id, order.settings.path).touch)
+    await trio.to_thread.run_sync(staged.put_key, key)
+    await trio.to_thread.run_sync(staged.remove)
+    log.info("recovery.became", hostname=order.manifest.hostname, taken_at=order.manifest.taken_at.isoformat())
+    return order.manifest
+
+
+async def _begin(tx: Transaction, order: Order, sealer: Sealer, addresses: Sequence[IPv4Address | IPv6Address]) -> None:
+    """The records of the past are made ready for the present, before anybody is served."""
+    manifest = order.manifest
+    await end_all(tx)
+    server = Target("server", manifest.install_id, manifest.hostname)
+    await audit.record(tx, service_itself("recovery.run"), server, {"taken_at": manifest.taken_at.isoformat()})
+    await remove_order(tx)
+    await write_target(tx, sealer, order.target_id, order.settings, order.secret)
+    await serve_all_anew(tx)
+    await make_all_anew(tx)
+    moved, left = await move_addresses(tx, manifest.addresses, addresses)
+    notes = [f"DNS: {record}" for record in moved]
+    notes += [f"DNS: {record} leads to the lost server; this one has no such address." for record in left]
+    old = ", ".join(str(address) for address in manifest.addresses)
+    if old and set(manifest.addresses) != set(addresses):
+        notes.append(f"The lost server had the addresses {old}: change what leads there in zones kept elsewhere.")
+    await write_source(tx, order.target_id, manifest.hostname, manifest.taken_at, notes)
+    if job := await sites_job(tx, await unfinished(tx)):
+        await enqueue(tx, job)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,90 @@
+"""The order to become the server of a manifest: its manifest is read and opened, and put beside the database.
+
+The job ends with that. The core then closes, becomes the server (`staged`), and opens again with the database of the
+server that was lost; there a job of its own brings the sites back (`sites`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.errors import conflict, not_found, unavailable
+from svc_actors.panel.backups.local_target import require_mounted
+from svc_actors.panel.backups.targets import TargetRow, read_target
+from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob
+from svc_actors.panel.recovery.discovery import Opened, open_kept
+from svc_actors.panel.recovery.records import read_order, remove_order
+from svc_actors.panel.recovery.remote import Remote
+from svc_actors.panel.recovery.staged import Order, Staged
+from svc_actors.store import Database, Queryable, Transaction
+
+KIND: Final = "recovery.run"
+STEPS: Final = ("read_manifest", "put_in_place")
+
+
+def run_job(hostname: str) -> NewJob:
+    return NewJob(KIND, f"Become {hostname}", JobClass.SYSTEM, STEPS)
+
+
+async def require_new(queryable: Queryable) -> None:
+    """Raises `conflict` on a server that has sites: nothing of anybody is ever overwritten."""
+    sites = await queryable.fetchval("SELECT count(*) FROM sites")
+    if sites:
+        raise conflict(
+            f"This server has {sites} sites of its own; nothing was changed.",
+            hint="Recover on a newly installed server, or delete its sites first.",
+        )
+
+
+@dataclass
+class RecoveryRun:
+    """The work of `recovery.run`. `reopen` has the core close and open again."""
+
+    database: Database
+    remote: Remote
+    data_dir: Path
+    reopen: trio.Event
+    _opened: dict[int, tuple[TargetRow, Opened]] = field(default_factory=dict)
+
+    async def read_manifest(self, run: JobRun) -> None:
+        order = await read_order(self.database)
+        if order is None:
+            raise not_found("The order is not there any more; nothing was changed.")
+        target = await read_target(self.database, order.target_id)
+        await require_mounted(self.database, target)
+        kept = next((each for each in await self.remote.found(target) if each.snapshot == order.snapshot), None)
+        if kept is None:
+            raise not_found("The manifest is not at the target any more; nothing was changed.")
+        opened = await open_kept(self.remote, target, kept, order.recovery_key(self.remote.sealer))
+        self._opened[run.id] = target, opened
+        manifest = opened.manifest
+        await run.log(
+            f"The manifest of {manifest.hostname} of {manifest.taken_at:%Y-%m-%d %H:%M} UTC, by release "
+            f"{manifest.release}: {len(manifest.sites)} sites."
+        )
+
+    async def put_in_place(self, run: JobRun) -> None:
+        target, opened = self._opened.pop(run.id)
+        await require_new(self.database)
+        order = Order(
+            manifest=opened.manifest,
+            target_id=opened.kept.target_id,
+            settings=target.settings,
+            secret=target.secret(self.remote.sealer),
+        )
+        try:
+            await trio.to_thread.run_sync(Staged(self.data_dir).write, order, opened.dump)
+        except OSError as error:
+            raise unavailable(f"The manifest could not be put in place: {error}.") from error
+        await run.log(f"The panel opens again as {opened.manifest.hostname}; a job of its own brings its sites back.")
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        self._opened.pop(job.id, None)
+        if job.status is JobStatus.SUCCEEDED:
+            self.reopen.set()
+        else:
+            await remove_order(tx)

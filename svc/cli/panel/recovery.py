@@ -1,0 +1,72 @@
+"""Recovery put together: manifests that are written, and a server that becomes another one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from svc.cli.panel.host import Host
+from svc.cli.panel.loops import Loops
+from svc.cli.panel.site_data import SiteData
+from svc.panel.config import PanelConfig
+from svc_actors.panel.backups import Places
+from svc_actors.panel.jobs import Jobs
+from svc_actors.panel.recovery import sites, work, writing
+from svc_actors.panel.recovery.remote import Remote
+from svc_actors.panel.recovery.staged import become_staged
+from svc_actors.panel.recovery.writing import Manifests, sealing_key_of
+from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
+from svc_actors.store import Database, DatabaseUrls, dump
+
+
+@dataclass(frozen=True)
+class Recovering:
+    """`owner_url` is that of the database's owner, as whom it is dumped; `reopen` has the core close and open again."""
+
+    owner_url: str
+    reopen: trio.Event
+
+    async def dump(self, take: Callable[[bytes], None], without: Sequence[str]) -> None:
+        await dump(self.owner_url, take, without=without)
+
+
+@asynccontextmanager
+async def becoming(config: PanelConfig, urls: DatabaseUrls) -> AsyncIterator[None]:
+    """Before anything uses the database: become the server that an order of recovery has put in place."""
+    await become_staged(config.data_dir, urls, config.dns.site_addresses())
+    yield
+
+
+def start_recovery(
+    config: PanelConfig,
+    database: Database,
+    host: Host,
+    sealer: Sealer,
+    jobs: Jobs,
+    actors: ActorSystem,
+    data: SiteData,
+    loops: Loops,
+    recovering: Recovering | None,
+) -> Remote:
+    remote = Remote(host.restic, Places(config.folders), sealer)
+    backups = data.backups
+    jobs.handle(
+        sites.KIND, sites.SitesRecovery(backups.tools, data.databases, host.accounts, backups.restoring, actors)
+    )
+    if recovering is not None:
+        manifests = Manifests(
+            database,
+            sealer,
+            sealing_key_of(config.data_dir),
+            remote,
+            recovering.dump,
+            config.dns.site_addresses,
+        )
+        jobs.handle(writing.KIND, manifests)
+        jobs.handle(work.KIND, work.RecoveryRun(database, remote, config.data_dir, recovering.reopen))
+        loops.repeat("manifests of this server", writing.ROUND_SECONDS, manifests.round)
+    return remote
