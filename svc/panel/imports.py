@@ -18,12 +18,13 @@ from svc.panel.import_models import (
     ImportRequest,
 )
 from svc.panel.jobs import JobModel, job_answer
+from svc.panel.member_roles import beyond_role
 from svc.panel.services import Panel
 from svc.panel.sites import person_of, usable_name
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Route
 from svc.registry.paging import Condition, Page, contains, equals, paginate
-from svc.registry.principal import Access
+from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
 from svc_actors.errors import forbidden, not_found, wrong_field
 from svc_actors.host.archives.model import Kind
@@ -202,6 +203,9 @@ async def _owner(tx: Transaction, context: Context[Panel], email: str | None) ->
             return await person_of(tx, email)
         if principal.user_id is None:
             raise wrong_field("owner_email", "give the address of the person who will own the sites")
+    elif principal.role is Role.MEMBER:
+        # Somebody who owns nothing, and has no plan that bounds what they upload.
+        raise beyond_role(principal.member_roles)
     elif email not in (None, principal.email):
         raise forbidden("Only administrators import sites for others.")
     assert principal.user_id is not None

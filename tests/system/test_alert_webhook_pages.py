@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from tests.support.browser import open_browser
-from tests.support.stack import fresh_controller
-from tests.system.test_pages import ROOT, row_says, set_up
+from tests.support.stack import ROOT, fresh_controller
+from tests.system.test_pages import row_says, set_up
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
