@@ -2,7 +2,7 @@
 
 The order is a file with a JSON object: `source`, the folder of the site that is read, and `below`, where in it; `uid`,
 whose files are taken; `target`, a folder of root's that no site can reach, and `to`, the account that gets them;
-`entries`, which of what is in the folder; `missing`: only what is not in the target yet.
+`entries`, which of what is in the folder; `newest`: only what the target lacks, and files that are newer there.
 
 The site that is read may exchange anything for anything at any moment. So every step is taken from a descriptor of the
 folder above, without following a link, and what was opened is looked at, not what was named: files and folders of the
@@ -18,7 +18,7 @@ import os
 import stat
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,8 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK: Final = 1 << 24
 _MODE: Final = 0o777
+_PART: Final = ".svc-part"
+"""A file that is not whole yet, where it is to take the place of another one in one step."""
 LOGIN_LINK: Final = "svc-login-"
 CONTENT: Final = "wp-content"
 NEVER: Final = frozenset({"wp-config.php", ".maintenance"})
@@ -50,24 +52,38 @@ def main() -> int:
         Path(order["target"]),
         order["to"],
         order["entries"],
-        missing=order["missing"],
+        newest=order["newest"],
     )
     print(json.dumps(vars(counted)), flush=True)
     return 0
 
 
 def copy_entries(
-    source: Path, below: Sequence[str], uid: int, target: Path, to: int, entries: Collection[str], *, missing: bool
+    source: Path, below: Sequence[str], uid: int, target: Path, to: int, entries: Collection[str], *, newest: bool
 ) -> Counted:
     counted = Counted()
     with opened(source, below, uid) as read:
         write = os.open(target, _FOLDER)
         try:
             for entry in entries:
-                _copy(read, write, entry, uid, to, counted, missing=missing)
+                _copy(read, write, entry, uid, to, counted, newest=newest)
             os.fsync(write)
         finally:
             os.close(write)
+    return counted
+
+
+def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, *, since: int | None = None) -> Counted:
+    """What of this entry the site lacks, or has an older file of, into this folder of the site, from a folder of root's
+    in which its account has it too. `since`: only what was written there after this time (nanoseconds). May be
+    repeated, also after it was killed. Blocks."""
+    counted = Counted()
+    read = os.open(source, _FOLDER)
+    try:
+        with opened(home, below, uid) as write:
+            _copy(read, write, entry, uid, uid, counted, newest=True, since=since)
+    finally:
+        os.close(read)
     return counted
 
 
@@ -173,55 +189,74 @@ def _sizes(folder: int, name: str) -> Iterator[int]:
         os.close(inner)
 
 
-def _copy(read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, missing: bool) -> None:
+def _copy(
+    read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, newest: bool, since: int | None = None
+) -> None:
     try:
         found = os.stat(name, dir_fd=read, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
-            _copy_folder(read, write, name, uid, to, counted, missing=missing)
-        elif missing and _is_there(write, name):
+            _copy_folder(read, write, name, uid, to, counted, newest=newest, since=since)
+        elif (since is not None and found.st_ctime_ns <= since) or (newest and not _is_older(write, name, found)):
             return
         elif stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=read), name, dir_fd=write)
             os.chown(name, to, to, dir_fd=write, follow_symlinks=False)
             counted.files += 1
         elif stat.S_ISREG(found.st_mode):
-            _copy_file(read, write, name, uid, to, counted)
+            _copy_file(read, write, name, uid, to, counted, replace=newest)
         else:
             counted.left_out += 1
     except FileNotFoundError:
         return  # It was removed meanwhile.
 
 
-def _copy_folder(read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, missing: bool) -> None:
+def _copy_folder(
+    read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, newest: bool, since: int | None
+) -> None:
     inner = os.open(name, _FOLDER, dir_fd=read)
     try:
         found = os.fstat(inner)
         if found.st_uid != uid:
             counted.left_out += 1
             return
-        if not _is_there(write, name):
+        made = not _is_there(write, name)
+        if made:
+            if since is not None and not _has_since(inner, since):
+                return
             os.mkdir(name, 0o700, dir_fd=write)
-        outer = os.open(name, _FOLDER, dir_fd=write)
         try:
+            outer = os.open(name, _FOLDER, dir_fd=write)
+        except NotADirectoryError:
+            counted.left_out += 1
+            return
+        try:
+            if not made and newest and os.fstat(outer).st_uid != to:
+                counted.left_out += 1
+                return
             for each in os.listdir(inner):
-                _copy(inner, outer, each, uid, to, counted, missing=missing)
-            os.fchown(outer, to, to)
-            os.fchmod(outer, found.st_mode & _MODE)
-            os.utime(outer, ns=(found.st_atime_ns, found.st_mtime_ns))
+                if each != _PART:
+                    _copy(inner, outer, each, uid, to, counted, newest=newest, since=since)
+            if made or not newest:
+                os.fchown(outer, to, to)
+                os.fchmod(outer, found.st_mode & _MODE)
+                os.utime(outer, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:
             os.close(outer)
     finally:
         os.close(inner)
 
 
-def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Counted) -> None:
+def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, replace: bool) -> None:
     inner = os.open(name, _FILE, dir_fd=read)
     try:
         found = os.fstat(inner)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
             counted.left_out += 1
             return
-        outer = os.open(name, _NEW, 0o600, dir_fd=write)
+        if replace:
+            with suppress(FileNotFoundError):  # Of one that was killed.
+                os.unlink(_PART, dir_fd=write)
+        outer = os.open(_PART if replace else name, _NEW, 0o600, dir_fd=write)
         try:
             while sent := os.sendfile(outer, inner, None, _BLOCK):
                 counted.bytes += sent
@@ -230,9 +265,40 @@ def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Cou
             os.utime(outer, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:
             os.close(outer)
+        if replace:
+            os.rename(_PART, name, src_dir_fd=write, dst_dir_fd=write)
         counted.files += 1
     finally:
         os.close(inner)
+
+
+def _is_older(folder: int, name: str, than: os.stat_result) -> bool:
+    """There is none of this name, or it is a file that was changed before this one."""
+    try:
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(there.st_mode) and stat.S_ISREG(than.st_mode) and there.st_mtime_ns < than.st_mtime_ns
+
+
+def _has_since(folder: int, since: int) -> bool:
+    """Something other than a folder was written below it after this time."""
+    for name in os.listdir(folder):
+        try:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode):
+                if found.st_ctime_ns > since:
+                    return True
+                continue
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            if _has_since(inner, since):
+                return True
+        finally:
+            os.close(inner)
+    return False
 
 
 def _is_there(folder: int, name: str) -> bool:

@@ -138,9 +138,10 @@ class StagingPush:
             await trio.to_thread.run_sync((folder / "chosen.json").write_text, json.dumps(chosen))
             there = [entry for entry in files if entry in looked.seen.copied_files]
             await self._tools.copy_files(run, copy, live, there, folder / "new")
-            if selection.UPLOADS in there:
-                # What was added to the live site since the copy stays.
-                await self._tools.copy_files(run, live, live, [selection.UPLOADS], folder / "new", missing=True)
+            if selection.UPLOADS in files:
+                # What was added to the live site since the copy stays, and what was changed there later. What comes
+                # from now on is merged when the folders have been exchanged.
+                await self._tools.copy_files(run, live, live, [selection.UPLOADS], folder / "new", newest=True)
 
     async def prepare_tables(self, run: JobRun) -> None:
         async with self._undoing.unless_done(run.id):
@@ -174,6 +175,7 @@ class StagingPush:
             for below in ("", trees.CONTENT):
                 await trio.to_thread.run_sync(partial(self._exchange, folder, live, below, files))
             await self._restart(live)
+            await self._undoing.keep_uploads(folder)
             await self._flush(run, live)
             after = await self._status(live)
             if after >= _WORST or after == 0:
@@ -293,7 +295,13 @@ def _write_journal(folder: Path, live: SiteRow, database: DatabaseName, tables: 
             source.rename(new / "new")
         else:
             (new / "new").mkdir(mode=0o700)
-    journal = {"site": str(live.id), "database": database, "tables": list(tables)}
+    journal = {
+        "site": str(live.id),
+        "home": live.account.name,
+        "uid": live.account.uid,
+        "database": database,
+        "tables": list(tables),
+    }
     write_whole(folder / JOURNAL, json.dumps(journal).encode(), mode=0o600)
     sync_folder(folder)
 

@@ -114,7 +114,7 @@ class Tools:
         )
 
     async def copy_files(
-        self, run: JobRun, site: SiteRow, to: SiteRow, entries: Sequence[str], target: Path, *, missing: bool = False
+        self, run: JobRun, site: SiteRow, to: SiteRow, entries: Sequence[str], target: Path, *, newest: bool = False
     ) -> None:
         """These entries of a site into `target`/public, as files of the other one's account."""
         folders = {"": target / "public", trees.CONTENT: target / "public" / trees.CONTENT}
@@ -130,7 +130,7 @@ class Tools:
                 "target": str(folder),
                 "to": to.account.uid,
                 "entries": names,
-                "missing": missing,
+                "newest": newest,
             }
             file = self.folder(run.id) / "order.json"
             await trio.to_thread.run_sync(file.write_text, json.dumps(order))

@@ -3,6 +3,10 @@
 A push that was killed at any point is undone before the next core begins any job, and where the database server does
 not answer then, as soon as it does. What is to be undone is found where it lies: tables by the database in which they
 are, files by the journals of their exchange. So undoing may be repeated, and may itself be killed.
+
+Uploads that come while a push is on its way end in the folder that was the site's at that moment. Before the other one
+is removed, what it alone has, or has newer, is merged from it: of a push that counts all that the old folder has, and
+of one that was undone what was written into the new folder since the journal. A folder is never removed before.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -27,10 +32,13 @@ from svc_actors.panel.sites.php import php_of
 from svc_actors.panel.sites.records import SiteRow, change_record
 from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.staging.records import was_pushed
+from svc_actors.panel.staging.selection import UPLOADS
 from svc_actors.panel.staging.tools import FOLDER, Tools, told
 from svc_actors.store import Transaction, service_itself
 
 JOURNAL: Final = "push.json"
+MERGED: Final = "merged"
+"""Nothing of the site's is in its other folder alone: what is removed there later does not come back."""
 ROUND_SECONDS: Final = 30.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.staging")
@@ -90,7 +98,7 @@ class Undoing:
         journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
         if journal is not None:
             new, old = new_database(job_id), old_database(job_id)
-            undone = False
+            undone, since = False, None
             if not await was_pushed(tools.database, job_id):
                 if journal["tables"]:
                     with told():
@@ -99,11 +107,34 @@ class Undoing:
                         undone = await tools.tables.swap_back(live, new, old, journal["tables"])
                 for below in (trees.CONTENT, ""):
                     undone |= await trio.to_thread.run_sync(take_back, top_of(folder, below))
+                since = os.stat(folder / JOURNAL).st_mtime_ns
+            if not (folder / MERGED).exists():
+                await self._merge(folder, journal, since)
+                await trio.to_thread.run_sync((folder / MERGED).touch)
             if undone:
                 log.warning("staging.push_undone", job_id=job_id)
                 await self._restart(UUID(journal["site"]))
         await self._drop(job_id)
         await tools.remove_folder(job_id)
+
+    async def keep_uploads(self, folder: Path) -> None:
+        """What came after files were made ready, from the folder that was the site's until now. Raises OSError."""
+        journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
+        if journal is not None:
+            await self._merge(folder, journal, None)
+
+    async def _merge(self, folder: Path, journal: dict[str, Any], since: int | None) -> None:
+        other = top_of(folder, trees.CONTENT) / "new"
+        home = self._tools.folders.sites / journal["home"]
+        merge = partial(
+            trees.merge, other, home, ("public", trees.CONTENT), journal["uid"], Path(UPLOADS).name, since=since
+        )
+        try:
+            merged = await trio.to_thread.run_sync(merge)
+        except FileNotFoundError:
+            return  # No uploads were pushed, or the site is not there any more.
+        if merged.files or merged.left_out:
+            log.info("staging.uploads_kept", folder=folder.name, files=merged.files, left_out=merged.left_out)
 
     async def _tried(self, job_id: int) -> None:
         try:
