@@ -431,6 +431,7 @@ def test_no_order_waits_for_ever() -> None:
 
     assert {"vm.create", "vm.start", "vm.shutdown", "vm.delete"} <= set(limits)
     # What copies whole disks takes hours; a forced stop ends it, or, of a machine that is off, a cancellation.
-    copying = {op for op in limits if FACTS[op].lane is Lane.BACKUPS} | {"vm.migrate", "vm.send"}
+    copying = {op for op in limits if FACTS[op].lane is Lane.BACKUPS}
+    copying |= {"vm.migrate", "vm.send", "vm.live.send", "vm.live.receive"}
     hours = {op: 6 if op in copying else 1 for op in limits}
     assert all(0 < seconds <= 3600 * hours[op] for op, seconds in limits.items())

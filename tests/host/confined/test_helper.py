@@ -75,12 +75,14 @@ async def gone(pid: int) -> None:
             await trio.sleep(0.01)
 
 
-def test_the_package_knows_the_standard_library_alone() -> None:
-    known = sys.stdlib_module_names | {"svc_actors.host.confined"}
+def test_what_runs_confined_knows_the_standard_library_alone() -> None:
+    packages = (PACKAGE, PACKAGE.with_name("archives"))
+    own = ("svc_actors.host.confined", "svc_actors.host.archives")
 
     imported = {
         name
-        for path in PACKAGE.glob("*.py")
+        for package in packages
+        for path in package.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         for name in (
             [alias.name for alias in node.names]
@@ -91,9 +93,7 @@ def test_the_package_knows_the_standard_library_alone() -> None:
         )
     }
 
-    assert {
-        n for n in imported if n.split(".")[0] not in known and not n.startswith("svc_actors.host.confined")
-    } == set()
+    assert {n for n in imported if n.split(".")[0] not in sys.stdlib_module_names and not n.startswith(own)} == set()
 
 
 @pytest.mark.system
