@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,3 +95,48 @@ def test_memory_is_bounded_by_a_row_and_not_by_a_table(tmp_path: Path) -> None:
         lines = sum(NEW.encode() in line for line in file)
     assert lines == 200
     assert not (tmp_path / "to.gz.part").exists()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"(1,'http://shop.example" + b'\\n\\"' * 1_000_000 + b"')",
+        b"(1,'" + b"http://shop.example " * 200_000 + b"')",
+        b"(1,'http://shop.example')" + b",(2,'b')" * 500_000,
+    ],
+    ids=["escapes", "addresses", "values"],
+)
+def test_memory_of_a_long_row_is_a_few_times_its_length(tmp_path: Path, row: bytes) -> None:
+    with gzip.open(tmp_path / "from.gz", "wb", compresslevel=1) as file:
+        file.write(b"INSERT INTO `wp_big` VALUES " + row + b";\n")
+
+    done = rewrite_in(tmp_path, 80 << 20)
+
+    assert done.returncode == 0, done.stderr
+    with gzip.open(tmp_path / "to.gz") as file:
+        assert NEW.encode() in file.read()
+
+
+def test_a_row_that_is_too_long_is_refused_and_nothing_written(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "from.gz", "wb", compresslevel=1) as file:
+        file.write(b"INSERT INTO `wp_big` VALUES (1,'" + b"x" * rewrite.MOST_LINE + b"');\n")
+
+    done = rewrite_in(tmp_path, 250 << 20)
+
+    assert done.returncode == 1
+    assert done.stderr == "The dump has a row of more than 64 MiB; nothing was changed.\n"
+    assert not (tmp_path / "to.gz").exists()
+
+
+def rewrite_in(folder: Path, limit: int) -> subprocess.CompletedProcess[str]:
+    """With so much memory for its data."""
+    order = json.dumps({"hosts": {OLD: NEW}, "homes": None})
+    command = [sys.executable, "-I", "-S", rewrite.__file__, order, str(folder / "from.gz"), str(folder / "to.gz")]
+    return subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (limit, limit)),
+    )

@@ -8,7 +8,7 @@ JSON inside of JSON, `%2F%2F`. So addresses of mail stay, as does a longer name 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 _SLASH: Final = rb"(?:/|%2[Ff]|\\+/|\\+u002[Ff])"
@@ -40,5 +40,24 @@ class Addresses:
         return any(needle in lower for needle in self._needles)
 
     def replace(self, text: bytes) -> bytes:
-        text = self._host.sub(lambda found: found[1] + self._hosts[found[2].lower()], text)
-        return text if self._home is None else self._home.sub(lambda found: found[1] + self._new_home, text)
+        text = substituted(self._host, lambda found: found[1] + self._hosts[found[2].lower()], text)
+        if self._home is None:
+            return text
+        return substituted(self._home, lambda found: found[1] + self._new_home, text)
+
+
+def substituted(
+    pattern: re.Pattern[bytes], change: Callable[[re.Match[bytes]], bytes], text: bytes, at: int = 0
+) -> bytes:
+    """As `pattern.sub`, from `at` on, but for its memory: that keeps an object for each match, which of a text with
+    millions of them is hundreds of megabytes. Here it is the text and what becomes of it."""
+    out, kept = bytearray(), 0
+    whole = memoryview(text)
+    for found in pattern.finditer(text, at):
+        out += whole[kept : found.start()]
+        out += change(found)
+        kept = found.end()
+    if kept == 0:
+        return text
+    out += whole[kept:]
+    return bytes(out)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 MOST_NESTED: Final = 16
@@ -61,17 +60,6 @@ def is_serialized(value: bytes) -> bool:
     return True
 
 
-@dataclass
-class _Open:
-    """An array or object whose elements are being read: keys and values that are still to come."""
-
-    left: int
-
-    @property
-    def at_key(self) -> bool:
-        return self.left % 2 == 0
-
-
 class _Scanner:
     """Reads once from the front to the end, without recursion but for texts in texts: arrays may be as deep as they
     are long."""
@@ -83,13 +71,14 @@ class _Scanner:
         self._at = 0
         self._kept = 0
         """What is before it was written."""
-        self._out: list[bytes] = []
-        self._open: list[_Open] = []
+        self._out = bytearray()
+        self._open: list[int] = []
+        """Of each array and object whose elements are being read: keys and values that are still to come."""
 
     def all(self) -> bytes:
         while True:
             self._one()
-            while self._open and self._open[-1].left == 0:
+            while self._open and self._open[-1] == 0:
                 self._expect(b"}")
                 self._open.pop()
                 self._ended()
@@ -97,12 +86,14 @@ class _Scanner:
                 break
         if self._at != len(self._data):
             raise _Malformed
-        self._out.append(self._data[self._kept :])
-        return b"".join(self._out)
+        if self._kept == 0:
+            return self._data
+        self._out += memoryview(self._data)[self._kept :]
+        return bytes(self._out)
 
     def _one(self) -> None:
         """A value, or the beginning of one that has elements."""
-        at_key = bool(self._open) and self._open[-1].at_key
+        at_key = bool(self._open) and self._open[-1] % 2 == 0
         if found := _ATOM.match(self._data, self._at):
             if at_key and not found[0].startswith(b"i"):
                 raise _Malformed
@@ -113,7 +104,7 @@ class _Scanner:
             raise _Malformed
         elif found := _ARRAY.match(self._data, self._at):
             self._at = found.end()
-            self._open.append(_Open(2 * int(found[1])))
+            self._open.append(2 * int(found[1]))
             return
         elif found := _OBJECT.match(self._data, self._at):
             self._at = found.end() + int(found[2])
@@ -122,7 +113,7 @@ class _Scanner:
                 raise _Malformed
             if found[1] == b"O":
                 self._at = counted.end()
-                self._open.append(_Open(2 * int(counted[1])))
+                self._open.append(2 * int(counted[1]))
                 return
             self._own(counted)
         else:
@@ -132,7 +123,7 @@ class _Scanner:
     def _ended(self) -> None:
         """A whole value: one element less is to come of what it is in."""
         if self._open:
-            self._open[-1].left -= 1
+            self._open[-1] -= 1
 
     def _text(self, found: re.Match[bytes], *, at_key: bool) -> None:
         kind, size, begin = found[1], int(found[2]), found.end()
@@ -182,5 +173,6 @@ class _Scanner:
         self._at += len(word)
 
     def _replace(self, begin: int, end: int, new: bytes) -> None:
-        self._out += [self._data[self._kept : begin], new]
+        self._out += memoryview(self._data)[self._kept : begin]
+        self._out += new
         self._kept = end

@@ -4,10 +4,10 @@ The order is a JSON object: `hosts` and `homes` as `Addresses` takes them. FROM 
 gets its name when it is whole.
 
 A dump that mariadb-dump has written has each statement's data on one line, some megabytes at most, so memory is
-bounded by the longest row, however large a table is. Only values of INSERT are looked at: texts, and the bytes that
-`--hex-blob` writes. A value is unescaped, changed (`phpserialize.changed`), and escaped again, so that any byte comes
-through. The column `guid` of posts stays: feed readers know a post by it. It stands alone, and needs the standard
-library only.
+bounded by the longest row (some ten times its size), however large a table is. A line above MOST_LINE is refused. Only
+values of INSERT are looked at: texts, and the bytes that `--hex-blob` writes. A value is unescaped, changed
+(`phpserialize.changed`), and escaped again, so that any byte comes through. The column `guid` of posts stays: feed
+readers know a post by it. It stands alone, and needs the standard library only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import BinaryIO, Final, cast
 
 if __name__ == "__main__":
     # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
-from svc_actors.host.staging.addresses import Addresses
+from svc_actors.host.staging.addresses import Addresses, substituted
 from svc_actors.host.staging.phpserialize import changed
 
+MOST_LINE: Final = 64 << 20
+"""More than MariaDB's programs take in one statement unless they are told to."""
 _LEVEL: Final = 2
 _TABLE: Final = re.compile(rb"CREATE TABLE (?:IF NOT EXISTS )?`((?:[^`]|``)+)` \(")
 _COLUMN: Final = re.compile(rb"  `((?:[^`]|``)+)` ")
@@ -48,6 +50,10 @@ _SPECIAL: Final = {
     b'"': rb"\"",
 }
 _TO_ESCAPE: Final = re.compile(rb"[\0\n\r\x1a\\'\"]")
+
+
+class LongLineError(Exception):
+    """A row is too long to be rewritten in the memory that there is for it."""
 
 
 def rewritten(lines: Iterable[bytes], addresses: Addresses) -> Iterator[bytes]:
@@ -81,8 +87,8 @@ def _insert(line: bytes, addresses: Addresses, guid: int | None) -> bytes:
     head = _INSERT.match(line)
     begin = head.end() if head is not None else 0
     if guid is None:
-        return line[:begin] + _VALUE.sub(lambda found: _value(found, addresses), line[begin:])
-    out, column, depth = [line[:begin]], 0, 0
+        return substituted(_VALUE, lambda found: _value(found, addresses), line, begin)
+    out, column, depth = bytearray(line[:begin]), 0, 0
     for found in _TOKEN.finditer(line, begin):
         token = found[0]
         if token == b"(":
@@ -94,8 +100,8 @@ def _insert(line: bytes, addresses: Addresses, guid: int | None) -> bytes:
             column += 1
         elif depth == 1 and column != guid and token[:1] in (b"'", b"0"):
             token = _VALUE.sub(lambda each: _value(each, addresses), token)
-        out.append(token)
-    return b"".join(out)
+        out += token
+    return bytes(out)
 
 
 def _value(found: re.Match[bytes], addresses: Addresses) -> bytes:
@@ -118,11 +124,19 @@ def _unescaped(text: bytes) -> bytes:
     """As MariaDB reads a text, in a mode in which a backslash escapes."""
     if b"\\" not in text and b"''" not in text:
         return text
-    return _ESCAPE.sub(lambda found: b"'" if found[1] is None else _ESCAPES.get(found[1], found[1]), text)
+    return substituted(_ESCAPE, lambda found: b"'" if found[1] is None else _ESCAPES.get(found[1], found[1]), text)
 
 
 def _escaped(text: bytes) -> bytes:
-    return _TO_ESCAPE.sub(lambda found: _SPECIAL[found[0]], text)
+    return substituted(_TO_ESCAPE, lambda found: _SPECIAL[found[0]], text)
+
+
+def _lines(read: BinaryIO) -> Iterator[bytes]:
+    """Raises `LongLineError`."""
+    while line := read.readline(MOST_LINE + 1):
+        if len(line) > MOST_LINE:
+            raise LongLineError(f"The dump has a row of more than {MOST_LINE >> 20} MiB; nothing was changed.")
+        yield line
 
 
 def main() -> int:
@@ -135,8 +149,12 @@ def main() -> int:
         open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as raw,
     ):
         with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0) as packed:
-            for line in rewritten(read, addresses):
-                packed.write(line)
+            try:
+                for line in rewritten(_lines(cast(BinaryIO, read)), addresses):
+                    packed.write(line)
+            except LongLineError as error:
+                print(error, file=sys.stderr)
+                return 1
         raw.flush()
         os.fsync(raw.fileno())
     os.rename(unfinished, target)
