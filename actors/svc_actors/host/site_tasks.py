@@ -10,14 +10,17 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, Protocol
 
 import httpx
+import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
 from svc_actors.host.nginx.render import SCHEDULED_AGENT
+from svc_actors.host.php import kept_mail
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import bounded_command, site_environment
 
@@ -50,6 +53,8 @@ class SiteScript:
     arguments: tuple[str, ...]
     limits: Limits
     mark: str
+    staged: bool = False
+    """Of a copy of a site: what PHP would mail is kept in the copy."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,12 @@ class HostTasks:
     async def run(self, script: SiteScript, take: Take) -> int:
         home = self._folders.sites / script.account.name
         words = (script.interpreter.program, str(home / script.path), *script.arguments)
-        command = bounded_command(self._folders, script.account, words, script.limits)
         environment = site_environment(self._folders, script.account) | {MARK: script.mark}
+        shown: tuple[Path, ...] = ()
+        if script.staged:
+            shown = (await trio.to_thread.run_sync(kept_mail.prepare, script.account, self._folders),)
+            environment |= kept_mail.environment(script.account, self._folders)
+        command = bounded_command(self._folders, script.account, words, script.limits, shown=shown)
         return await run_program(Program(command, environment), take)
 
     async def visit(self, visit: SiteVisit, take: Take) -> int:

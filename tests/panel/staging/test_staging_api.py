@@ -7,6 +7,7 @@ import trio
 
 from svc_actors.host.databases import DatabaseError
 from svc_actors.host.nginx import WordPress
+from svc_actors.host.site_tasks import SiteScript
 from svc_actors.store import Database
 from tests.panel.staging.shops import COPY, DOMAIN, Shop, home_of, put
 from tests.panel.wordpress.blogs import databases_of
@@ -83,6 +84,21 @@ async def test_no_schedule_comes_with_the_copy(shop: Shop) -> None:
     live = (await shop.by.get(f"/sites/{shop.site['id']}/schedules")).json()
     assert "wordpress-cron" in str(live)
     assert "wordpress-cron" not in str((await shop.by.get(f"/sites/{copy['id']}/schedules")).json())
+
+
+async def test_scheduled_tasks_of_the_copy_keep_their_mail_and_those_of_the_site_send_it(shop: Shop) -> None:
+    await shop.staged()
+    for site_id in ((await shop.copy())["id"], shop.site["id"]):
+        body = {"name": "task", "kind": "php", "path": "private/task.php", "cron": "0 0 1 1 *"}
+        made = (await shop.by.post(f"/sites/{site_id}/schedules", body)).json()
+        assert (await shop.by.post(f"/schedules/{made['id']}/run", {})).is_success
+
+    with trio.fail_after(30):
+        while len(begun := [task for task in shop.tasks.begun if isinstance(task, SiteScript)]) < 2:
+            await trio.sleep(0.01)
+
+    live = shop.site["account"]
+    assert {task.account.name == live: task.staged for task in begun} == {True: False, False: True}
 
 
 async def test_what_cannot_be_copied_is_refused(shop: Shop) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -83,6 +84,27 @@ async def test_other_interpreters_run_their_scripts(folders: HostFolders, by: In
     status, lines = await ran(folders, script(folders, text, "given", by=by, memory=512))
 
     assert (status, lines) == (0, [f"{ADA.uid} given"])
+
+
+async def test_what_a_task_of_a_copy_would_mail_is_kept_in_the_copy(folders: HostFolders) -> None:
+    text = """<?php
+function apply_filters($name, $value) { return $value; }
+echo wp_mail('ada@example.com', 'By WordPress', 'one') ? 'kept ' : 'lost ';
+echo mail('ada@example.com', 'By PHP', 'two') ? 'kept ' : 'lost ';
+file_put_contents('private/inner', "<?php echo mail('ada@example.com', 'By its child', 'three') ? 'kept' : 'lost';");
+passthru('php private/inner');
+"""
+
+    status, lines = await ran(folders, replace(script(folders, text, by=Interpreter.PHP), staged=True))
+
+    mails = sorted(file.read_text() for file in (folders.sites / ADA.name / "private" / "mail").glob("*.eml"))
+    assert (status, lines) == (0, ["kept kept kept"])
+    assert len(mails) == 3
+    assert {each for each in ("By WordPress", "By PHP", "By its child") if any(each in mail for mail in mails)} == {
+        "By WordPress",
+        "By PHP",
+        "By its child",
+    }
 
 
 async def test_a_script_that_takes_more_memory_than_its_site_has_fails(folders: HostFolders) -> None:

@@ -26,7 +26,7 @@ function svc_keep_mail(string $message): bool
     return true;
 }
 
-if (PHP_SAPI === 'cli') {
+if (PHP_SAPI === 'cli' && realpath((string) ($_SERVER['SCRIPT_FILENAME'] ?? '')) === __FILE__) {
     exit(svc_keep_mail((string) stream_get_contents(STDIN)) ? 0 : 75);
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ import trio
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, ServiceName, SiteLauncher
+from svc_actors.host.php import kept_mail
 from svc_actors.host.php.fastcgi import ask
 from svc_actors.host.php.pool import (
-    KEEPS_MAIL,
     KIND,
     LOG,
     PING,
@@ -239,22 +238,12 @@ def _prepare(pool: Pool, folders: HostFolders) -> int:
     # Other sites do not see the folder at all.
     configuration.parent.mkdir(mode=0o755, exist_ok=True)
     if pool.staged:
-        _hold(configuration.with_name(KEEPS_MAIL), Path(__file__).with_name(KEEPS_MAIL).read_text())
-    _hold(configuration, render_pool(pool, folders))
+        kept_mail.prepare(pool.account, folders)
+    kept_mail.hold(configuration, render_pool(pool, folders))
     try:
         return log_of(pool.account, folders).stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _hold(path: Path, text: str) -> None:
-    if not path.exists() or path.read_text() != text:
-        new = path.with_suffix(".new")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
 
 
 def _forget(account: SiteAccount, name: ServiceName, folders: HostFolders) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, Service, ServiceName
+from svc_actors.host.php.kept_mail import directives
 from svc_actors.host.php.settings import MOST_EXECUTION_SECONDS, ErrorReporting, PhpSettings
 from svc_actors.host.site_logs import site_log
 from svc_actors.host.site_runtime import service_name, site_environment, site_service, site_socket
@@ -27,8 +28,6 @@ KIND: Final = "php-"
 PING: Final = "/svc-ping"
 """Not to be reached by visitors: the web server hands on the paths of files that end in .php alone."""
 LOG: Final = "php"
-KEEPS_MAIL: Final = "keep_mail.php"
-"""Beside the configuration of a site that is staged."""
 _DRAIN_SECONDS: Final = 60
 """How long requests that were begun may take when their master is to end."""
 _FORM_MIB: Final = 8
@@ -165,8 +164,8 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
     yield f'php_value[date.timezone] = "{settings.timezone}"'
     if pool.staged:
         yield "env[WP_ENVIRONMENT_TYPE] = staging"
-        yield f'php_admin_value[auto_prepend_file] = "{shown / KEEPS_MAIL}"'
-        yield f'php_admin_value[sendmail_path] = "/usr/bin/php -n {shown / KEEPS_MAIL}"'
+        for name, value in directives(shown).items():
+            yield f'php_admin_value[{name}] = "{value}"'
 
 
 def _workers(pool: Pool) -> int:

@@ -68,6 +68,7 @@ class _Begun:
     site: SiteRow
     limits: Limits
     secure: bool
+    staged: bool
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
@@ -181,7 +182,8 @@ class Scheduler:
         schedule = await self._database.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
         site = await self._database.fetchrow(
             f"""SELECT {SITE_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes,
-                       EXISTS (SELECT FROM site_certificates WHERE site_id = sites.id) AS certified
+                       EXISTS (SELECT FROM site_certificates WHERE site_id = sites.id) AS certified,
+                       EXISTS (SELECT FROM stagings WHERE copy_id = sites.id) AS staged
                 FROM sites WHERE id = (SELECT site_id FROM schedules WHERE id = $1)""",
             schedule_id,
         )
@@ -193,6 +195,7 @@ class Scheduler:
             site=as_site(site),
             limits=Limits(site["cpu_percent"], site["memory_mib"], site["processes"]),
             secure=site["force_https"] and site["certified"],
+            staged=site["staged"],
         )
 
     async def _end_of_inactive(self) -> None:
@@ -253,6 +256,7 @@ class Scheduler:
             arguments=schedule.args,
             limits=begun.limits,
             mark=f"{self._installation}/{begun.run_id}",
+            staged=begun.staged,
         )
         return await self._tasks.run(script, output.take)
 
