@@ -75,6 +75,9 @@ async def test_what_a_copy_that_was_cut_short_has_left_is_removed(tmp_path: Path
     whole = size_of(tmp_path)
     await cut_short(store, 64)
     assert size_of(tmp_path) > whole + 16 * MIB
+    # As the file has that restic was writing when it died, in the moments in which it was.
+    [data] = tmp_path.glob("*/data")
+    (next(data.iterdir()) / f"{'5' * 64}-tmp-1871").write_bytes(os.urandom(2 * MIB))
 
     await store.unlock()
     await store.prune()

@@ -90,8 +90,10 @@ async def test_what_one_disk_cannot_take_is_in_neither(disks: SimpleNamespace) -
         command = ["qemu-io", "-f", "qcow2", "-c", "write 0 1M", "-c", "sleep 60000", str(disks.paths[1])]
         process = await nursery.start(trio.run_process, command)
         with trio.fail_after(30):
-            while b"lock" not in await failure_of(disks.paths[1]):
-                await trio.sleep(0.05)
+            # Asked before, qemu-img would have the disk open itself, and the other program would end.
+            while disks.paths[1].stat().st_size < 2**20:
+                await trio.sleep(0.01)
+            assert b"lock" in await failure_of(disks.paths[1])
         with pytest.raises(HostError):
             await disks.snapshots.perform(VmSnapshotTake(vm_id=disks.vm_id, snapshot_id=disks.tag))
         process.kill()

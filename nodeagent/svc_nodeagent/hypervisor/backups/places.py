@@ -31,6 +31,8 @@ from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPl
 
 _CONNECT_SECONDS: Final = 15.0
 _SESSION_SECONDS: Final = 40.0
+_UNFINISHED: Final = "*-tmp-*"
+"""A file's name in a folder until it is whole (restic's local backend). Other names are digests, without a dash."""
 _PORTS: Final = {"http": 80, "https": 443}
 _FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
 """As restic writes ENOSPC and EDQUOT, and what servers of S3 call it."""
@@ -102,6 +104,16 @@ class Mounted:
     async def require(self) -> None:
         if not await trio.Path(self.folder).is_dir():
             raise self.missing()
+
+    async def remove_unfinished(self) -> None:
+        """Remove what restic was writing when it died, which it leaves for good; nothing writes here meanwhile."""
+
+        def remove() -> None:
+            for folder in ("*", "data/*"):
+                for path in self.path.glob(f"{folder}/{_UNFINISHED}"):
+                    path.unlink(missing_ok=True)
+
+        await in_thread(remove)
 
     def missing(self) -> HostError:
         return HostError(

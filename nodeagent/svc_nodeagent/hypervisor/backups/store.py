@@ -165,6 +165,8 @@ class MachineStore:
                 raise self._place.failure(failed) from failed
             log.error("backup.data_lost", repository=_named(self._place), why=failed.message)
             return False
+        if isinstance(self._place, Mounted):
+            await self._place.remove_unfinished()
         return True
 
     async def verify(self, share: int) -> bool:
