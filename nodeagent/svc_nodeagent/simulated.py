@@ -31,6 +31,7 @@ from svc_nodeagent.protocol import (
     CopiedDisk,
     CpuMode,
     DeleteResult,
+    DiskSpec,
     DomainChanged,
     DomainResult,
     DomainState,
@@ -42,6 +43,7 @@ from svc_nodeagent.protocol import (
     ImageResult,
     ImageSpec,
     InventoryResult,
+    KeptDisk,
     KeptMachine,
     LivePlace,
     LiveResult,
@@ -101,6 +103,12 @@ from svc_nodeagent.protocol import (
     VmUpdate,
     VmWindowsPassword,
     VmWindowsReport,
+    VolumeAttach,
+    VolumeCreate,
+    VolumeDelete,
+    VolumeDetach,
+    VolumeGrow,
+    VolumeOperation,
     WindowsReport,
     Wire,
 )
@@ -109,6 +117,7 @@ from svc_nodeagent.simulated_live import live_result, require_running
 from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
 from svc_nodeagent.simulated_rescue import in_rescue
 from svc_nodeagent.simulated_snapshots import snapshot
+from svc_nodeagent.simulated_volumes import SimulatedVolume, changed, machine_removed, observed
 
 _CHANGES: Final = 10_000
 
@@ -150,6 +159,8 @@ class _State(Wire):
     machines: dict[UUID, SimulatedMachine] = Field(default_factory=dict)
     images: dict[UUID, CachedImage] = Field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
+    volumes: dict[UUID, SimulatedVolume] = Field(default_factory=dict)
+    kept_disks: tuple[KeptDisk, ...] = ()
     network: NetworkState = Field(default_factory=NetworkState)
 
 
@@ -164,6 +175,9 @@ class SimulatedHost:
     machines: dict[UUID, SimulatedMachine] = field(default_factory=dict)
     images: dict[UUID, CachedImage] = field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
+    """Those of before volumes, of which only names are known."""
+    volumes: dict[UUID, SimulatedVolume] = field(default_factory=dict)
+    kept_disks: tuple[KeptDisk, ...] = ()
     windows: dict[UUID, WindowsReport] = field(default_factory=dict)
     """What the guests that are a Windows say of their first boot."""
     performed: list[NodeOperation] = field(default_factory=list)
@@ -182,6 +196,7 @@ class SimulatedHost:
             state = _State.model_validate_json(self.state_file.read_bytes())
             self.machines, self.images = dict(state.machines), dict(state.images)
             self.retained_disks = state.retained_disks
+            self.volumes, self.kept_disks = dict(state.volumes), state.kept_disks
             self.networks = SimulatedNetworks(state.network)
 
     async def __aenter__(self) -> Self:
@@ -358,9 +373,9 @@ class SimulatedHost:
                 return self._reinstall(operation)
             case VmBackup(vm_id=vm_id, copy_id=copy_id, forget=forget):
                 self._recorded(vm_id)
-                disk = CopiedDisk(index=0, size_bytes=0, digest=sha256().hexdigest())
+                disks = _copied(self.machines[vm_id])
                 return BackupResult(
-                    vm_id=vm_id, copy_id=copy_id, disks=(disk,), stored_bytes=0, frozen=False, forgotten=forget
+                    vm_id=vm_id, copy_id=copy_id, disks=disks, stored_bytes=0, frozen=False, forgotten=forget
                 )
             case VmRestore(vm_id=vm_id, platform=platform):
                 if self._machine(vm_id).state is not DomainState.STOPPED:
@@ -385,12 +400,14 @@ class SimulatedHost:
                 return self._moved(operation.vm_id, DomainState.RUNNING, "started")
             case VmBackupsForget() | VmBackupsRemove():
                 return Done()
+            case VolumeCreate() | VolumeAttach() | VolumeDetach() | VolumeGrow() | VolumeDelete():
+                return self._change_volumes(operation)
             case VmMigrate():
                 return self._take_in(operation)
             case VmSend(vm_id=vm_id):
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
-                return _sent(vm_id)
+                return SentDisks(vm_id=vm_id, disks=_copied(self.machines[vm_id]))
             case VmLiveReceive():
                 return self._receive(operation)
             case VmLiveSend(vm_id=vm_id):
@@ -500,9 +517,13 @@ class SimulatedHost:
             cpu_mode=operation.cpu_mode,
         )
         self.networks.apply(spec.vm_id, NetworkSpec(nics=()))
+        for disk in spec.disks:
+            if disk.volume_id is not None:
+                came = SimulatedVolume(size_gib=disk.size_gib, vm_id=spec.vm_id, index=disk.index)
+                self.volumes[disk.volume_id] = came
         self._save()
         self._tell(spec.vm_id, DomainState.STOPPED, "defined", None)
-        return _sent(spec.vm_id)
+        return SentDisks(vm_id=spec.vm_id, disks=_copied(self.machines[spec.vm_id]))
 
     def _receive(self, operation: VmLiveReceive) -> LiveResult:
         """As `_take_in`, of a guest that runs: it is paused until the record says that it is here."""
@@ -528,12 +549,32 @@ class SimulatedHost:
     def _delete(self, operation: VmDelete) -> DeleteResult:
         machine = self.machines.pop(operation.vm_id, None)
         retained: tuple[str, ...] = ()
+        self.volumes = machine_removed(self.volumes, operation.vm_id, operation.destroy_volumes)
         if machine is not None and not operation.destroy_disks:
-            retained = (f"{machine.vm_id}-0.qcow2",)
-            self.retained_disks = (*self.retained_disks, *retained)
+            size_gib = machine.spec.disks[0].size_gib if machine.spec is not None else 1
+            name = f"retained/{machine.vm_id}/disk-0.qcow2"
+            kept = KeptDisk(name=name, vm_id=machine.vm_id, vm_name=machine.name, size_bytes=size_gib * 2**30)
+            self.kept_disks, retained = (*self.kept_disks, kept), (name,)
         addresses = self.networks.remove(operation.vm_id)
         self._save()
         return DeleteResult(vm_id=operation.vm_id, removed_addresses=addresses, retained_disks=retained)
+
+    def _change_volumes(self, operation: VolumeOperation) -> OperationResult:
+        vm_id = getattr(operation, "vm_id", None)
+        machine = self._recorded(vm_id) if vm_id is not None else None
+        self.volumes, self.kept_disks = changed(self.volumes, self.kept_disks, operation)
+        if machine is None or machine.spec is None:
+            self._save()
+            return Done()
+        first = machine.spec.disks[0]
+        added = tuple(
+            DiskSpec(index=volume.index, size_gib=volume.size_gib, volume_id=volume_id)
+            for volume_id, volume in self.volumes.items()
+            if volume.vm_id == vm_id and volume.index is not None
+        )
+        disks = (first, *sorted(added, key=lambda disk: disk.index))
+        self._change(machine.vm_id, {"spec": machine.spec.model_copy(update={"disks": disks})})
+        return DomainResult(vm_id=machine.vm_id, state=machine.state) if operation.op != "volume.grow" else Done()
 
     def _describe(self, vm_id: UUID) -> MachineResult:
         machine = self._recorded(vm_id)
@@ -593,7 +634,9 @@ class SimulatedHost:
                 if each.defined
             ),
             images=tuple(self.images.values()),
-            retained_disks=self.retained_disks,
+            retained_disks=(*self.retained_disks, *(disk.name for disk in self.kept_disks)),
+            volumes=observed(self.volumes),
+            kept_disks=self.kept_disks,
         )
 
     def _pull(self, image: ImageSpec) -> CachedImage:
@@ -644,6 +687,8 @@ class SimulatedHost:
             machines=self.machines,
             images=self.images,
             retained_disks=self.retained_disks,
+            volumes=self.volumes,
+            kept_disks=self.kept_disks,
             network=self.networks.state(),
         )
         new = self.state_file.with_suffix(".new")
@@ -652,9 +697,12 @@ class SimulatedHost:
         new.rename(self.state_file)
 
 
-def _sent(vm_id: UUID) -> SentDisks:
-    disk = CopiedDisk(index=0, size_bytes=0, digest=sha256().hexdigest())
-    return SentDisks(vm_id=vm_id, disks=(disk,))
+def _copied(machine: SimulatedMachine) -> tuple[CopiedDisk, ...]:
+    disks = machine.spec.disks if machine.spec is not None else (DiskSpec(index=0, size_gib=1),)
+    return tuple(
+        CopiedDisk(index=disk.index, size_bytes=0, digest=sha256().hexdigest(), volume_id=disk.volume_id)
+        for disk in disks
+    )
 
 
 def _without_password(seed: SeedSpec) -> SeedSpec:

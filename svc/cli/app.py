@@ -72,6 +72,7 @@ _HELP = {
     "target": "Where backups of machines go: servers by SFTP, buckets of S3.",
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",
+    "volume": "Volumes: further disks of machines, and disks that were kept.",
     "upload": "Uploads that are not finished: look, go on by parts, discard.",
     "user": "Accounts.",
     "vm": "Virtual machines.",

@@ -19,6 +19,7 @@ from svc.controller.machines import (
     rescue,
     snapshots,
     ssh_keys,
+    volumes,
     windows,
 )
 from svc.controller.machines import orders as machine_orders
@@ -80,6 +81,7 @@ AREAS = (
     snapshots,
     rescue,
     media,
+    volumes,
     windows,
     migration,
     draining,

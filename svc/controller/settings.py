@@ -13,19 +13,23 @@ from svc.registry.operation import Context, Empty, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines import snapshots
+from svc_actors.controller.volumes import records as volumes
 
 operations = Operations[Controller]()
 
 
 class ControllerSettings(Settings):
     """Beside what every service has: how long what is over of machines and tasks is kept, and how many snapshots a
-    machine may have. `disk_...` hold for the disks of nodes as well."""
+    machine may have, and how many volumes, of what size in all, a project. `disk_...` hold for the disks of nodes as
+    well."""
 
     keep_task_days: int = 90
     keep_sample_days: int = 400
     keep_deleted_days: int = 90
     keep_traffic_months: int = 25
     most_snapshots: int = snapshots.MOST
+    most_volumes: int = volumes.MOST
+    most_volume_gib: int = volumes.MOST_GIB
 
 
 class ControllerSettingsUpdate(SettingsUpdate):
@@ -34,6 +38,10 @@ class ControllerSettingsUpdate(SettingsUpdate):
     keep_deleted_days: Days | None = None
     keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
     most_snapshots: Annotated[int, Field(ge=0, le=50, description="Of one machine; 0 forbids them.")] | None = None
+    most_volumes: Annotated[int, Field(ge=0, le=10_000, description="Of one project; 0 forbids them.")] | None = None
+    most_volume_gib: (
+        Annotated[int, Field(ge=0, le=1_000_000, description="Of all volumes of a project together, in GiB.")] | None
+    ) = None
 
 
 @operations.declare(

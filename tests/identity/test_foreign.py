@@ -21,6 +21,10 @@ BODIES: dict[str, dict[str, object]] = {
     "vm.delete": {"confirm": CANARY, "destroy_disks": True},
     "vm.detach_ip": {"ip": "192.0.2.1"},
     "vm.security_groups": {"group_ids": []},
+    "volume.attach": {"vm_id": str(uuid4())},
+    "volume.grow": {"size_gib": 2},
+    "volume.delete": {"confirm": CANARY},
+    "volume.update": {"name": "mine"},
     "security_group.add_rule": {"direction": "ingress", "protocol": "any"},
 }
 """Of operations that would refuse an empty body before they look for the thing."""
@@ -66,6 +70,15 @@ async def belongings(house: IdentityHarness) -> dict[str, UUID]:
             INSERT INTO alerts (key, message, severity, resource_kind, resource_id, project_id, told)
             SELECT 'k', $1, 'warning', 'vm', vm.id::text, project.id, $1 FROM vm, project RETURNING id
         ),
+        location AS (INSERT INTO locations (name) VALUES ('l') RETURNING id),
+        node AS (
+            INSERT INTO nodes (name, location_id, host_uuid) SELECT 'n', id, gen_random_uuid() FROM location
+            RETURNING id
+        ),
+        volume AS (
+            INSERT INTO volumes (name, project_id, node_id, size_gib, state)
+            SELECT $1, project.id, node.id, 1, 'available' FROM project, node RETURNING id
+        ),
         security_group AS (
             INSERT INTO security_groups (project_id, name) SELECT id, $1 FROM project RETURNING id
         ),
@@ -74,8 +87,8 @@ async def belongings(house: IdentityHarness) -> dict[str, UUID]:
             SELECT id, 'ingress', 'accept', 'any', $1 FROM security_group
         )
         SELECT vm.id AS vms, task.id AS tasks, project.id AS projects, key.id AS "ssh-keys", token.id AS tokens,
-               security_group.id AS "security-groups", alert.id AS alerts
-        FROM vm, task, project, key, token, security_group, alert
+               security_group.id AS "security-groups", alert.id AS alerts, volume.id AS volumes
+        FROM vm, task, project, key, token, security_group, alert, volume
         """,
         CANARY,
         eve,
@@ -127,5 +140,5 @@ async def test_no_list_of_a_customers_holds_anything_foreign(house: IdentityHarn
 async def test_an_administrator_sees_what_the_customer_did_not(house: IdentityHarness) -> None:
     ids = await belongings(house)
     root = house.program(await house.token(await house.person("root@example.org", "administrator")))
-    for first in ("vms", "tasks", "projects"):
+    for first in ("vms", "tasks", "projects", "volumes"):
         assert CANARY in (await root.get(f"/{first}/{ids[first]}")).text

@@ -308,6 +308,8 @@ async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
         "keep_deleted_days": 90,
         "keep_traffic_months": 25,
         "most_snapshots": 5,
+        "most_volumes": 10,
+        "most_volume_gib": 500,
         "disk_warning_percent": 85,
         "disk_critical_percent": 95,
         "disk_critical_free_mib": 2048,

@@ -27,6 +27,7 @@ from svc_nodeagent.protocol import (
     CachedImage,
     CopiedDisk,
     DeleteResult,
+    DiskSpec,
     DomainResult,
     DomainState,
     Done,
@@ -60,6 +61,8 @@ from svc_nodeagent.protocol import (
     VmSnapshotRestore,
     VmSnapshotTake,
     VmStart,
+    VolumeAttach,
+    VolumeDetach,
 )
 from tests.support.callers import ADMINISTRATOR
 
@@ -219,6 +222,9 @@ class FakeGateway:
                 return SnapshotResult(vm_id=vm_id, snapshot_id=snapshot_id, frozen=frozen)
             case VmSnapshotRestore(vm_id=vm_id):
                 return DomainResult(vm_id=vm_id, state=self.domains[vm_id])
+            case VolumeAttach(vm_id=vm_id) | VolumeDetach(vm_id=vm_id):
+                self._change_disks(operation)
+                return DomainResult(vm_id=vm_id, state=self.domains[vm_id])
             case VmDescribe(vm_id=vm_id):
                 return MachineResult(machine=self.kept[vm_id])
             case VmSend(vm_id=vm_id) | VmMigrate(vm_id=vm_id):
@@ -238,6 +244,14 @@ class FakeGateway:
                 return ImageResult(image=cached)
             case _:
                 return Done()
+
+    def _change_disks(self, operation: VolumeAttach | VolumeDetach) -> None:
+        kept, volume_id = self.kept[operation.vm_id], operation.volume_id
+        disks = tuple(disk for disk in kept.disks if disk.volume_id != volume_id)
+        if isinstance(operation, VolumeAttach):
+            disk = DiskSpec(index=operation.index, size_gib=operation.size_gib, volume_id=volume_id)
+            disks = tuple(sorted((*disks, disk), key=lambda each: each.index))
+        self.kept[operation.vm_id] = kept.model_copy(update={"disks": disks})
 
 
 @dataclass

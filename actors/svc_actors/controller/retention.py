@@ -55,7 +55,10 @@ async def remove_old_traffic(database: Database, months: int) -> int:
 
 
 async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
-    """Machines that were deleted longer ago than `keep`, of whose traffic no month is kept, and no backup."""
+    """Machines that were deleted longer ago than `keep`, of whose traffic no month is kept, and no backup; and volumes
+    that were."""
+
+    await remove_rows(database, "volumes", "deleted_at < now() - $1::interval", keep)
 
     async def remove(tx: Transaction) -> int:
         ids = [

@@ -63,10 +63,11 @@ async def inspect(path: Path, format: str | None = None) -> DiskInfo:
 
 
 async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
-    """Make the disks that are missing. Raises `HostError(invalid)` when disk 0 is smaller than its image."""
+    """Make the disks that are missing, but for volumes, which are there before. Raises `HostError(invalid)` when disk 0
+    is smaller than its image."""
     for disk in record.disks:
-        path = folders.disk(record.vm_id, disk.index)
-        if not await in_thread(path.exists):
+        path = folders.disk_of(record.vm_id, disk)
+        if disk.volume_id is None and not await in_thread(path.exists):
             await make_disk(disk, base, path, owner)
 
 
@@ -96,7 +97,7 @@ async def grow(path: Path, size_gib: int) -> None:
 
 def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
     """Raises `HostError(not_found)` naming the first file that the machine needs and that is not there."""
-    needed = {folders.disk(record.vm_id, disk.index): "its disk" for disk in record.disks}
+    needed = {folders.disk_of(record.vm_id, disk): "its disk" for disk in record.disks}
     for path, what in (needed | {base.path: "the image that its disk stands on"}).items():
         if not path.exists():
             raise HostError(

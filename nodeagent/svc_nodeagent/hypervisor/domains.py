@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 from xml.etree import ElementTree
 
 import libvirt
@@ -18,7 +19,7 @@ from svc_nodeagent.hypervisor.files import Folders, MachineRecord
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.platforms import add_firmware, add_tpm
 from svc_nodeagent.hypervisor.processors import Accelerator, cpu_element
-from svc_nodeagent.protocol import PLAIN, DomainState, Firmware, StateCause
+from svc_nodeagent.protocol import MOST_VOLUMES, PLAIN, DomainState, Firmware, StateCause, volume_serial
 
 METADATA_NAMESPACE = "urn:svc:machine:1"
 GUEST_AGENT_CHANNEL = "org.qemu.guest_agent.0"
@@ -105,7 +106,9 @@ def domain_xml(
     devices = ElementTree.SubElement(domain, "devices")
     for disk in record.disks:
         backing = base if disk.index == 0 else None
-        _disk(devices, disk_target(disk.index), folders.disk(record.vm_id, disk.index), "qcow2", backing=backing)
+        serial = None if disk.volume_id is None else volume_serial(disk.volume_id)
+        path = folders.disk_of(record.vm_id, disk)
+        _disk(devices, disk_target(disk.index), path, "qcow2", backing=backing, serial=serial)
     # A read-only virtio disk, not a CD drive: every guest that finds its root finds this too.
     seed = folders.seed(record.vm_id) if boot is None else boot.seed
     _disk(devices, disk_target(len(_DISK_LETTERS) - 1), seed, "raw", readonly=True)
@@ -120,7 +123,26 @@ def domain_xml(
     balloon = ElementTree.SubElement(devices, "memballoon", model="virtio")
     ElementTree.SubElement(balloon, "stats", period=str(BALLOON_PERIOD_SECONDS))
     ElementTree.SubElement(devices, "panic", model="isa")
+    _slots(devices, record)
     return ElementTree.tostring(domain, encoding="unicode")
+
+
+def volume_xml(volume_id: UUID, index: int, folders: Folders) -> str:
+    """A volume as the device that a running guest is given: as it is in the machine's definition."""
+    devices = ElementTree.Element("devices")
+    path, serial = folders.volume(volume_id), volume_serial(volume_id)
+    _disk(devices, disk_target(index), path, "qcow2", serial=serial)
+    return ElementTree.tostring(devices[0], encoding="unicode")
+
+
+def plugged_volumes(xml: str) -> dict[str, str]:
+    """The devices of a domain that have a serial number, each by that."""
+    found = ElementTree.fromstring(xml).findall("./devices/disk")  # noqa: S314 - from libvirt itself
+    return {
+        serial: ElementTree.tostring(disk, encoding="unicode")
+        for disk in found
+        if (serial := disk.findtext("serial")) is not None
+    }
 
 
 def disk_target(index: int) -> str:
@@ -245,6 +267,7 @@ def _disk(
     *,
     backing: BaseImage | None = None,
     readonly: bool = False,
+    serial: str | None = None,
 ) -> None:
     disk = ElementTree.SubElement(devices, "disk", type="file", device="disk")
     ElementTree.SubElement(
@@ -259,8 +282,20 @@ def _disk(
             _source(store, backing.path)
             ElementTree.SubElement(store, "backingStore")
     ElementTree.SubElement(disk, "target", dev=target, bus="virtio")
+    if serial is not None:
+        _text(disk, "serial", serial)
     if readonly:
         ElementTree.SubElement(disk, "readonly")
+
+
+def _slots(devices: ElementTree.Element, record: MachineRecord) -> None:
+    """A PCI Express port for each device, and for each volume that it may be given while it runs: a port cannot be
+    added then. NICs are given theirs first, so how many volumes there are changes no name of an interface."""
+    # Its first disk and the seed, NICs; the buses of the serial ports and of the CD drive, tablet, rng, balloon.
+    others = 2 + len(record.network.nics) + 5
+    ElementTree.SubElement(devices, "controller", type="pci", index="0", model="pcie-root")
+    for index in range(1, 1 + others + MOST_VOLUMES):
+        ElementTree.SubElement(devices, "controller", type="pci", index=str(index), model="pcie-root-port")
 
 
 def _source(parent: ElementTree.Element, path: Path) -> None:

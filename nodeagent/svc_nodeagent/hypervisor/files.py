@@ -5,6 +5,7 @@
                        the first boot is done first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2
                        and reinstall.json; in rescue also rescue.json (0600) and rescue.iso;
                        iso.json, of what is in its CD-ROM drive
+    volumes/           <volume_id>.qcow2: disks beside a machine's first, whether a machine has them or not
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
     metrics/<vm_id>    hourly samples
@@ -79,6 +80,7 @@ class MachineRecord(BaseModel):
             unsaid["platform"] = True
         if self.seed.user_data is None:
             unsaid["seed"] = {"user_data"}
+        unsaid["disks"] = {n: {"volume_id"} for n, disk in enumerate(self.disks) if disk.volume_id is None}
         return self.model_dump_json(exclude=unsaid).encode()
 
 
@@ -105,6 +107,10 @@ class Folders:
         return self.root / "machines"
 
     @property
+    def volumes(self) -> Path:
+        return self.root / "volumes"
+
+    @property
     def retained(self) -> Path:
         return self.root / "retained"
 
@@ -125,7 +131,15 @@ class Folders:
         return self.machines / str(vm_id)
 
     def disk(self, vm_id: UUID, index: int) -> Path:
+        """Of a disk that is not a volume."""
         return self.machine(vm_id) / f"disk-{index}.qcow2"
+
+    def disk_of(self, vm_id: UUID, disk: DiskSpec) -> Path:
+        """Where any disk of a machine is."""
+        return self.disk(vm_id, disk.index) if disk.volume_id is None else self.volume(disk.volume_id)
+
+    def volume(self, volume_id: UUID) -> Path:
+        return self.volumes / f"{volume_id}.qcow2"
 
     def scratch(self, vm_id: UUID, index: int) -> Path:
         """Of a disk while it is copied: what the guest overwrites meanwhile."""
@@ -176,6 +190,7 @@ class Folders:
         for folder, mode in (
             (self.images, 0o711),
             (self.machines, 0o711),
+            (self.volumes, 0o711),
             (self.retained, 0o700),
             (self.metrics, 0o700),
         ):

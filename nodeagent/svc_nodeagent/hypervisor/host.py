@@ -60,6 +60,8 @@ from svc_nodeagent.hypervisor.rescue import Rescues
 from svc_nodeagent.hypervisor.snapshots import Snapshots
 from svc_nodeagent.hypervisor.traffic import HostTraffic
 from svc_nodeagent.hypervisor.turns import Turns
+from svc_nodeagent.hypervisor.volume_files import kept_disks, observed_volumes
+from svc_nodeagent.hypervisor.volumes import Volumes
 from svc_nodeagent.hypervisor.windows import WindowsGuests
 from svc_nodeagent.protocol import (
     Capacity,
@@ -112,6 +114,11 @@ from svc_nodeagent.protocol import (
     VmSnapshotTake,
     VmWindowsPassword,
     VmWindowsReport,
+    VolumeAttach,
+    VolumeCreate,
+    VolumeDelete,
+    VolumeDetach,
+    VolumeGrow,
 )
 
 ATTEMPTS = 3
@@ -183,6 +190,7 @@ class LibvirtHost:
         )
         self._backups = MachineBackups(self._guests, folders, self._images, definitions, turns.steps)
         self._snapshots = Snapshots(self._guests, folders, turns.steps)
+        self._volumes = Volumes(self._guests, folders, definitions, turns.steps)
         self._moves = Moves(
             guests=self._guests,
             folders=folders,
@@ -234,7 +242,7 @@ class LibvirtHost:
         """
         folders = Folders(folder)
         await in_thread(folders.create)
-        await in_thread(end_orphans, folders.machines)
+        await in_thread(end_orphans, folders.root)
         records = await in_thread(folders.records)
         naming = naming or Naming()
         traffic = await HostTraffic.open(folders.traffic, naming)
@@ -332,6 +340,8 @@ class LibvirtHost:
                 return Done()
             case VmSnapshotTake() | VmSnapshotRestore() | VmSnapshotDelete():
                 return await self._snapshots.perform(operation)
+            case VolumeCreate() | VolumeAttach() | VolumeDetach() | VolumeGrow() | VolumeDelete():
+                return await self._volumes.perform(operation)
             case VmBackup():
                 return await self._backups.backup(operation, report)
             case VmRestore():
@@ -381,6 +391,8 @@ class LibvirtHost:
             domains=await inventory.domains(self._connection, self._naming, self._folders),
             images=await self._images.cached(),
             retained_disks=await in_thread(inventory.retained_disks, self._folders),
+            volumes=await in_thread(observed_volumes, self._folders),
+            kept_disks=await in_thread(kept_disks, self._folders),
         )
 
     async def _preflight(self) -> PreflightResult:

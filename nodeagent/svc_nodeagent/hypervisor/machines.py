@@ -19,7 +19,7 @@ import trio
 
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
-from svc_nodeagent.hypervisor import disks, platform_state
+from svc_nodeagent.hypervisor import disks, platform_state, volume_files
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.connection import ConnectionLost
 from svc_nodeagent.hypervisor.definitions import Definitions
@@ -95,8 +95,8 @@ class Machines:
                 return await self.force_stop(vm_id)
             case VmReset():
                 return await self.reset(vm_id)
-            case VmDelete(destroy_disks=destroy_disks):
-                return await self.delete(vm_id, destroy_disks=destroy_disks)
+            case VmDelete(destroy_disks=destroy_disks, destroy_volumes=destroy_volumes):
+                return await self.delete(vm_id, destroy_disks=destroy_disks, destroy_volumes=destroy_volumes)
             case VmUpdate():
                 return await self.update(operation)
             case VmSetPassword(account=account, password_hash=password_hash):
@@ -195,10 +195,10 @@ class Machines:
             await self._guests.on_domain(vm_id, "virDomainReset", lambda domain: domain.reset(0))
             return await self._result(vm_id)
 
-    async def delete(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
+    async def delete(self, vm_id: UUID, *, destroy_disks: bool, destroy_volumes: tuple[UUID, ...] = ()) -> DeleteResult:
         self._turns.order(vm_id, "the deletion")
         async with self._turns.steps(vm_id):
-            return await self._remove(vm_id, destroy_disks=destroy_disks)
+            return await self._remove(vm_id, destroy_disks=destroy_disks, destroy_volumes=destroy_volumes)
 
     async def remove_within(self, vm_id: UUID) -> None:
         """Remove the machine and its disks, within a block of its `steps`."""
@@ -302,13 +302,16 @@ class Machines:
         if patience.cancelled_caught:
             log.error("machine.creation_not_undone", vm_id=str(vm_id), error=f"not within {UNDO_SECONDS:g} s")
 
-    async def _remove(self, vm_id: UUID, *, destroy_disks: bool) -> DeleteResult:
+    async def _remove(
+        self, vm_id: UUID, *, destroy_disks: bool, destroy_volumes: tuple[UUID, ...] = ()
+    ) -> DeleteResult:
         await self._guests.destroy(vm_id)
         fault_point("delete.stopped")
         await self._guests.undefine(vm_id)
         fault_point("delete.undefined")
         removed = await self._network.remove(vm_id)
         fault_point("delete.network")
+        await volume_files.let_go(self._folders, vm_id, destroy_volumes)
         retained = () if destroy_disks else await in_thread(disks.retain, self._folders, vm_id)
         await in_thread(platform_state.remove_tpm, vm_id)
         await in_thread(disks.destroy, self._folders, vm_id)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Final
@@ -143,11 +143,12 @@ class Moves:
                 raise HostError(FailureCode.CONFLICT, "The machine is not off, so it was left as it is.", "Stop it.")
             state = await self._state(record)
             header = await in_thread(_header_of, record, self._folders, state)
+            paths = {disk.index: self._folders.disk_of(vm_id, disk) for disk in record.disks}
             stream = _Stream(await self._dial(operation.stream_token))
             try:
                 await stream.send(header.line())
                 told = _progress(report, "sending the disks", sum(disk.data_bytes for disk in header.disks))
-                sent = [await self._send_disk(vm_id, disk, stream, told) for disk in header.disks]
+                sent = [await _send_disk(paths[disk.index], disk, stream, told) for disk in header.disks]
                 if state is not None:
                     await stream.send(state)
                 fault_point("move.sent")
@@ -163,7 +164,10 @@ class Moves:
         await self._images.ensure(operation.image, _within(report, 10))
         async with self._steps(vm_id):
             folder = self._folders.machine(vm_id)
-            if await in_thread(folder.exists) or await self._guests.state(vm_id) is not DomainState.ABSENT:
+            volumes = [disk.volume_id for disk in operation.machine.disks if disk.volume_id is not None]
+            there = await in_thread(lambda: any(self._folders.volume(each).exists() for each in volumes))
+            there = there or await in_thread(folder.exists)
+            if there or await self._guests.state(vm_id) is not DomainState.ABSENT:
                 raise HostError(
                     FailureCode.CONFLICT,
                     "This host has something of the machine already; nothing was changed.",
@@ -171,7 +175,7 @@ class Moves:
                 )
             stream = _Stream(await self._dial(operation.stream_token))
             try:
-                await in_thread(_begin, folder, self._folders.abandonment(vm_id))
+                await in_thread(_begin, folder, self._folders.abandonment(vm_id), volumes)
                 fault_point("move.begun")
                 taken = await self._take_in(operation, stream, report)
                 await in_thread(_complete, self._folders.abandonment(vm_id))
@@ -208,7 +212,7 @@ class Moves:
         told = _progress(report, "receiving the disks", sum(disk.data_bytes for disk in header.disks))
         taken = []
         for announced, disk in zip(header.disks, record.disks, strict=True):
-            path = self._folders.disk(spec.vm_id, disk.index)
+            path = self._folders.disk_of(spec.vm_id, disk)
             partial = path.with_name(path.name + PARTIAL_SUFFIX)
             taken.append(await _receive_disk(announced, partial, stream, told))
             await _stand_on(partial, disk, base if disk.index == 0 else None)
@@ -228,29 +232,6 @@ class Moves:
         await self._guests.define(domain_xml(record, base, self._folders, self._naming, verdict.accelerator))
         fault_point("move.defined")
         return tuple(taken)
-
-    async def _send_disk(
-        self, vm_id: UUID, disk: _Disk, stream: _Stream, told: Callable[[int], Awaitable[None]]
-    ) -> CopiedDisk:
-        digest = hashlib.sha256()
-        descriptor = await in_thread(os.open, self._folders.disk(vm_id, disk.index), os.O_RDONLY)
-        try:
-            for offset, length in await in_thread(lambda: list(_pieces_of(descriptor, disk.size_bytes))):
-                data = await in_thread(os.pread, descriptor, length, offset)
-                if len(data) != length:
-                    raise HostError(FailureCode.HOST, f"Disk {disk.index} changed while it was sent.")
-                head = _PIECE.pack(offset, length)
-                digest.update(head)
-                digest.update(data)
-                await stream.send(head)
-                await stream.send(data)
-                await told(length)
-        finally:
-            os.close(descriptor)
-        end = _PIECE.pack(disk.size_bytes, 0)
-        digest.update(end)
-        await stream.send(end)
-        return CopiedDisk(index=disk.index, size_bytes=disk.size_bytes, digest=digest.hexdigest())
 
     async def _state(self, record: MachineRecord) -> bytes | None:
         if record.platform == PLAIN:
@@ -340,6 +321,28 @@ class _Stream:
         self._received += data
 
 
+async def _send_disk(path: Path, disk: _Disk, stream: _Stream, told: Callable[[int], Awaitable[None]]) -> CopiedDisk:
+    digest = hashlib.sha256()
+    descriptor = await in_thread(os.open, path, os.O_RDONLY)
+    try:
+        for offset, length in await in_thread(lambda: list(_pieces_of(descriptor, disk.size_bytes))):
+            data = await in_thread(os.pread, descriptor, length, offset)
+            if len(data) != length:
+                raise HostError(FailureCode.HOST, f"Disk {disk.index} changed while it was sent.")
+            head = _PIECE.pack(offset, length)
+            digest.update(head)
+            digest.update(data)
+            await stream.send(head)
+            await stream.send(data)
+            await told(length)
+    finally:
+        os.close(descriptor)
+    end = _PIECE.pack(disk.size_bytes, 0)
+    digest.update(end)
+    await stream.send(end)
+    return CopiedDisk(index=disk.index, size_bytes=disk.size_bytes, digest=digest.hexdigest())
+
+
 async def _receive_disk(
     announced: _Disk, path: Path, stream: _Stream, told: Callable[[int], Awaitable[None]]
 ) -> CopiedDisk:
@@ -388,7 +391,7 @@ async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
 def _header_of(record: MachineRecord, folders: Folders, state: bytes | None) -> _Header:
     found = []
     for disk in record.disks:
-        descriptor = os.open(folders.disk(record.vm_id, disk.index), os.O_RDONLY)
+        descriptor = os.open(folders.disk_of(record.vm_id, disk), os.O_RDONLY)
         try:
             size = os.fstat(descriptor).st_size
             data = sum(length for _, length in _pieces_of(descriptor, size))
@@ -424,10 +427,11 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def _begin(folder: Path, mark: Path) -> None:
+def _begin(folder: Path, mark: Path, volumes: Sequence[UUID]) -> None:
+    """The mark names the volumes that come with the machine: they go with what is given up of it."""
     folder.mkdir()
     folder.chmod(0o711)
-    mark.touch()
+    mark.write_text("".join(f"{volume_id}\n" for volume_id in volumes))
     sync_folder(folder)
     sync_folder(folder.parent)
 

@@ -57,3 +57,15 @@ def unfit_header(path: Path) -> str | None:
         "it needs features that are not known": bool(features & ~(_DIRTY | _CORRUPT | _DATA_FILE | _COMPRESSION_TYPE)),
     }
     return next((fault for fault, found in faults.items() if found), None)
+
+
+def virtual_bytes(path: Path) -> int:
+    """How large the disk is that the file holds, by its header; 0 of a file that is no qcow2, or is gone."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_VERSION_2_BYTES)
+    except FileNotFoundError:
+        return 0
+    if len(data) < _VERSION_2_BYTES or data[:4] != b"QFI\xfb":
+        return 0
+    return int(_HEADER.unpack(data.ljust(_HEADER.size, b"\0"))[5])

@@ -98,7 +98,7 @@ class Snapshots:
             # Not cut short: a cancellation would leave one disk of then beside one of now.
             with trio.CancelScope(shield=True):
                 for disk in record.disks:
-                    path = self._folders.disk(vm_id, disk.index)
+                    path = self._folders.disk_of(vm_id, disk)
                     await run_program("qemu-img", "snapshot", "-a", tag, path, timeout=_DISK_SECONDS)
                     fault_point(f"snapshot.disk{disk.index}.restored")
                     await grow(path, disk.size_gib)
@@ -168,7 +168,7 @@ class Snapshots:
                     await run_program("qemu-img", "snapshot", "-d", tag, path, timeout=_DISK_SECONDS)
 
     def _disks(self, record: MachineRecord) -> dict[int, Path]:
-        return {disk.index: self._folders.disk(record.vm_id, disk.index) for disk in record.disks}
+        return {disk.index: self._folders.disk_of(record.vm_id, disk) for disk in record.disks}
 
     async def _is_off(self, vm_id: UUID) -> bool:
         return await self._guests.state(vm_id) in OFF

@@ -20,7 +20,7 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import backup_places, live, media, operations, platforms, rescue, snapshots
+from svc_nodeagent.protocol import backup_places, live, media, operations, platforms, rescue, snapshots, volumes
 from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
@@ -139,6 +139,7 @@ from svc_nodeagent.protocol.versions import (
     needed,
     offered_by,
 )
+from svc_nodeagent.protocol.volumes import *  # noqa: F403 - as `operations`
 
 __all__ = [
     "CONTROLLER_NAME",
@@ -149,6 +150,7 @@ __all__ = [
     *backup_places.__all__,
     *live.__all__,
     *snapshots.__all__,
+    *volumes.__all__,
     "AGENT_PATH",
     "DOWN",
     "MANY",

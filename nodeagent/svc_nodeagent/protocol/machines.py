@@ -92,10 +92,11 @@ class SeedSpec(Wire):
 
 
 class DiskSpec(Wire):
-    """Disk 0 is created from the image and grown to `size_gib`; further ones are empty."""
+    """Disk 0 is created from the image and grown to `size_gib`; further ones are volumes (`volumes`)."""
 
     index: int = Field(ge=0, le=15)
     size_gib: int = Field(ge=1)
+    volume_id: Annotated[UUID | None, Since(5)] = None
 
 
 class CopiedDisk(Wire):
@@ -104,6 +105,7 @@ class CopiedDisk(Wire):
     index: int = Field(ge=0, le=15)
     size_bytes: Size
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    volume_id: Annotated[UUID | None, Since(5)] = None
 
 
 class MachineSpec(Wire):

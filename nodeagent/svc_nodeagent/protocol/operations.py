@@ -21,6 +21,7 @@ from svc_nodeagent.protocol.rescue import RescueOperation
 from svc_nodeagent.protocol.snapshots import SnapshotOperation
 from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
 from svc_nodeagent.protocol.versions import Since
+from svc_nodeagent.protocol.volumes import VolumeOperation
 
 __all__ = [
     "FACTS",
@@ -139,6 +140,8 @@ class VmDelete(Wire):
     op: Literal["vm.delete"] = "vm.delete"
     vm_id: UUID
     destroy_disks: bool
+    destroy_volumes: Annotated[tuple[UUID, ...], Field(max_length=16), Since(5)] = ()
+    """Of its volumes, those that go with it; the others stay."""
 
 
 class VmUpdate(Wire):
@@ -480,6 +483,7 @@ NodeOperation = Annotated[
     | SnapshotOperation
     | RescueOperation
     | VmIso
+    | VolumeOperation
     | LiveOperation
     | VmWindowsReport
     | VmWindowsPassword

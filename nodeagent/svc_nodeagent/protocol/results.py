@@ -28,6 +28,7 @@ from svc_nodeagent.protocol.values import (
     Wire,
 )
 from svc_nodeagent.protocol.versions import Since
+from svc_nodeagent.protocol.volumes import KeptDisk, ObservedVolume
 
 
 class Done(Wire):
@@ -239,6 +240,9 @@ class InventoryResult(Wire):
     domains: Annotated[tuple[ObservedDomain, ...], Field(max_length=MANY)]
     images: Annotated[tuple[CachedImage, ...], Field(max_length=MANY)]
     retained_disks: Annotated[tuple[Name, ...], Field(max_length=MANY)] = ()
+    volumes: Annotated[tuple[ObservedVolume, ...] | None, Field(max_length=MANY), Since(5)] = None
+    """None of an agent that knows none."""
+    kept_disks: Annotated[tuple[KeptDisk, ...], Field(max_length=MANY), Since(5)] = ()
 
 
 class CheckStatus(StrEnum):

@@ -31,14 +31,15 @@ Selector = Annotated[
 ]
 
 
-def has_labels(selector: str | None) -> Condition:
-    """True of machines with each of the labels that the selector names, and the value of those that it gives one."""
+def has_labels(selector: str | None, column: str = "vms.labels") -> Condition:
+    """True of machines, or of what else has labels in `column`, with each of those that the selector names, and the
+    value of those that it gives one."""
     if selector is None:
         return EVERYTHING
     terms = [term.partition("=") for term in selector.split(",")]
     keys = [key for key, equals, _ in terms if not equals]
     # What is written twice with two values finds nothing: no machine has both.
     values = [{key: value} for key, equals, value in terms if equals]
-    clauses = ["vms.labels <> '{}'", "vms.labels ?& $1::text[]"]
-    clauses += [f"vms.labels @> ${number}::jsonb" for number, _ in enumerate(values, start=2)]
+    clauses = [f"{column} <> '{{}}'", f"{column} ?& $1::text[]"]
+    clauses += [f"{column} @> ${number}::jsonb" for number, _ in enumerate(values, start=2)]
     return Condition(" AND ".join(clauses), (keys, *values))

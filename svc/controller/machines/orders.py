@@ -55,14 +55,15 @@ class VMUpdateResult(VM):
 
 
 class VMDeleteRequest(Request):
-    """Without `destroy_disks` the disks are kept on the node, apart from the machine; the task's last message says
-    which. Nobody can attach or remove them over the API yet: the provider does it on the node."""
+    """Without `destroy_disks` its disk is kept on the node, as a volume of its project. Volumes that it has stay as
+    well, but for those that are to be deleted with it; `destroy_volumes` destroys all of them."""
 
     id: UUID
     confirm: Confirmation
-    destroy_disks: Annotated[bool, Field(description="Destroy its disks as well; otherwise they stay on the node.")] = (
+    destroy_disks: Annotated[bool, Field(description="Destroy its disk as well; otherwise it is kept as a volume.")] = (
         False
     )
+    destroy_volumes: Annotated[bool, Field(description="Destroy the volumes that it has as well.")] = False
 
 
 class VMPowerRequest(Request):
@@ -156,7 +157,12 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
     if sold and not principal.sees_everything:
         raise conflict("The machine belongs to a service that was ordered.", hint="Cancel it where you ordered it.")
     machine = _machine(context, request.id)
-    task = await machine.ask(Machine.delete, context.caller, destroy_disks=request.destroy_disks)
+    task = await machine.ask(
+        Machine.delete,
+        context.caller,
+        destroy_disks=request.destroy_disks,
+        destroy_volumes=request.destroy_volumes,
+    )
     return TaskModel.of(task, context.principal)
 
 

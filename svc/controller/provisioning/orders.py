@@ -41,7 +41,7 @@ class SuspendRequest(Request):
 
 
 class TerminateRequest(Request):
-    """The only order that destroys anything. Without `destroy_disks` the disks are kept on the node."""
+    """The only order that destroys anything. Without `destroy_disks` the disk is kept as a volume."""
 
     id: UUID
     confirm: Annotated[Literal[True], Field(description="That it is meant.")]

@@ -196,6 +196,17 @@ async def test_a_node_with_machines_is_not_deleted(site: NodeApiHarness) -> None
         await site.until_state(node.node_id, NodeState.ONLINE)
 
 
+async def test_a_node_with_volumes_is_not_deleted(site: NodeApiHarness) -> None:
+    node = await site.join(await site.bootstrap())
+    kept = "INSERT INTO volumes (name, node_id, size_gib, state, made_at) VALUES ('kept', $1, 1, 'available', now())"
+    await site.services.database.execute(kept, node.node_id)
+    with pytest.raises(ServiceError) as refusal:
+        await site.call(nodes.delete_node, nodes.NodeRequest(id=node.node_id))
+    assert (refusal.value.code, refusal.value.details) == (ErrorCode.CONFLICT, {"volumes": 1})
+    await site.services.database.execute("UPDATE volumes SET state = 'deleted', deleted_at = now()")
+    await site.call(nodes.delete_node, nodes.NodeRequest(id=node.node_id))
+
+
 async def test_a_nodes_settings_change_and_managed_does_not_go_back_to_observe(site: NodeApiHarness) -> None:
     node = await site.join(await site.bootstrap(mode=NodeMode.OBSERVE))
     await site.join(await site.bootstrap("taken"))

@@ -100,7 +100,7 @@ async def test_what_no_node_can_take_or_whose_move_fails_stays_and_is_named(data
     broken: list[UUID] = []
 
     async def sends(gateway: FakeGateway, _: UUID, __: object, operation: NodeOperation) -> OperationResult:
-        if operation.vm_id in broken:  # type: ignore[union-attr]
+        if operation.vm_id in broken:  # type: ignore[union-attr, operator]
             raise OperationFailed(FailureCode.HOST, "The disk broke.", None)
         return gateway.obey(operation)
 

@@ -72,6 +72,7 @@ ELSEWHERE: Final = {
     "project.members": _NO_PAGE,
     "project.remove_member": _NO_PAGE,
     "project.show": _OTHERWISE,
+    "volume.show": _OTHERWISE,
     "project.update": _NO_PAGE,
     "service.adopt": _PROGRAMS,
     "service.adopt_preview": _PROGRAMS,

@@ -136,6 +136,20 @@ TAKING_IN = (
 RESCUE = ("rescue.off", "rescue.decided", "rescue.defined", "rescue.started")
 MEDIUM = ("iso.recorded", "iso.defined")
 SENDING = ("move.sent",)
+VOLUMES = (
+    "volume.made",
+    "volume.recorded",
+    "volume.defined",
+    "volume.plugged",
+    "volume.unplugging",
+    "volume.unplugged",
+    "volume.grown",
+    "volume.removed",
+    "volume.copied",
+    "volume.taken_over",
+    "delete.volume_removed",
+)
+"""See test_volume_faults."""
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
 SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
@@ -582,6 +596,7 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
         *SNAPSHOT_OF_STOPPED,
         *TAKING_IN,
         *SENDING,
+        *VOLUMES,
     )
     killed_at = {point.partition(":")[0] for point in passed}
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}

@@ -154,6 +154,11 @@ async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tupl
     return tuple(CopiedDisk.model_validate(disk) for disk in disks)
 
 
+def of_system(disks: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
+    """Those that are no volumes: what another machine is made from."""
+    return tuple(disk for disk in disks if disk.volume_id is None)
+
+
 @dataclass(frozen=True)
 class Held:
     """A copy that a machine is made from, and the machine that it is of."""
@@ -238,7 +243,7 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
                 vm.id,
                 task.node_id,
                 task.created_at,
-                [disk.model_dump() for disk in result.disks],
+                [disk.model_dump(mode="json", exclude_none=True) for disk in result.disks],
                 result.stored_bytes,
                 result.frozen,
                 at.target_id,

@@ -59,7 +59,7 @@ from svc_actors.controller.machines.network_attachment import (
     set_rate,
 )
 from svc_actors.controller.machines.observing import Seen, record_observations
-from svc_actors.controller.machines.outcomes import GENERATION, RELEASED, WINDOWS, settle
+from svc_actors.controller.machines.outcomes import DESTROYED, GENERATION, RELEASED, WINDOWS, settle
 from svc_actors.controller.machines.processors import NewProcessor
 from svc_actors.controller.machines.records import (
     MachineRow,
@@ -95,6 +95,9 @@ from svc_actors.controller.tasks.runner import (
     end_task,
     open_task_of,
 )
+from svc_actors.controller.volumes import orders as volume_orders
+from svc_actors.controller.volumes import states as volume_states
+from svc_actors.controller.volumes.records import goes_with_machine
 from svc_actors.errors import ServiceError, conflict
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
@@ -167,7 +170,7 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
-    async def delete(self, caller: Caller, *, destroy_disks: bool) -> Task:
+    async def delete(self, caller: Caller, *, destroy_disks: bool, destroy_volumes: bool = False) -> Task:
         """Taken while the node is away as well: the deletion is recorded, the addresses wait to be released (by the
         node's confirmation, or by force), and the task waits for the node to come back."""
 
@@ -179,7 +182,9 @@ class Machine(Actor):
             status = moved(vm, Order.DELETE)
             released = await begin_release(tx, self.vm_id)
             await network_changed(tx, [self.vm_id])
-            parameters = {"destroy_disks": destroy_disks, RELEASED: released}
+            going = await goes_with_machine(tx, vm.id, all_of_them=destroy_volumes)
+            destroyed = {DESTROYED: [str(each) for each in going]} if going else {}
+            parameters = {"destroy_disks": destroy_disks, RELEASED: released} | destroyed
             task = await self._new_task(tx, caller, vm, Order.DELETE.op, parameters)
             await power.want(tx, vm, Order.DELETE.wants)
             await write_status(tx, vm.id, status, None)
@@ -465,6 +470,26 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
+    async def volume(self, caller: Caller, order: volume_orders.MachineOrder) -> tuple[UUID, Task]:
+        """Have a volume of it attached, detached or grown, or a new one made for it. Raises capacity, conflict,
+        not_found, not_ready, unavailable."""
+
+        async def work(tx: Transaction) -> tuple[UUID, Task]:
+            vm = await self._idle(tx)
+            if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
+                raise conflict(
+                    f"The machine is {vm.status.value}, so its volumes are left as they are.",
+                    details={"status": vm.status.value},
+                )
+            volume, parameters = await volume_orders.machine_task(tx, order, vm_id=vm.id, node_id=vm.node_id)
+            task = await self._new_task(tx, caller, vm, order.op, parameters)
+            await announce_machine(tx, vm.id)
+            return volume.id, task
+
+        volume_id, task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return volume_id, task
+
     async def remove_copies(self, at: At) -> Task | None:
         """Have a node remove the deleted machine's copies there, where that is due. A node that is lost or was removed
         is not asked: what is mounted on it has what it has, and the audit says so."""
@@ -698,10 +723,10 @@ _MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
 _MAKES_NONE: Final = frozenset({Order.DELETE.op})
 """Tasks after which a machine has a system that it had not before, or none."""
 
-_WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op})
-"""What has destroyed something once it has begun: only the host's word ends it."""
+_WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | volume_states.OPS
+"""What has destroyed something once it has begun, or gives a disk to somebody: only the host's word ends it."""
 
-_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED})
+_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
 """Parameters of tasks that the audit does without."""
 
 

@@ -22,7 +22,7 @@ from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.live_work import LiveWork, follows
 from svc_actors.controller.machines.media import MediaWork
 from svc_actors.controller.machines.moving import LIVE, RESTART, TARGET
-from svc_actors.controller.machines.spec import machine_spec
+from svc_actors.controller.machines.spec import machine_disks, machine_spec
 from svc_actors.controller.tasks.runner import HostRefused, Level, LostWithNode, Task, TaskRun, TaskRunner
 from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
@@ -106,7 +106,8 @@ class MoveWork:
                     if run.cancel_requested or not follows(refusal) or attempt == MOST_ATTEMPTS:
                         raise
                     await run.log("The transfer was cut short; trying again.", level=Level.WARNING)
-                    if not await _cleared(run, attempt):
+                    volumes = [disk.volume_id for disk in await machine_disks(self._database, run.task.resource_id)]
+                    if not await _cleared(run, attempt, tuple(each for each in volumes if each is not None)):
                         raise
         return None
 
@@ -124,7 +125,7 @@ class MoveWork:
         vm_id = run.task.resource_id
         kept = await self._described(run, vm_id, attempt)
         vm = await self._database.fetchone(
-            """SELECT vms.image_id, vms.disk_gib, images.digest, coalesce(vms.cpu_next_mode, vms.cpu_mode) AS cpu_mode
+            """SELECT vms.image_id, images.digest, coalesce(vms.cpu_next_mode, vms.cpu_mode) AS cpu_mode
                FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
             vm_id,
         )
@@ -134,7 +135,7 @@ class MoveWork:
                 " left where it is.",
                 hint="Reinstall it, or restore a backup of it to a machine on the other node.",
             )
-        if [(disk.index, disk.size_gib) for disk in kept.disks] != [(0, vm["disk_gib"])]:
+        if kept.disks != await machine_disks(self._database, vm_id):
             raise conflict(
                 "The machine's disks are not as they are recorded; it was left where it is.",
                 hint="Look at the machine on its node.",
@@ -188,9 +189,9 @@ def _target(run: TaskRun) -> UUID:
     return UUID(run.task.parameters[TARGET])
 
 
-async def _cleared(run: TaskRun, attempt: int) -> bool:
+async def _cleared(run: TaskRun, attempt: int, volumes: tuple[UUID, ...]) -> bool:
     """Have the node that takes the machine in remove what it has of it. False where it does not say so in time."""
-    remove = VmDelete(vm_id=run.task.resource_id, destroy_disks=True)
+    remove = VmDelete(vm_id=run.task.resource_id, destroy_disks=True, destroy_volumes=volumes)
     try:
         await run.perform(remove, step=f"clear-{attempt}", timeout=_CLEAR_SECONDS, node_id=_target(run))
     except HostRefused:

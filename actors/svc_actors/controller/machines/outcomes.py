@@ -20,12 +20,18 @@ from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.networking.security_groups import leave_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Ending, Task
+from svc_actors.controller.volumes import orders as volume_orders
+from svc_actors.controller.volumes import states as volume_states
+from svc_actors.controller.volumes.records import keep_disk, machine_gone
 from svc_actors.store import Transaction, UniqueViolationError
 from svc_nodeagent.protocol import DeleteResult, DomainResult
 
 RELEASED: Final = "released"
 """The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
 if its host refuses to delete it."""
+
+DESTROYED: Final = "destroy_volumes"
+"""The parameter of a deletion that names the volumes which go with the machine."""
 
 GENERATION: Final = "network_generation"
 """The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
@@ -51,7 +57,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await _give_up_creation(tx, vm)
             seen, failure = None, "Creation failed"
         case "vm.delete" if isinstance(ending.result, DeleteResult):
-            await _remove(tx, vm, ending.result)
+            await _remove(tx, vm, task, ending.result)
             return
         case "vm.delete":
             await keep_addresses(tx, vm.id, task.parameters.get(RELEASED, ()))
@@ -73,6 +79,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             await rescue.ended(tx, vm, task, ending)
         case media.OP:
             await media.ended(tx, vm, task, ending)
+        case op if op in volume_states.OPS:
+            await volume_orders.ended(tx, task, ending)
         case "vm.backup":
             await backup_ended(tx, vm, task, ending)
         case "vm.backups.forget":
@@ -111,6 +119,8 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
         return
     if task.op in snapshots.OPS:
         await snapshots.ended(tx, task, ending)
+    if task.op in volume_states.OPS:
+        await volume_orders.ended(tx, task, ending, known=False)
     if task.op in ("vm.create", "vm.reinstall", "vm.rescue", "vm.set_password"):
         await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     status, reason = moved_by(vm.status, vm.status_reason, _assumed_observation(vm.status), ending.message)
@@ -136,8 +146,10 @@ async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
     await begin_release(tx, vm.id)
 
 
-async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None:
-    """The host has let go of it. An address that the host did not name stays `releasing`."""
+async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteResult) -> None:
+    """The host has let go of it. An address that the host did not name stays `releasing`; a disk that was kept is a
+    volume from now on."""
+    await machine_gone(tx, vm.id, [UUID(each) for each in task.parameters.get(DESTROYED, ())])
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
     await free_removed(tx, vm.id, result.removed_addresses)
@@ -145,6 +157,17 @@ async def _remove(tx: Transaction, vm: MachineRow, result: DeleteResult) -> None
     await leave_groups(tx, vm.id)
     await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
+    if vm.node_id is not None:
+        for kept in result.retained_disks:
+            await keep_disk(
+                tx,
+                name=vm.name,
+                project_id=vm.project_id,
+                node_id=vm.node_id,
+                size_gib=vm.disk_gib,
+                kept_name=kept,
+                vm_id=vm.id,
+            )
     await call_watch(tx)
     status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)
     await write_outcome(tx, vm, status, reason, heard=None, built=False, generation=None)

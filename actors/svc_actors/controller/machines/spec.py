@@ -14,6 +14,7 @@ from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, guest_address
 from svc_actors.controller.networking.security_groups import firewall_of
 from svc_actors.controller.platforms import platform_of
+from svc_actors.controller.volumes.records import attached_disks
 from svc_actors.errors import not_found
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record
@@ -87,7 +88,7 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
         name=vm["name"],
         vcpus=vm["vcpus"],
         memory_mib=vm["memory_mib"],
-        disks=(DiskSpec(index=0, size_gib=vm["disk_gib"]),),
+        disks=await machine_disks(queryable, vm_id),
         network=await _network(queryable, vm_id, rows),
         seed=seed_spec(
             str(vm_id),
@@ -98,6 +99,12 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
         ),
         platform=platform_of(vm),
     )
+
+
+async def machine_disks(queryable: Queryable, vm_id: UUID) -> tuple[DiskSpec, ...]:
+    """All disks of a machine as they are recorded: its first, and its volumes."""
+    size_gib = await queryable.fetchval("SELECT disk_gib FROM vms WHERE id = $1", vm_id)
+    return (DiskSpec(index=0, size_gib=size_gib), *await attached_disks(queryable, vm_id))
 
 
 def seed_spec(instance_id: str, hostname: str, account: str, ssh_keys: Sequence[str], secret: Seed) -> SeedSpec:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from svc_actors.controller.backups.records import (
     copied_disks,
+    of_system,
     place_of_copy,
     place_of_task,
     store_password,
@@ -28,29 +29,36 @@ from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.media import MediaWork
 from svc_actors.controller.machines.move_work import MoveWork
+from svc_actors.controller.machines.outcomes import DESTROYED
 from svc_actors.controller.machines.rescue_work import RescueWork
 from svc_actors.controller.machines.snapshot_work import SnapshotWork
 from svc_actors.controller.machines.spec import Seed, account_name, machine_spec, network_spec, seed_spec
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.machines.windows import ACCOUNT, WindowsPasswords
+from svc_actors.controller.tasks.insisting import insist, says_why
 from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
     HostRefused,
     Level,
     LostWithNode,
+    ResourceKind,
     Task,
     TaskRun,
     TaskRunner,
     Work,
     operation_id,
 )
+from svc_actors.controller.volumes.records import attached_disks
+from svc_actors.controller.volumes.states import OPS
+from svc_actors.controller.volumes.work import IRREVOCABLE, VolumeWork
 from svc_actors.errors import conflict, not_found
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
     PLAIN,
+    CopiedDisk,
     CpuMode,
     DeleteResult,
     DomainState,
@@ -80,13 +88,12 @@ from svc_nodeagent.protocol import (
 HOST_STEP: Final = "host"
 """The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
 
-_MOST_GIVEN_UP: Final = 4
 _NOT_THERE: Final = "The password to be set is not there any more; set it again."
 
 _IRREVOCABLE: Final = {
     "vm.delete": "A deletion that has begun cannot be taken back.",
     "vm.reinstall": "A reinstallation that has begun cannot be taken back.",
-}
+} | dict.fromkeys(OPS, IRREVOCABLE)
 _OPERATION: Final = TypeAdapter[NodeOperation](NodeOperation)
 
 
@@ -110,6 +117,7 @@ class MachineWork:
         self._images = images
         self._media = MediaWork(database, images)
         self._moves = MoveWork(database, sealer, tasks, images, self._media, self._seen, self._gone_over)
+        self._volumes = VolumeWork(database)
 
     def install(self) -> None:
         works: dict[str, Work] = {order.op: self.carry_out for order in Order} | {
@@ -131,6 +139,7 @@ class MachineWork:
         works |= SnapshotWork(self._database).works
         works |= self._media.works
         works |= RescueWork(self._database, self._sealer, self._images).works
+        works |= self._volumes.works
         for op, work in works.items():
             self._tasks.handles(op, work, end=self.ended, irrevocable=_IRREVOCABLE.get(op))
 
@@ -141,11 +150,14 @@ class MachineWork:
         return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.gone_over, task)
 
     async def ended(self, task: Task, ending: Ending) -> None:
+        if task.resource_kind is ResourceKind.VOLUME:
+            await self._volumes.ended(task, ending)
+            return
         match ending.result:
             case DeleteResult(vm_id=vm_id, retained_disks=disks) if disks:
                 kept = "1 disk is" if len(disks) == 1 else f"{len(disks)} disks are"
                 message = f"Deleted; {kept} kept on its node, in retained/{vm_id}: {', '.join(disks)}."
-                ending = replace(ending, message=message, hint="The provider hands them out or removes them there.")
+                ending = replace(ending, message=message, hint="It is a volume now: attach it, or delete it.")
         await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.task_ended, task, ending)
 
     async def create(self, run: TaskRun) -> OperationResult:
@@ -171,7 +183,7 @@ class MachineWork:
             vm_id=spec.vm_id,
             copy_id=copy_id,
             password=store_password(self._sealer, source_id),
-            disks=await copied_disks(self._database, source_id, copy_id),
+            disks=of_system(await copied_disks(self._database, source_id, copy_id)),
             source_id=source_id,
             place=await place_at(self._database, self._sealer, at.target_id),
         )
@@ -204,13 +216,17 @@ class MachineWork:
         attempt that the node left unanswered is followed by another, under an id of its own: the node is told to give
         the first one up, and deleting twice is deleting once. A node that is lost is not waited for: nobody says what
         it has let go of, so the machine's addresses stay `releasing`."""
-        operation = VmDelete(vm_id=run.task.resource_id, destroy_disks=bool(run.task.parameters["destroy_disks"]))
+        operation = VmDelete(
+            vm_id=run.task.resource_id,
+            destroy_disks=bool(run.task.parameters["destroy_disks"]),
+            destroy_volumes=run.task.parameters.get(DESTROYED, ()),
+        )
 
         def final(refusal: HostRefused) -> bool:
             return refusal.failure is not None or run.node_online
 
         try:
-            return await _insist(run, operation, final)
+            return await insist(run, operation, final, step=HOST_STEP)
         except LostWithNode:
             await run.log("The node was declared lost: what it has of the machine stays there.", level=Level.WARNING)
             return DeleteResult(vm_id=run.task.resource_id, removed_addresses=(), retained_disks=())
@@ -267,10 +283,7 @@ class MachineWork:
             platform=platforms.of_task(run.task) or PLAIN,
         )
 
-        def final(refusal: HostRefused) -> bool:
-            return refusal.failure not in (None, FailureCode.INTERRUPTED)
-
-        return await _insist(run, operation, final, span=(50, 100) if fetched else (0, 100))
+        return await insist(run, operation, says_why, step=HOST_STEP, span=(50, 100) if fetched else (0, 100))
 
     async def back_up(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)
@@ -290,9 +303,9 @@ class MachineWork:
             vm_id=vm_id,
             copy_id=copy_id,
             password=store_password(self._sealer, vm_id),
-            disks=await copied_disks(self._database, vm_id, copy_id),
             platform=platforms.of_task(run.task),
             place=await place_at(self._database, self._sealer, at.target_id),
+            disks=await self._still_there(run, await copied_disks(self._database, vm_id, copy_id)),
         )
         try:
             return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
@@ -306,6 +319,16 @@ class MachineWork:
                 " its node of now does not have it; the machine was left as it was.",
                 hint="Choose one that was made since the machine moved, or have your provider mount the same target.",
             ) from refusal
+
+    async def _still_there(self, run: TaskRun, copied: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
+        """Of what a copy holds, the disks that the machine has now: a volume that was taken from it is left as it is,
+        and so is one that it was given since."""
+        has = {disk.volume_id for disk in await attached_disks(self._database, run.task.resource_id)}
+        left = tuple(disk for disk in copied if disk.volume_id is None or disk.volume_id in has)
+        if (apart := len(copied) - len(left)) > 0:
+            said = "1 volume" if apart == 1 else f"{apart} volumes"
+            await run.log(f"The backup holds {said} that the machine does not have any more: left out.")
+        return left
 
     async def forget_copies(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)
@@ -362,29 +385,6 @@ class MachineWork:
             raise conflict(_NOT_THERE)
         operation = VmWindowsPassword(vm_id=run.task.resource_id, account=ACCOUNT, password=password)
         return await run.perform(operation, step=HOST_STEP, timeout=task_seconds(run.task.op))
-
-
-async def _insist(
-    run: TaskRun,
-    operation: NodeOperation,
-    final: Callable[[HostRefused], bool],
-    *,
-    span: tuple[int, int] = (0, 100),
-) -> OperationResult:
-    """Have the node do what nobody cancels, each attempt under an id of its own and while the node is there, until it
-    has done it or its refusal is final. Raises `HostRefused`."""
-    attempt = 1
-    while True:
-        await run.until_node_online()
-        step = HOST_STEP if attempt == 1 else f"{HOST_STEP}-{attempt}"
-        try:
-            return await run.perform(operation, step=step, span=span)
-        except HostRefused as refusal:
-            # What is cancelled is an earlier attempt, which was given up before a restart of ours.
-            given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_GIVEN_UP
-            if not given_up and final(refusal):
-                raise
-        attempt += 1
 
 
 def install_machines(

@@ -38,6 +38,7 @@ from svc_actors.controller.nodes.records import (
     node_itself,
 )
 from svc_actors.controller.placement.scheduler import lock_capacity
+from svc_actors.controller.volumes.observing import record_volumes
 from svc_actors.errors import conflict
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Outcome, Transaction, UniqueViolationError, audit
@@ -165,6 +166,7 @@ class Node(Actor):
             await record_seen(tx, self.node_id, inventory.capacity)
             await self._write_domains(tx, inventory, asked_at)
             await self._write_images(tx, inventory)
+            await record_volumes(tx, self.node_id, inventory, asked_at)
             if set((node.facts or {}).get("host_addresses", ())) != set(inventory.facts.host_addresses):
                 await refresh_host_reservations(tx, location_id=node.location_id)
             await close_alert(tx, silent_alert(self.node_id))
@@ -321,6 +323,16 @@ class Node(Actor):
                 "SELECT count(*) FROM vms WHERE $1 IN (node_id, moving_to, moved_from) AND deleted_at IS NULL",
                 self.node_id,
             )
+            volumes = await tx.fetchval(
+                "SELECT count(*) FROM volumes WHERE $1 IN (node_id, moving_to, moved_from) AND deleted_at IS NULL",
+                self.node_id,
+            )
+            if volumes and not placed:
+                raise conflict(
+                    f"{volumes} volume{'s are' if volumes > 1 else ' is'} on node {node.name}.",
+                    hint="Delete them first, those that were kept of deleted machines too (`svc volume list --node`).",
+                    details={"volumes": volumes},
+                )
             if placed:
                 raise conflict(
                     f"{placed} machine{'s are' if placed > 1 else ' is'} placed on node {node.name}.",

@@ -14,6 +14,7 @@ import trio
 
 from svc_actors.controller.gateway.gateway import NodeUnavailable, OperationFailed
 from svc_actors.controller.machines.moving import Remains, remains, removed
+from svc_actors.controller.machines.spec import machine_disks
 from svc_actors.runtime import DomainError
 from svc_actors.store import Database, LoopAlert, keep_repeating
 from svc_nodeagent.protocol import DeleteResult, NodeOperation, OperationId, OperationResult, VmDelete
@@ -93,7 +94,12 @@ class RemainsWatch:
 
     async def _removed_by_its_node(self, left: Remains) -> bool:
         operation_id = OperationId(f"remains:{left.vm_id}:{uuid4()}")
-        operation = VmDelete(vm_id=left.vm_id, destroy_disks=True)
+        volumes = [disk.volume_id for disk in await machine_disks(self._database, left.vm_id)]
+        operation = VmDelete(
+            vm_id=left.vm_id,
+            destroy_disks=True,
+            destroy_volumes=tuple(volume_id for volume_id in volumes if volume_id is not None),
+        )
         try:
             result = await self._gateway.perform(left.node_id, operation_id, operation, timeout=_REMOVE_SECONDS)
         except NodeUnavailable:

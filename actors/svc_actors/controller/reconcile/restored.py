@@ -15,6 +15,7 @@ from svc_actors.controller.machines.records import lock_machine
 from svc_actors.controller.nodes.enrolment import expire_bootstraps
 from svc_actors.controller.reconcile.orphans import RESTORED_ALERT
 from svc_actors.controller.tasks.runner import Ending, ResourceKind, TaskStatus, end_task, open_tasks
+from svc_actors.controller.volumes import orders as volume_orders
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Transaction
 
@@ -37,6 +38,8 @@ async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str) -
         ended += 1
         if task.resource_kind is ResourceKind.VM:
             await interrupted(tx, await lock_machine(tx, task.resource_id, gone=True), task, ending)
+        elif task.resource_kind is ResourceKind.VOLUME:
+            await volume_orders.ended(tx, task, ending, known=False)
     await tx.execute("UPDATE vms SET unconfirmed = true WHERE deleted_at IS NULL")
     await tx.execute("UPDATE nodes SET unheard = true WHERE state <> 'pending' AND deleted_at IS NULL")
     await expire_bootstraps(tx)

@@ -39,6 +39,7 @@ class ResourceKind(StrEnum):
     VM = "vm"
     NODE = "node"
     IMAGE = "image"
+    VOLUME = "volume"
 
 
 class Level(StrEnum):

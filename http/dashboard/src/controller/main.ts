@@ -27,6 +27,7 @@ import { taskView } from "./views/task";
 import { tasksView } from "./views/tasks";
 import { tokensView } from "../shared/tokens";
 import { trafficView } from "./views/traffic";
+import { volumesView } from "./views/volumes";
 
 const TOKEN_SCOPES = [
   { value: "read", label: "read" },
@@ -38,6 +39,7 @@ const EVERYBODY: Me["role"][] = ["administrator", "staff", "customer"];
 const SECTIONS: Section<Me>[] = [
   { path: "", label: "Overview", roles: EVERYBODY, open: (me) => overviewView(me) },
   { path: "machines", label: "Machines", roles: EVERYBODY, open: (me, [id]) => (id ? machineView(me, id) : machinesView(me)) },
+  { path: "volumes", label: "Volumes", roles: EVERYBODY, open: (me) => volumesView(me) },
   { path: "tasks", label: "Tasks", roles: EVERYBODY, open: (_, [id]) => (id ? taskView(id) : tasksView()) },
   {
     path: "security-groups",

@@ -29,6 +29,7 @@ export type {
   TaskModel as Task,
   VM as Machine,
   VMAddress as Address,
+  Volume,
 } from "./generated";
 
 /** As a list has it; what only the node's own page has may be there. */

@@ -40,6 +40,7 @@ from svc_nodeagent.protocol import (
     PLAIN,
     BackupResult,
     CopiedDisk,
+    DiskSpec,
     DomainResult,
     DomainState,
     FailureCode,
@@ -97,7 +98,7 @@ class MachineBackups:
         copied, added = [], 0
         async with moment_of(record, self._guests, self._folders) as moment:
             for place, disk in enumerate(record.disks):
-                size = (await inspect(self._folders.disk(record.vm_id, disk.index), "qcow2")).virtual_bytes
+                size = (await inspect(self._folders.disk_of(record.vm_id, disk), "qcow2")).virtual_bytes
                 span = (90 * place // len(record.disks), 90 * (place + 1) // len(record.disks))
                 told = _progress(report, f"copying disk {disk.index}", size, span)
                 digest, read = hashlib.sha256(), 0
@@ -113,7 +114,9 @@ class MachineBackups:
                         read += len(piece)
                         await told(read)
                 added += sink.added
-                copied.append(CopiedDisk(index=disk.index, size_bytes=read, digest=digest.hexdigest()))
+                copied.append(
+                    CopiedDisk(index=disk.index, size_bytes=read, digest=digest.hexdigest(), volume_id=disk.volume_id)
+                )
                 fault_point(f"backup.disk{disk.index}.kept")
             if record.platform != PLAIN:
                 # What firmware and TPM keep changes seldom, and needs no moment of its own.
@@ -174,7 +177,7 @@ class MachineBackups:
                 # A cancellation from here on comes too late: no disk of a copy stands beside one of before.
                 with trio.CancelScope(shield=True):
                     for disk, path in zip(operation.disks, written, strict=True):
-                        disk_path, owner = self._folders.disk(vm_id, disk.index), qemu_user().owner
+                        disk_path, owner = self._folders.disk_of(vm_id, _now(record, disk)), qemu_user().owner
                         await in_thread(put_in_place, path, disk_path, mode=0o600, owner=owner)
                         fault_point(f"restore.disk{disk.index}.placed")
                     await self._be_as_then(vm_id, platform, state)
@@ -245,9 +248,8 @@ class MachineBackups:
         span: tuple[int, int],
     ) -> None:
         """The disk's content under a name of its own. Raises `HostError` where it is not what was copied."""
-        spec = next((each for each in record.disks if each.index == disk.index), None)
-        gib = 1024**3
-        if spec is None or spec.size_gib * gib < disk.size_bytes:
+        spec, gib = _now(record, disk), 1024**3
+        if spec.size_gib * gib < disk.size_bytes:
             raise HostError(
                 FailureCode.CONFLICT,
                 f"The copy's disk {disk.index} has {-(-disk.size_bytes // gib)} GiB, and the machine no disk as large;"
@@ -285,6 +287,19 @@ class MachineBackups:
             return await in_thread(read_record, self._folders.machine(vm_id) / RECORD)
         except FileNotFoundError as error:
             raise absent(vm_id) from error
+
+
+def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
+    """The machine's disk that a copied one is of. A volume is itself, whatever its place is among the disks now."""
+    for disk in record.disks:
+        same = disk.index == copied.index if copied.volume_id is None else True
+        if same and disk.volume_id == copied.volume_id:
+            return disk
+    raise HostError(
+        FailureCode.CONFLICT,
+        f"The machine does not have the copy's disk {copied.index} any more; it was left as it was.",
+        "Attach the volume that it is of, or restore another copy.",
+    )
 
 
 def _zeros(number: int) -> Iterator[bytes]:

@@ -21,18 +21,18 @@ _END_MILLISECONDS: Final = 10_000
 log = structlog.get_logger(__name__)
 
 
-def end_orphans(machines: Path) -> None:
-    """End every qemu-nbd that a backup or a restoration has begun over a disk below `machines`; wait until it has."""
+def end_orphans(disks: Path) -> None:
+    """End every qemu-nbd that a backup or a restoration has begun over a disk below `disks`; wait until it has."""
     for folder in _PROCESSES.glob("[0-9]*"):
         pid = int(folder.name)
-        if (disk := _served_by(pid, machines)) is not None:
+        if (disk := _served_by(pid, disks)) is not None:
             try:
                 handle = os.pidfd_open(pid)
             except ProcessLookupError:
                 continue
             try:
                 # Read again: the handle is of whoever has the number now.
-                if _served_by(pid, machines) == disk:
+                if _served_by(pid, disks) == disk:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     ended = select.poll()
                     ended.register(handle, select.POLLIN)
@@ -44,7 +44,7 @@ def end_orphans(machines: Path) -> None:
                 os.close(handle)
 
 
-def _served_by(pid: int, machines: Path) -> Path | None:
+def _served_by(pid: int, disks: Path) -> Path | None:
     """The disk of a machine that this process serves for a backup or a restoration."""
     try:
         arguments = (_PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
@@ -53,5 +53,5 @@ def _served_by(pid: int, machines: Path) -> Path | None:
     if not arguments or Path(arguments[0]).name != "qemu-nbd":
         return None
     disk = Path(arguments[-1])
-    ours = any(argument.startswith(_SOCKETS) for argument in arguments) and disk.is_relative_to(machines)
+    ours = any(argument.startswith(_SOCKETS) for argument in arguments) and disk.is_relative_to(disks)
     return disk if ours else None

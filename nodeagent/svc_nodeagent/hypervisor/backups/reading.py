@@ -66,7 +66,7 @@ async def _of_stopped(record: MachineRecord, guests: Guests, folders: Folders, s
         exports = {}
         for disk in record.disks:
             address = sockets / str(disk.index)
-            await stack.enter_async_context(served(folders.disk(record.vm_id, disk.index), address, "--read-only"))
+            await stack.enter_async_context(served(folders.disk_of(record.vm_id, disk), address, "--read-only"))
             exports[disk.index] = f"nbd+unix:///?socket={address}"
         yield Moment(exports, frozen=False)
 
@@ -93,8 +93,9 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
     held = True
     try:
-        for index, path in scratch.items():
-            size = (await inspect(folders.disk(vm_id, index), "qcow2")).virtual_bytes
+        for disk in record.disks:
+            path = scratch[disk.index]
+            size = (await inspect(folders.disk_of(vm_id, disk), "qcow2")).virtual_bytes
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)

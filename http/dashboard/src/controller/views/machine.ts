@@ -1,4 +1,4 @@
-/** One machine: its facts, its networking, snapshots and traffic, its tasks, how busy it is. */
+/** One machine: its facts, its networking, volumes, snapshots and traffic, its tasks, how busy it is. */
 import { html, nothing } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import { charts } from "../charts";
@@ -18,6 +18,7 @@ import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
 import { platform } from "./platform";
 import { tasksTable } from "./tasks";
+import { machineVolumes } from "./volumes";
 
 const METRICS_MILLISECONDS = 30_000;
 
@@ -34,6 +35,7 @@ export function machineView(me: Me, id: string): View {
       return machine.value?.project_id ?? "";
     },
   });
+  const volumes = machineVolumes(id, () => machine.value);
   const snapshots = machineSnapshots(id, () => machine.value);
   const traffic = machineTraffic(id);
   const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
@@ -74,6 +76,7 @@ export function machineView(me: Me, id: string): View {
       ])}`,
     )}
       ${networking.draw()}
+      ${volumes.draw()}
       ${snapshots.draw()}
       ${traffic.draw()}
       <h2>Last hour</h2>
@@ -86,6 +89,7 @@ export function machineView(me: Me, id: string): View {
       tasks.dispose();
       metrics.dispose();
       networking.dispose?.();
+      volumes.dispose?.();
       snapshots.dispose?.();
       traffic.dispose?.();
     },

@@ -98,12 +98,19 @@ function remove(machine: Machine): void {
   ask({
     title: `Delete ${machine.name}`,
     text: "The machine is stopped at once, and its addresses are given back.",
-    fields: [{ name: "destroy_disks", label: "Destroy its disks as well (otherwise the node keeps them)", kind: "checkbox" }],
+    fields: [
+      { name: "destroy_disks", label: "Destroy its disk as well; otherwise it is kept as a volume", kind: "checkbox" },
+      { name: "destroy_volumes", label: "Destroy the volumes that it has as well; otherwise they stay", kind: "checkbox" },
+    ],
     action: "Delete",
     dangerous: true,
     typed: machine.name,
     submit: async (values) =>
-      void (await api.delete(`/vms/${machine.id}`, { confirm: machine.name, destroy_disks: values["destroy_disks"] === "on" })),
+      void (await api.delete(`/vms/${machine.id}`, {
+        confirm: machine.name,
+        destroy_disks: values["destroy_disks"] === "on",
+        destroy_volumes: values["destroy_volumes"] === "on",
+      })),
   });
 }
 

@@ -155,7 +155,7 @@ function terminate(service: Service, again: Again): void {
   ask({
     title: `End ${service.external_ref}`,
     text: "Its machine is deleted for good. The billing system is not told: it may go on billing.",
-    fields: [{ name: "destroy_disks", label: "Destroy the disks as well; otherwise they stay on the node", kind: "checkbox" }],
+    fields: [{ name: "destroy_disks", label: "Destroy the disk as well; otherwise it is kept as a volume", kind: "checkbox" }],
     action: "End it",
     dangerous: true,
     typed: service.external_ref,

@@ -48,7 +48,7 @@ export function progress(task: Task): TemplateResult {
 }
 
 export function resourceLink(task: Task): TemplateResult {
-  const place = { vm: "machines", node: "nodes", image: null }[task.resource_kind];
+  const place = { vm: "machines", node: "nodes", image: null, volume: null }[task.resource_kind];
   return place ? html`<a href="#/${place}/${task.resource_id}">${task.resource_name}</a>` : html`${task.resource_name}`;
 }
 

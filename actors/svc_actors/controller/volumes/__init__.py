@@ -1,0 +1,1 @@
+"""Volumes: disks beside a machine's first, which outlive it."""

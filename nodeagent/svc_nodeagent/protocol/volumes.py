@@ -1,0 +1,114 @@
+"""Operations on volumes: disks beside a machine's first, each a file of its own that outlives the machine.
+
+`kept`: the name, below the agent's data folder, of a disk that was kept when its machine was deleted and is a volume
+since. It is taken over, with all that it needs of its image, before it is attached or grown.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc_nodeagent.protocol.facts import Facts, Lane
+from svc_nodeagent.protocol.values import Name, Size, Wire
+
+__all__ = [
+    "MOST_VOLUMES",
+    "UNPLUG_SECONDS",
+    "KeptDisk",
+    "ObservedVolume",
+    "VolumeAttach",
+    "VolumeCreate",
+    "VolumeDelete",
+    "VolumeDetach",
+    "VolumeGrow",
+    "VolumeOperation",
+    "volume_serial",
+]
+
+MOST_VOLUMES: Final = 8
+"""Of a machine: a guest is started with a free slot for each that it may be given while it runs."""
+UNPLUG_SECONDS: Final = 60.0
+"""How long a guest that runs is given to let go of a volume."""
+
+
+def volume_serial(volume_id: UUID) -> str:
+    """What the guest knows it by, as /dev/disk/by-id/virtio-<serial>: virtio has room for 20 characters."""
+    return volume_id.hex[:20]
+
+
+class VolumeCreate(Wire):
+    """An empty one; one that is there stays as it is. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0, since=5)
+    op: Literal["volume.create"] = "volume.create"
+    volume_id: UUID
+    size_gib: int = Field(ge=1)
+
+
+class VolumeAttach(Wire):
+    """Make it disk `index` of a machine, at once where its guest runs. Result: `DomainResult`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=3600.0, since=5)
+    op: Literal["volume.attach"] = "volume.attach"
+    vm_id: UUID
+    volume_id: UUID
+    index: int = Field(ge=1, le=15)
+    size_gib: int = Field(ge=1)
+    kept: Name | None = None
+
+
+class VolumeDetach(Wire):
+    """Take it from a machine. A guest that runs has to let go of it: `timed_out` where it does not, and then it is
+    attached as before. One that is not attached is success. Result: `DomainResult`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=900.0, since=5)
+    op: Literal["volume.detach"] = "volume.detach"
+    vm_id: UUID
+    volume_id: UUID
+    timeout_seconds: float = UNPLUG_SECONDS
+
+
+class VolumeGrow(Wire):
+    """One that is as large already stays as it is. `vm_id`: the machine that it is attached to, whose guest is told
+    where it runs. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=3600.0, since=5)
+    op: Literal["volume.grow"] = "volume.grow"
+    volume_id: UUID
+    vm_id: UUID | None
+    size_gib: int = Field(ge=1)
+    kept: Name | None = None
+
+
+class VolumeDelete(Wire):
+    """Refused while a machine has it; one that is not there is success. Result: `Done`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0, since=5)
+    op: Literal["volume.delete"] = "volume.delete"
+    volume_id: UUID
+    kept: Name | None = None
+
+
+VolumeOperation = VolumeCreate | VolumeAttach | VolumeDetach | VolumeGrow | VolumeDelete
+
+
+class ObservedVolume(Wire):
+    """A volume's file on a node, of no size where only the machine that has it knows of it. `vm_id` and `index`: the
+    machine that has it, and which of its disks it is."""
+
+    volume_id: UUID
+    vm_id: UUID | None
+    index: int | None = Field(ge=1, le=15)
+    size_bytes: Size
+
+
+class KeptDisk(Wire):
+    """A disk that was kept when its machine was deleted, by its `name` below the agent's data folder."""
+
+    name: Name
+    vm_id: UUID
+    vm_name: Annotated[str, Field(max_length=256)]
+    size_bytes: Size
