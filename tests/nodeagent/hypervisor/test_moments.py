@@ -99,7 +99,7 @@ async def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MachineReco
     disk = Folders(tmp_path).disk(vm_id, 0)
     disk.parent.mkdir(parents=True)
     await run_program("qemu-img", "create", "-q", "-f", "qcow2", disk, "1M")
-    return cast(MachineRecord, SimpleNamespace(vm_id=vm_id, disks=(SimpleNamespace(index=0),)))
+    return cast(MachineRecord, SimpleNamespace(vm_id=vm_id, disks=(SimpleNamespace(index=0, volume_id=None),)))
 
 
 async def backed_up(guest: BusyGuest, record: MachineRecord, folder: Path) -> tuple[bool, bool]:
