@@ -41,6 +41,7 @@ _HELP = {
     "impersonation": "Acting as a customer, for support.",
     "import": "Sites of other hosts: upload, plan, apply.",
     "iso": "The CD-ROM drive of a machine: insert, eject.",
+    "migration": "A site that came from another host: compare it with that.",
     "job": "Slow work: look, follow its log, cancel.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",

@@ -41,6 +41,7 @@ from svc.panel import (
     imports,
     jobs,
     members,
+    migration,
     php,
     php_extensions,
     plans,
@@ -114,6 +115,7 @@ AREAS = (
     exports,
     htaccess,
     imports,
+    migration,
     wordpress,
     staging,
 )

@@ -136,6 +136,7 @@ async def open_panel(
     origins: tuple[str, ...] = (),
     sealer: Sealer | None = None,
     recovering: Recovering | None = None,
+    sites_http_port: int = 80,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -148,6 +149,7 @@ async def open_panel(
         acme=acme,
         certificate=certificate,
         further_origins=origins,
+        sites_http_port=sites_http_port,
     )
     host = host or recorded_host()
     services_of = open_services(

@@ -134,7 +134,9 @@ async def open_services(
             outbound=outbound,
             authorities=config.webhooks.ca_file,
         )
-        handle_imports(jobs, config, database, host, actors=actors, files=files, served=served, data=data)
+        handle_imports(
+            jobs, config, database, host, actors=actors, files=files, served=served, data=data, outbound=outbound
+        )
         manifests = start_recovery(config, database, host, sealer, jobs, actors, data, loops, recovering)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)

@@ -7,7 +7,8 @@ from svc.cli.panel.served_sites import ServedSites
 from svc.cli.panel.site_data import SiteData
 from svc.panel.config import PanelConfig
 from svc_actors.host.confined_client import ConfinedFiles
-from svc_actors.panel.imports import analysing, applying
+from svc_actors.outbound import Outbound
+from svc_actors.panel.imports import analysing, applying, verifying
 from svc_actors.panel.imports.applied import Parts
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.wordpress.database import WordPressDatabases
@@ -25,6 +26,7 @@ def handle_imports(
     files: ConfinedFiles,
     served: ServedSites,
     data: SiteData,
+    outbound: Outbound,
 ) -> None:
     jobs.handle(analysing.KIND, analysing.ImportAnalysis(database, config.folders), seconds=analysing.SECONDS)
     parts = Parts(
@@ -39,4 +41,7 @@ def handle_imports(
         addresses=config.dns.site_addresses(),
         clock=host.clock,
     )
+    ports = verifying.SitesPorts(config.sites_http_port, config.sites_https_port)
+    verification = verifying.MigrationVerification(database, files, config.folders, outbound, ports)
+    jobs.handle(verifying.KIND, verification, seconds=verifying.SECONDS)
     jobs.handle(applying.KIND, applying.ImportApplication(parts), seconds=applying.SECONDS)

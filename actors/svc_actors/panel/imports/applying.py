@@ -15,7 +15,7 @@ import json
 import sys
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,14 +24,14 @@ from svc_actors.host import confined
 from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
 from svc_actors.host.archives.placing import below, placed_at
 from svc_actors.host.archives.wpconfig import rewritten
-from svc_actors.host.confined.protocol import Delete, Find, Read, Write
+from svc_actors.host.confined.protocol import Delete, Read, Write
 from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.htaccess import Situation, Verdict, judge, parse
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
 from svc_actors.panel.imports.belongings import ASIDE, CALLER, MOST_FILE, Belongings
+from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
@@ -239,24 +239,7 @@ class ImportApplication:
 
     async def _judge(self, run: JobRun, applied: Applied, site: SiteRow) -> None:
         """What the .htaccess files of the site say that nginx does not do."""
-        folder = site_folder(self._parts.folders, site)
-        answer = await self._parts.files.ask(folder, Find("", ".htaccess", 256 << 10), seconds=60)
-        blocking: list[str] = []
-        for file in json.loads(answer.payload):
-            path = PurePosixPath(file["path"])
-            served = path.parts[:1] == ("public",)
-            situation = Situation(
-                folder=path.parent.relative_to("public") if served else None,
-                php=True,
-                wordpress=site.type is SiteType.WORDPRESS,
-                force_https=site.force_https,
-                redirects=(),
-            )
-            for one in judge(parse(file["text"]), situation):
-                if one.opinion.verdict is Verdict.BLOCKS:
-                    blocking.append(f"{path}:{one.directive.line}: {one.directive.text} ({one.opinion.reason})"[:300])
-        if not answer.result["complete"]:
-            blocking.append("not all of the .htaccess files could be read")
+        blocking = await blocking_lines(self._parts.files, self._parts.folders, site)
         if not blocking:
             return
         for line in blocking[:_NAMED]:

@@ -1,0 +1,272 @@
+"""The job that compares a site here with the host that it comes from, and says whether visitors may be sent here.
+
+The old host is asked at the address that is given, vetted as every server that a customer names
+(`svc_actors.outbound`); here the web server is asked as visitors ask it. Only GET is asked, of pages and of files that
+are given as they are. What is found is a report, which is kept until the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import UUID
+
+import httpcore
+import trio
+
+from svc_actors.errors import ServiceError, invalid, not_found, unavailable
+from svc_actors.host.archives.model import Kind, account_of
+from svc_actors.host.confined.protocol import ListFolder
+from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.folders import HostFolders
+from svc_actors.outbound import AddressRefused, Outbound, VettedNetwork
+from svc_actors.panel.certificates import read_site_certificate
+from svc_actors.panel.files import site_folder
+from svc_actors.panel.imports.applied import choices_of
+from svc_actors.panel.imports.blocking import blocking_lines
+from svc_actors.panel.imports.comparing import Answer, difference, is_asked, paths_of_sitemap
+from svc_actors.panel.imports.plan import task_of
+from svc_actors.panel.imports.records import read_import
+from svc_actors.panel.jobs import JobRun
+from svc_actors.panel.sites.records import SiteRow, read_site
+from svc_actors.panel.sites.states import SiteStatus
+from svc_actors.store import Database, Queryable, Transaction
+
+KIND: Final = "migration.verify"
+STEPS: Final = ("compare",)
+SECONDS: Final = 1800.0
+MOST_URLS: Final = 500
+_OF_SITEMAP: Final = 250
+_MOST_FOLDERS: Final = 200
+_MOST_LISTED: Final = 500
+_MOST_WORDS: Final = 4 << 20
+"""Bytes of a page whose words are compared."""
+_MOST_BODY: Final = 64 << 20
+_ANSWER_SECONDS: Final = 20.0
+_COMPARE_SECONDS: Final = 1200.0
+"""For all addresses together: hosts that are slow have a report of what was compared, and the job does not run out."""
+_AT_ONCE: Final = 4
+_NAMED: Final = 100
+_HTTP_ERRORS: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
+
+
+@dataclass(frozen=True)
+class Report:
+    address: str
+    found: dict[str, Any]
+    job_id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class SitesPorts:
+    """Where this server's visitors come in."""
+
+    http: int
+    https: int
+
+
+async def read_report(queryable: Queryable, site_id: UUID) -> Report:
+    """Raises not_found."""
+    row = await queryable.fetchrow("SELECT * FROM migration_reports WHERE site_id = $1", site_id)
+    if row is None:
+        raise not_found(
+            "The site was not verified yet.", hint="`svc site migration verify` compares it with its old host."
+        )
+    return Report(row["address"], row["report"], row["job_id"], row["created_at"])
+
+
+class MigrationVerification:
+    """The work of the job. Its parameters: `address`, `port` and `https` of the old host."""
+
+    def __init__(
+        self, database: Database, files: ConfinedFiles, folders: HostFolders, outbound: Outbound, ports: SitesPorts
+    ) -> None:
+        self._database = database
+        self._files = files
+        self._folders = folders
+        self._outbound = outbound
+        self._ports = ports
+
+    async def compare(self, run: JobRun) -> None:
+        site = await read_site(self._database, run.site_id)
+        if site is None:
+            raise not_found("The site is not there any more.")
+        rows = await self._database.fetch("SELECT name FROM site_domains WHERE site_id = $1", site.id)
+        names = frozenset(row["name"] for row in rows)
+        certificate = await read_site_certificate(self._database, site.id)
+        here = f"https://127.0.0.1:{self._ports.https}" if certificate.names else f"http://127.0.0.1:{self._ports.http}"
+        address, port = run.parameters["address"], run.parameters["port"]
+        scheme = "https" if run.parameters["https"] else "http"
+        there = f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
+        async with _asking(site.domain, there, VettedNetwork(self._outbound)) as old, _asking(site.domain, here) as new:
+            first = await old.answer("/")
+            if first is None:
+                raise unavailable(
+                    f"The old host does not answer at {address}, port {port}; nothing was compared.",
+                    hint="Give its address, and https or not, as it answers now.",
+                )
+            sitemap = await old.answer("/sitemap.xml")
+            urls = dict.fromkeys(["/"])
+            if sitemap is not None and sitemap.status == 200:
+                urls |= dict.fromkeys(list(paths_of_sitemap(sitemap.body, names))[:_OF_SITEMAP])
+            async for path in self._tree(site):
+                if len(urls) >= MOST_URLS:
+                    break
+                urls.setdefault(path)
+            differences, unanswered = await self._differences(run, old, new, list(urls), names)
+        checks = [
+            _check("pages", not differences, f"{len(differences)} of {len(urls)} addresses answer otherwise"),
+            _check("compared", not unanswered, f"the old host did not answer {unanswered} of {len(urls)} addresses"),
+            _check("status", site.status is SiteStatus.ACTIVE, f"the site is {site.status.value}"),
+            _check("certificate", bool(certificate.names), "the site has no certificate, and HTTPS is not answered"),
+            *await self._imported(site),
+        ]
+        blocking = await blocking_lines(self._files, self._folders, site)
+        checks.append(_check("htaccess", not blocking, f"{len(blocking)} lines of .htaccess files are not served so"))
+        report = {
+            "verdict": "ready" if all(check["ok"] for check in checks) else "blocked",
+            "urls": len(urls),
+            "differences": differences[:_NAMED],
+            "checks": checks,
+        }
+
+        async def write(tx: Transaction) -> None:
+            await tx.execute(
+                """INSERT INTO migration_reports (site_id, address, report, job_id) VALUES ($1, $2, $3, $4)
+                   ON CONFLICT (site_id) DO UPDATE
+                   SET address = $2, report = $3, job_id = $4, created_at = now()""",
+                *(site.id, address, report, run.id),
+            )
+
+        await run.transact(write)
+        await run.log(f"{report['verdict']}: {len(differences)} of {len(urls)} addresses answer otherwise.")
+
+    async def _differences(
+        self, run: JobRun, old: _Asking, new: _Asking, urls: list[str], names: frozenset[str]
+    ) -> tuple[list[dict[str, str]], int]:
+        """Those that are answered otherwise, and how many the old host did not answer, or not in time."""
+        found: dict[str, str] = {}
+        done = compared = 0
+        limit = trio.CapacityLimiter(_AT_ONCE)
+
+        async def one(path: str) -> None:
+            nonlocal done, compared
+            async with limit:
+                before, now = await old.answer(path), await new.answer(path)
+            if before is not None:
+                compared += 1
+                said = "no answer" if now is None else difference(before, now, names)
+                if said is not None:
+                    found[path] = said
+            done += 1
+            if done % 50 == 0:
+                await run.progress(100 * done / len(urls))
+
+        with trio.move_on_after(_COMPARE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for path in urls:
+                    nursery.start_soon(one, path)
+        named = [{"path": path[:500], "difference": found[path]} for path in urls if path in found]
+        return named, len(urls) - compared
+
+    async def _tree(self, site: SiteRow) -> AsyncIterator[str]:
+        """Addresses of what lies in the document root, folder by folder."""
+        folder = site_folder(self._folders, site)
+        waiting, looked = deque(["public"]), 0
+        while waiting and looked < _MOST_FOLDERS:
+            at, looked = waiting.popleft(), looked + 1
+            try:
+                listed = await self._files.ask(folder, ListFolder(at, 0, _MOST_LISTED))
+            except ServiceError:
+                continue
+            for entry in json.loads(listed.payload):
+                path = f"{at}/{entry['name']}"
+                if entry["kind"] == "folder" and not entry["name"].startswith("."):
+                    waiting.append(path)
+                elif entry["kind"] == "file" and is_asked(entry["name"]):
+                    yield quote(path.removeprefix("public"))
+
+    async def _imported(self, site: SiteRow) -> list[dict[str, Any]]:
+        """What the import that has made the site says that it had."""
+        row = await self._database.fetchrow("SELECT import_id, domain FROM import_sites WHERE site_id = $1", site.id)
+        if row is None:
+            return []
+        imported = await read_import(self._database, row["import_id"])
+        account = account_of(imported.found or {})
+        found = next((each for each in account.sites if each.domain == row["domain"]), None)
+        if found is None:
+            return [_check("import", False, "its import does not name the site any more", stops=False)]
+        php = site.php.get("version")
+        checks = [_check("php", found.php in (None, php), f"it had PHP {found.php}, and has {php}")]
+        zone = next((each for each in account.zones if each.name == site.domain), None)
+        mail = {record.name for record in zone.records if record.type == "MX"} if zone is not None else set()
+        if mail and choices_of(imported).wants(Kind.DNS, site.domain):
+            rows = await self._database.fetch(
+                "SELECT DISTINCT name FROM dns_records WHERE zone = $1 AND type = 'MX'", site.domain
+            )
+            missing = sorted(mail - {each["name"] for each in rows})
+            checks.append(_check("mail", not missing, f"no MX records are served here for {', '.join(missing)[:200]}"))
+        left = [n for n, _ in enumerate(account.tasks) if task_of(account, n) is None]
+        checks.append(_check("tasks", not left, f"{len(left)} lines of its crontab are no tasks here", stops=False))
+        databases = [each for each in account.databases if each.site == found.domain]
+        held = await self._database.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
+        checks.append(_check("databases", held >= len(databases), f"it had {len(databases)} databases, and has {held}"))
+        return checks
+
+
+def _check(name: str, fine: bool, otherwise: str, *, stops: bool = True) -> dict[str, Any]:
+    """`stops` False: it is named, and stops nobody."""
+    return {"name": name, "ok": fine or not stops, "reason": None if fine else otherwise}
+
+
+class _Asking:
+    def __init__(self, pool: httpcore.AsyncConnectionPool, base: str, host: str) -> None:
+        self._pool = pool
+        self._base = base
+        self._host = host
+
+    async def answer(self, path: str) -> Answer | None:
+        """None where there is none in time, or it is larger than what is compared. Raises `invalid` for an address that
+        may not be asked."""
+        extensions = {"sni_hostname": self._host, "timeout": dict.fromkeys(("connect", "read", "write", "pool"), 10.0)}
+        headers = [("Host", self._host), ("User-Agent", "svc-migration-verify"), ("Accept-Encoding", "identity")]
+        with trio.move_on_after(_ANSWER_SECONDS):
+            try:
+                async with self._pool.stream(
+                    "GET", f"{self._base}{path}", headers=headers, extensions=extensions
+                ) as answered:
+                    beginning, size, digest = bytearray(), 0, hashlib.sha256()
+                    async for block in answered.aiter_stream():
+                        beginning += block[: _MOST_WORDS - len(beginning)]
+                        size += len(block)
+                        digest.update(block)
+                        if size > _MOST_BODY:
+                            return None
+                    told = {name.decode().lower(): text.decode("latin-1") for name, text in answered.headers}
+                    return Answer(answered.status, told, bytes(beginning), size, digest.digest())
+            except AddressRefused as error:
+                raise invalid(f"The old host cannot be asked: {error}.") from error
+            except _HTTP_ERRORS:
+                return None
+        return None
+
+
+@asynccontextmanager
+async def _asking(host: str, base: str, network: httpcore.AsyncNetworkBackend | None = None) -> AsyncIterator[_Asking]:
+    context = ssl.create_default_context()
+    # What is answered is compared, not believed; an old host may have lost its certificate.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    async with httpcore.AsyncConnectionPool(
+        ssl_context=context, network_backend=network, max_connections=_AT_ONCE, http2=False
+    ) as pool:
+        yield _Asking(pool, base, host)
