@@ -220,6 +220,7 @@ async def test_records_that_led_to_the_lost_server_lead_to_the_new_one(
         ("mail.ada.example.com", "198.51.100.7"),
     ]
     assert any("ada.example.com A 203.0.113.80 is 203.0.113.99 now" in note for note in notes)
+    assert any(f"data folder was {tmp_path / 'old'}" in note for note in notes)
 
 
 async def test_a_core_that_dies_anywhere_while_it_becomes_the_lost_server_begins_anew(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -152,7 +153,7 @@ async def test_sites_come_back_on_a_new_server_whatever_kills_its_core(disk: Pat
     for domain in sites:
         assert came[domain] == trees[domain], domain
     assert answers["php.example.com"] == "42"
-    assert answers["blog.example.com"] == page
+    assert without_ports(answers["blog.example.com"]) == without_ports(page)
     assert shown_again == shown
 
 
@@ -161,6 +162,11 @@ async def settled(panel: PanelPrograms) -> None:
     for job in (await asked(panel, "GET", "/jobs?page_size=100"))["items"]:
         done = await ended(panel, job["id"])
         assert done["status"] == "succeeded", done["error"]
+
+
+def without_ports(page: str) -> str:
+    """The new server listens on others."""
+    return re.sub(r"(example\.com):[0-9]+", r"\1", page)
 
 
 def running(job: dict[str, Any], position: int) -> bool:

@@ -129,7 +129,9 @@ async def become_staged(
     await load(urls.owner, staged.dump())
     await prepare_schema(urls, PANEL_SCHEMA)
     async with Database.open(urls.service, size=1, application_name="svc recovery") as database:
-        await database.transact(partial(_begin, order=order, sealer=Sealer(key), addresses=addresses))
+        await database.transact(
+            partial(_begin, order=order, data_dir=data_dir, sealer=Sealer(key), addresses=addresses)
+        )
     if isinstance(order.settings, LocalSettings):
         await trio.to_thread.run_sync(marker_of(order.target_id, order.settings.path).touch)
     await trio.to_thread.run_sync(staged.put_key, key)
@@ -138,7 +140,9 @@ async def become_staged(
     return order.manifest
 
 
-async def _begin(tx: Transaction, order: Order, sealer: Sealer, addresses: Sequence[IPv4Address | IPv6Address]) -> None:
+async def _begin(
+    tx: Transaction, order: Order, data_dir: Path, sealer: Sealer, addresses: Sequence[IPv4Address | IPv6Address]
+) -> None:
     """The records of the past are made ready for the present, before anybody is served."""
     manifest = order.manifest
     await end_all(tx)
@@ -154,6 +158,11 @@ async def _begin(tx: Transaction, order: Order, sealer: Sealer, addresses: Seque
     old = ", ".join(str(address) for address in manifest.addresses)
     if old and set(manifest.addresses) != set(addresses):
         notes.append(f"The lost server had the addresses {old}: change what leads there in zones kept elsewhere.")
+    if manifest.data_dir != str(data_dir):
+        notes.append(
+            f"The lost server's data folder was {manifest.data_dir}, and this one's is {data_dir}: settings of sites "
+            "that name it have to be changed, as DB_HOST of WordPress does."
+        )
     await write_source(tx, order.target_id, manifest.hostname, manifest.taken_at, notes)
     if job := await sites_job(tx, await unfinished(tx)):
         await enqueue(tx, job)
