@@ -10,6 +10,7 @@ export type {
   AlertWebhookSecret,
   ApiToken as Token,
   AuditEntry,
+  Backup,
   Image,
   Me,
   MetricSeries,

@@ -1,4 +1,4 @@
-/** One machine: its facts, its networking, volumes, snapshots and traffic, its tasks, how busy it is. */
+/** One machine: its facts, its networking, volumes, snapshots, backups and traffic, its tasks, how busy it is. */
 import { html, nothing } from "lit-html";
 import { api, type Page } from "../../shared/api";
 import { charts } from "../charts";
@@ -6,6 +6,7 @@ import type { Machine, Me, MetricSeries, Task } from "../model";
 import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { ask, badge, facts, secret, shown, size, when, type Fragment } from "../../shared/ui";
+import { machineBackups } from "./machine-backups";
 import { markFacts } from "./machine-marks";
 import { driveFact } from "./machine-media";
 import { movingButton } from "./machine-moving";
@@ -37,6 +38,7 @@ export function machineView(me: Me, id: string): View {
   });
   const volumes = machineVolumes(id, () => machine.value);
   const snapshots = machineSnapshots(id, () => machine.value);
+  const backups = machineBackups(me, id, () => machine.value);
   const traffic = machineTraffic(id);
   const timer = setInterval(() => metrics.refresh(), METRICS_MILLISECONDS);
   return {
@@ -78,6 +80,7 @@ export function machineView(me: Me, id: string): View {
       ${networking.draw()}
       ${volumes.draw()}
       ${snapshots.draw()}
+      ${backups.draw()}
       ${traffic.draw()}
       <h2>Last hour</h2>
       ${metrics.value ? charts(metrics.value) : metrics.error ? html`<p class="quiet">${metrics.error.message}</p>` : html`<p class="quiet">Asking the node…</p>`}
@@ -91,6 +94,7 @@ export function machineView(me: Me, id: string): View {
       networking.dispose?.();
       volumes.dispose?.();
       snapshots.dispose?.();
+      backups.dispose?.();
       traffic.dispose?.();
     },
   };

@@ -1,0 +1,44 @@
+"""A machine's backups on its page, in a real browser: made by staff, and restored while it is off."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.browser import open_browser
+from tests.system.test_pages import (
+    add_image,
+    add_node,
+    controller_with_pages,
+    create_machine,
+    press_in_row,
+    row_says,
+    set_up,
+    simulated_node,
+)
+
+pytestmark = pytest.mark.system
+
+
+async def test_staff_back_a_machine_up_and_go_back_to_what_it_was() -> None:
+    async with controller_with_pages() as stack, open_browser() as browser:
+        page = await set_up(browser, stack)
+        token, fingerprint = await add_node(page)
+        async with simulated_node(stack, token=token, fingerprint=fingerprint):
+            await page.until("!!document.querySelector('td .badge.good')")
+            await add_image(page)
+            await create_machine(page, "first")
+
+            await page.shows("No backups")
+            assert "Restore" not in str(await page.evaluate("document.querySelector('main').innerText")).split()
+            await page.press("Back up now")
+            await page.press("Back up")
+            await row_says(page, "not held still")
+
+            await page.press("Force stop")
+            await page.fill("Type", "first")
+            await page.press("Force stop")
+            await page.until("document.querySelector('main .head .badge')?.innerText === 'stopped'")
+            await press_in_row(page, "not held still", "Restore")
+            await page.fill("Type", "first")
+            await page.press("Restore")
+            await page.shows("vm.restore")
