@@ -10,7 +10,7 @@ import pytest
 
 from svc_actors.panel.recovery.key import WrongKey, new_key
 from svc_actors.panel.recovery.manifest import DamagedManifest, opened_manifest
-from svc_actors.panel.recovery.writing import KEY_ALERT, alert_of
+from svc_actors.panel.recovery.writing import KEY_ALERT, WITHOUT, alert_of
 from tests.support.lost_server import Hosting, Server
 from tests.support.restic import RecordedRestic, failing
 
@@ -141,6 +141,19 @@ async def test_a_manifest_that_was_cut_or_altered_does_not_open(
             opened_manifest(damaged, key)
     with pytest.raises(DamagedManifest):
         opened_manifest(b"no manifest", key)
+
+
+async def test_what_a_manifest_leaves_out_is_missed_by_nothing_in_it(server: Server) -> None:
+    """A row that refers to one that was left out would keep the whole dump from being loaded."""
+    rows = await server.database.fetch(
+        """SELECT conrelid::regclass::text AS inside, confrelid::regclass::text AS outside FROM pg_constraint
+           WHERE contype = 'f' AND confrelid::regclass::text = ANY($1) AND NOT conrelid::regclass::text = ANY($1)""",
+        list(WITHOUT),
+    )
+    tables = {row["tablename"] for row in await server.database.fetch("SELECT tablename FROM pg_tables")}
+
+    assert [tuple(row.values()) for row in rows] == []
+    assert set(WITHOUT) <= tables
 
 
 def test_a_recovery_key_is_read_as_people_type_it() -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from svc_actors.errors import unavailable
 from svc_actors.panel.recovery import staged
 from tests.support.harness import PASSWORD
 from tests.support.lost_server import Hosting, Server
@@ -113,6 +114,100 @@ async def test_a_broken_repository_fails_its_step_and_no_other_and_is_tried_agai
     assert refused.status_code == 409
     assert [step["name"] for step in second["steps"]] == [f"site_{1002}_bob_example_com", "report"]
     assert files == before["files"]
+
+
+async def test_a_defect_that_one_site_meets_fails_its_step_alone(
+    hosting: Hosting, restic: RecordedRestic, panel_database_url: str, new_url: str, tmp_path: Path, disk: Path
+) -> None:
+    async with hosting.open(panel_database_url, tmp_path / "old") as old:
+        before = await a_life(old, disk)
+        broken = await old.database.fetchval(
+            "SELECT id FROM backup_repositories WHERE site_id = $1", before["sites"][DOMAINS[1]]
+        )
+    await become(hosting, new_url, tmp_path / "new", disk, before["key"])
+
+    async def defect(command: str, location: str) -> None:
+        if command == "restore" and location.endswith(str(broken)):
+            raise ExceptionGroup("two of it", [KeyError("a"), KeyError("b")])
+
+    restic.before = defect
+    async with hosting.open(new_url, tmp_path / "new") as server:
+        job = await server.job((await server.recovery())["recovered"]["job_id"])
+        restic.before = RecordedRestic().before
+        await server.done(await server.root.post("/recovery/run", {}))
+        files = {domain: server.files(await server.number(site)) for domain, site in before["sites"].items()}
+
+    assert [step["status"] for step in job["steps"]] == ["succeeded", "failed", "succeeded", "failed"]
+    assert "The service failed while doing this" in job["steps"][1]["error"]["message"]
+    assert files == before["files"]
+
+
+async def test_a_backup_that_came_in_part_before_a_core_died_is_fetched_whole(
+    hosting: Hosting,
+    restic: RecordedRestic,
+    panel_database_url: str,
+    new_url: str,
+    tmp_path: Path,
+    disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The backup of a site that was changed meanwhile is two snapshots: its tree, and its manifest."""
+    restic.busy = True
+    async with hosting.open(panel_database_url, tmp_path / "old") as old:
+        before = await a_life(old, disk)
+    await become(hosting, new_url, tmp_path / "new", disk, before["key"])
+    whole = RecordedRestic.copy
+
+    async def half(self: RecordedRestic, run: Any, source: Any, target: Any, snapshots: Any) -> None:
+        await whole(self, run, source, target, snapshots[:1])
+        raise unavailable("the core is gone")
+
+    async with hosting.open(new_url, tmp_path / "new") as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(RecordedRestic, "copy", half)
+            first = await server.job((await server.recovery())["recovered"]["job_id"])
+        await server.done(await server.root.post("/recovery/run", {}))
+        held = [sorted(tags) for location in restic.repositories for tags in restic.held(location)]
+        files = {domain: server.files(await server.number(site)) for domain, site in before["sites"].items()}
+        manifests = [
+            sum("manifest" in tags for tags in restic.held(location))
+            for location in restic.repositories
+            if location.startswith(str(tmp_path / "new"))
+        ]
+
+    assert [step["status"] for step in first["steps"]] == ["failed"] * 4
+    assert any("manifest" in tags for tags in held)
+    assert manifests == [1] * 3
+    assert files == before["files"]
+
+
+async def test_an_order_that_failed_at_its_end_leaves_nothing_to_become(
+    hosting: Hosting,
+    panel_database_url: str,
+    new_url: str,
+    tmp_path: Path,
+    disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosting.open(panel_database_url, tmp_path / "old") as old:
+        before = await a_life(old, disk)
+
+    def full(folder: Path) -> None:
+        if folder.name == "recovery":  # It has its name already.
+            raise OSError(28, "No space left on device")
+
+    async with hosting.open(new_url, tmp_path / "new") as new:
+        with monkeypatch.context() as patch:
+            patch.setattr(staged, "sync_folder", full)
+            job = await new.job((await order(new, disk, before["key"])).json()["id"])
+    (tmp_path / "new" / "recovery" / "staged.gone").mkdir()
+    async with hosting.open(new_url, tmp_path / "new") as server:
+        recovered = (await server.recovery())["recovered"]
+
+    assert job["status"] == "failed"
+    assert "No space left" in job["error"]["message"]
+    assert recovered is None
+    assert list((tmp_path / "new" / "recovery").iterdir()) == []
 
 
 async def test_discover_shows_servers_manifests_and_repositories_and_changes_nothing(

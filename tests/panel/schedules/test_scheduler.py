@@ -146,6 +146,21 @@ async def test_of_its_runs_the_last_are_kept(world: ScheduleWorld) -> None:
     assert (await world.runs(made))[0]["id"] == asked["id"]
 
 
+async def test_for_a_site_that_a_recovery_has_not_brought_back_nothing_begins_by_its_time(
+    world: ScheduleWorld, clock: MockClock
+) -> None:
+    made = await world.create()
+    await world.panel.database.execute("INSERT INTO recovery_sites (site_id) VALUES ($1)", world.site)
+    await world.pass_time(clock, minutes=7)
+    await next_due(world, made["id"], after="2026-11-22T12:05:00Z")
+    lost = await world.runs(made)
+    await world.panel.database.execute("UPDATE recovery_sites SET status = 'recovered', recovered_at = now()")
+    await world.pass_time(clock, minutes=5)
+    await world.runs_once(made, "succeeded")
+
+    assert lost == []
+
+
 async def test_for_a_suspended_site_nothing_runs_and_what_runs_is_ended(world: ScheduleWorld, clock: MockClock) -> None:
     world.tasks.act = Held()
     made = await world.create()

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.errors import ServiceError
 from svc_actors.host.accounts import FIRST_UID
+from svc_actors.host.restic import Repository, SystemRestic
+from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.certificates.served import Serving, shown_at
+from svc_actors.panel.recovery.remote import Programs
 from tests.support.certificates import self_signed
 from tests.support.figures import report_figure
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
@@ -155,6 +159,26 @@ async def test_sites_come_back_on_a_new_server_whatever_kills_its_core(disk: Pat
     assert answers["php.example.com"] == "42"
     assert without_ports(answers["blog.example.com"]) == without_ports(page)
     assert shown_again == shown
+
+
+async def test_no_more_is_read_of_a_target_than_a_manifest_may_have(tmp_path: Path) -> None:
+    """Whoever may write there may put there what would fill the disk of the server that looks at it."""
+    password = tmp_path / "password"
+    write_secret(password, "public")
+    repository, restic = Repository(str(tmp_path / "repository"), password, (), {}), SystemRestic()
+    file = tmp_path / "manifest.svc"
+    file.write_bytes(os.urandom(3_000_000))
+    await restic.init(Programs(), repository)
+    snapshot = await restic.keep_file(Programs(), repository, file, ("a-tag",))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    await restic.restore(Programs(4_000_000), repository, snapshot, whole, file.name)
+    with pytest.raises(ServiceError):
+        await restic.restore(Programs(1_000_000), repository, snapshot, cut, file.name)
+
+    assert (whole / file.name).read_bytes() == file.read_bytes()
+    assert sum(path.stat().st_size for path in cut.rglob("*")) <= 1_000_000
 
 
 async def settled(panel: PanelPrograms) -> None:

@@ -71,8 +71,13 @@ async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key:
         ) from None
     except DamagedManifest as error:
         raise conflict(f"{error} Nothing was changed.", hint="Discover shows earlier manifests.") from error
-    if manifest.install_id != kept.server:
-        raise conflict("The manifest is of another server than it says. Nothing was changed.")
+    said = (kept.server, kept.hostname, kept.taken_at, kept.target_id)
+    if said != (manifest.install_id, manifest.hostname, manifest.taken_at, manifest.target_id):
+        raise conflict(
+            "The manifest is another one than the target calls it: of another server, time or target. "
+            "Nothing was changed.",
+            hint="Somebody has changed what is at the target. Discover shows the other manifests.",
+        )
     require_known(manifest)
     return Opened(kept, manifest, dump)
 

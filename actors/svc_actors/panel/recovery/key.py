@@ -22,7 +22,8 @@ _BYTES: Final = 20
 """160 random bits: scrypt need not make up for a weak secret."""
 _GROUP: Final = 4
 _COST: Final = 15
-_MOST_COST: Final = 20
+_MOST_COST: Final = 17
+"""128 MiB of memory: a file that is no manifest of ours may not ask for more."""
 _PURPOSE: Final = "recovery data key"
 
 

@@ -45,12 +45,14 @@ class ManifestSite(BaseModel):
 
 
 class Manifest(BaseModel):
-    """Later releases may add fields; `format` changes only where an older manifest would be misread."""
+    """Later releases may add fields; `format` changes only where an older manifest would be misread. `target_id`: the
+    target that it was written to, as its server called it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     format: int = FORMAT
     release: str
     install_id: UUID
+    target_id: UUID
     hostname: str
     data_dir: str
     taken_at: datetime

@@ -2,11 +2,16 @@
 
 restic is the way there, since it reaches every kind of target; its password is no secret. What keeps a manifest from
 others is the manifest's own encryption. Tags say of each whose it is and when it was taken, so that they can be listed.
+
+Invariant: whoever may write at a target may write anything into this repository, so nothing in it is believed. Tags of
+another form are passed over, what is read is bounded, and a manifest that opens says itself what its tags said.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -32,6 +37,9 @@ _PASSWORD: Final = "svc-recovery"  # noqa: S105 - the manifests in it are encryp
 _FILE: Final = "manifest.svc"
 _MOST_BYTES: Final = 1 << 30
 _SERVER, _HOST, _AT, _KEY, _TARGET = "server-", "host-", "at-", "key-", "target-"
+_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+_HOSTNAME: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 _KEPT_NEWEST: Final = 10
 _KEPT_DAYS: Final = 14
 _SPARE: Final = 10
@@ -51,18 +59,22 @@ class Kept:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        at = f"{self.taken_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        at = self.taken_at.astimezone(UTC).strftime(_TIME)
         return (
             f"{_SERVER}{self.server}",
-            f"{_HOST}{self.hostname.replace(',', '')}",
+            f"{_HOST}{self.hostname}",
             f"{_AT}{at}",
             f"{_KEY}{self.key}",
             f"{_TARGET}{self.target_id}",
         )
 
 
+@dataclass(frozen=True)
 class Programs:
-    """Runs programs outside of jobs. They end with the core."""
+    """Runs programs outside of jobs. They end with the core. No file that they write becomes longer than
+    `most_bytes`."""
+
+    most_bytes: int | None = None
 
     async def __call__(
         self,
@@ -83,8 +95,9 @@ class Programs:
                 await read(lines)
 
         status = 0
+        bounded = () if self.most_bytes is None else ("prlimit", f"--fsize={self.most_bytes}")
         with trio.move_on_after(seconds) as deadline:
-            status = await run_program(Program(tuple(command), environment or {}, folder, stdin), take)
+            status = await run_program(Program((*bounded, *command), environment or {}, folder, stdin), take)
         if deadline.cancelled_caught:
             raise unavailable(f"{Path(command[0]).name} took longer than {seconds:g} seconds and was stopped.")
         if status != 0:
@@ -153,13 +166,17 @@ class Remote:
             repository = target.repository(REPOSITORY, work, self.sealer)
             into = work / "read"
             await trio.to_thread.run_sync(into.mkdir)
-            await self.restic.restore(Programs(), repository, snapshot, into)
+            await self.restic.restore(Programs(_MOST_BYTES), repository, snapshot, into, _FILE)
 
             def found() -> bytes:
-                files = [path for path in into.rglob(_FILE) if path.is_file() and not path.is_symlink()]
-                if len(files) != 1 or files[0].stat().st_size > _MOST_BYTES:
+                file = into / _FILE
+                try:
+                    is_file = stat.S_ISREG(file.lstat().st_mode)
+                except FileNotFoundError:
+                    is_file = False
+                if not is_file:
                     raise DamagedManifest("There is no manifest in this snapshot.")
-                return files[0].read_bytes()
+                return file.read_bytes()
 
             return await trio.to_thread.run_sync(found)
 
@@ -173,22 +190,25 @@ class Remote:
 def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
     found = []
     for snapshot in snapshots:
-        said = {}
-        for prefix in (_SERVER, _HOST, _AT, _KEY, _TARGET):
-            said[prefix] = next((tag[len(prefix) :] for tag in snapshot.tags if tag.startswith(prefix)), None)
+        said = {
+            prefix: next((tag[len(prefix) :] for tag in snapshot.tags if tag.startswith(prefix)), "")
+            for prefix in (_SERVER, _HOST, _AT, _KEY, _TARGET)
+        }
+        if not _HOSTNAME.fullmatch(said[_HOST]) or not _FINGERPRINT.fullmatch(said[_KEY]):
+            continue  # Of somebody else.
         try:
             found.append(
                 Kept(
                     snapshot=snapshot.id,
                     server=UUID(said[_SERVER]),
-                    hostname=said[_HOST] or "",
-                    taken_at=datetime.fromisoformat(said[_AT] or ""),
-                    key=said[_KEY] or "",
+                    hostname=said[_HOST],
+                    taken_at=datetime.strptime(said[_AT], _TIME).replace(tzinfo=UTC),
+                    key=said[_KEY],
                     target_id=UUID(said[_TARGET]),
                 )
             )
-        except (TypeError, ValueError):
-            continue  # Of somebody else.
+        except ValueError:
+            continue
     return sorted(found, key=lambda kept: kept.taken_at, reverse=True)
 
 

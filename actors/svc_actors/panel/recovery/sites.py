@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import structlog
 import trio
 
-from svc_actors.errors import ServiceError, conflict, not_found, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.restic import Repository, Snapshot
 from svc_actors.panel.backups.local_target import require_mounted
@@ -50,6 +51,8 @@ from svc_actors.store import Database, Queryable, Transaction
 KIND: Final = "recovery.sites"
 _STEP: Final = re.compile(r"site_([0-9]+)(?:_[a-z0-9_]*)?")
 _LONGEST_STEP: Final = 60
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 
 
 async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | None:
@@ -127,8 +130,10 @@ class SitesRecovery:
             return
         try:
             backup_at = await self._bring_back(run, site)
-        except (ServiceError, AccountError, OSError) as error:
-            failure = error if isinstance(error, ServiceError) else unavailable(str(error))
+        except Exception as error:  # Whatever is met by one site fails its step, never those of all the others.
+            failure = _failure(error)
+            if failure.code is ErrorCode.INTERNAL:
+                log.exception("recovery.site_crashed", job_id=run.id, site_id=str(site.id))
             await self.tools.clean(run.id)
             await run.transact(partial(write_not_recovered, site_id=site.id, error=failure.message))
             await run.log(f"{site.domain} has not come back: {failure.message}")
@@ -221,7 +226,8 @@ class SitesRecovery:
         there: Sequence[Snapshot],
         here: Sequence[Snapshot],
     ) -> None:
-        if ids_of(here, backup_id) or not (snapshots := ids_of(there, backup_id)):
+        snapshots = ids_of(there, backup_id)
+        if len(ids_of(here, backup_id)) >= len(snapshots):  # A core that was killed may have copied one of two.
             return
         await self.tools.restic.copy(run.program, remote, local, snapshots)
 
@@ -237,3 +243,13 @@ class SitesRecovery:
         if gone:
             await run.transact(lambda tx: forget_backups(tx, sorted(gone)))
             await run.log(f"{len(gone)} backups were on the lost server alone, and are forgotten.")
+
+
+def _failure(error: Exception) -> ServiceError:
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, (AccountError, OSError)):
+        return unavailable(str(error))
+    return ServiceError(ErrorCode.INTERNAL, "The service failed while doing this.", hint="Its log says why.")

@@ -105,6 +105,11 @@ class Staged:
         new.rename(self.data_dir / "secret.key")
         sync_folder(self.data_dir)
 
+    def clear(self) -> None:
+        """What was not put in place whole, or was left of one that was used: it holds all secrets of a server."""
+        for left in (self.folder, self.folder.with_name("staged.new"), self.folder.with_name("staged.gone")):
+            shutil.rmtree(left, ignore_errors=True)
+
     def remove(self) -> None:
         """One rename ends it."""
         gone = self.folder.with_name("staged.gone")
@@ -121,6 +126,7 @@ async def become_staged(
     sealing key. Nobody uses the database meanwhile."""
     staged = Staged(data_dir)
     if not await trio.to_thread.run_sync(lambda: staged.exists):
+        await trio.to_thread.run_sync(staged.clear)
         return None
     order = await trio.to_thread.run_sync(staged.order)
     key = bytes.fromhex(order.manifest.sealing_key)

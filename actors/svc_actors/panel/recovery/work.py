@@ -76,11 +76,15 @@ class RecoveryRun:
             settings=target.settings,
             secret=target.secret(self.remote.sealer),
         )
-        try:
-            await trio.to_thread.run_sync(Staged(self.data_dir).write, order, opened.dump)
-        except OSError as error:
-            raise unavailable(f"The manifest could not be put in place: {error}.") from error
         await run.log(f"The panel opens again as {opened.manifest.hostname}; a job of its own brings its sites back.")
+        staged = Staged(self.data_dir)
+        # The last thing that is done: a job that failed or was cancelled after it would leave a server that becomes
+        # another one at its next start.
+        try:
+            await trio.to_thread.run_sync(staged.write, order, opened.dump)
+        except OSError as error:
+            await trio.to_thread.run_sync(staged.clear)
+            raise unavailable(f"The manifest could not be put in place: {error}.") from error
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         self._opened.pop(job.id, None)

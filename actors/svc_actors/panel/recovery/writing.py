@@ -7,9 +7,10 @@ made at a time.
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
@@ -123,27 +124,31 @@ class Manifests:
             # Before the database is read: what changes meanwhile is another state.
             state = await change_state(self.database)
             try:
-                kept, manifest = await self._make(key)
+                manifest, dump = await self._make()
             except (DumpError, ServiceError) as error:
                 for target in targets:
                     failed[target.id] = f"The database could not be read: {error}"
                     await self._failed(target, failed[target.id])
                 return failed
+            data_key = key.data_key(self.sealer)
             for target in targets:
+                own = manifest.model_copy(update={"target_id": target.id})
+                kept = Kept("", own.install_id, own.hostname, own.taken_at, fingerprint_of(data_key), target.id)
                 try:
                     await require_mounted(self.database, target)
-                    await self.remote.write(target, replace(kept, target_id=target.id), manifest)
+                    sealed = await trio.to_thread.run_sync(sealed_manifest, own, dump, data_key, key.wrapped)
+                    await self.remote.write(target, kept, sealed)
                 except ServiceError as error:
                     failed[target.id] = error.message
                     await self._failed(target, error.message)
                 else:
                     await self.database.transact(
-                        partial(self._written, target=target, state=state, taken_at=kept.taken_at, size=len(manifest))
+                        partial(self._written, target=target, state=state, taken_at=own.taken_at, size=len(sealed))
                     )
         return failed
 
-    async def _make(self, key: KeyRow) -> tuple[Kept, bytes]:
-        data_key = key.data_key(self.sealer)
+    async def _make(self) -> tuple[Manifest, bytes]:
+        """With the dump; of no target yet."""
         row = await self.database.fetchone("SELECT install_id, now() AS at FROM panel_installation")
         migrations = await self.database.fetch(
             "SELECT component, max(number) AS number FROM schema_migration GROUP BY 1"
@@ -155,7 +160,8 @@ class Manifests:
         manifest = Manifest(
             release=version("svc"),
             install_id=row["install_id"],
-            hostname=socket.gethostname(),
+            target_id=UUID(int=0),
+            hostname=re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "server",
             data_dir=str(self.remote.places.folders.data),
             taken_at=row["at"],
             migrations={each["component"]: each["number"] for each in migrations},
@@ -165,11 +171,7 @@ class Manifests:
             dump_bytes=len(dump),
             dump_sha256=hashlib.sha256(dump).hexdigest(),
         )
-        kept = Kept(
-            "", manifest.install_id, manifest.hostname, manifest.taken_at, fingerprint_of(data_key), UUID(int=0)
-        )
-        sealed = await trio.to_thread.run_sync(sealed_manifest, manifest, dump, data_key, key.wrapped)
-        return kept, sealed
+        return manifest, dump
 
     async def _sites(self) -> tuple[ManifestSite, ...]:
         rows = await self.database.fetch(

@@ -4,6 +4,7 @@ Invariants:
 - when a schedule is next due is in its row: nothing is known here that a restart would lose;
 - a schedule has one run at a time, and one that is due meanwhile is recorded as skipped;
 - what was due while no core ran begins late, once, within `LATE`; what is later is recorded as missed;
+- nothing begins by its time for a site whose files a recovery has not brought back yet;
 - nothing begins for a site that is not active, and what runs when it is suspended or deleted is ended;
 - the programs of a run are gone before its end is stored, and when this process dies.
 """
@@ -275,7 +276,9 @@ class Scheduler:
 
 async def _decide_one(tx: Transaction, schedule_id: UUID, now: datetime) -> None:
     row = await tx.fetchrow(
-        f"""SELECT {SCHEDULE_COLUMNS}, sites.status AS site_status
+        f"""SELECT {SCHEDULE_COLUMNS}, sites.status AS site_status,
+                   EXISTS (SELECT FROM recovery_sites
+                           WHERE recovery_sites.site_id = sites.id AND recovery_sites.status <> 'recovered') AS lost
             FROM schedules JOIN sites ON sites.id = schedules.site_id
             WHERE schedules.id = $1 AND schedules.next_run_at <= $2 FOR NO KEY UPDATE OF schedules""",
         schedule_id,
@@ -293,7 +296,7 @@ async def _decide_one(tx: Transaction, schedule_id: UUID, now: datetime) -> None
         log.warning("schedule.unreadable", schedule_id=str(schedule_id), error=str(error))
         following = None
     await update_due(tx, schedule, following)
-    if row["site_status"] != SiteStatus.ACTIVE:
+    if row["site_status"] != SiteStatus.ACTIVE or row["lost"]:
         return
     if now - due > LATE:
         await insert_past_run(tx, schedule, RunStatus.MISSED, due, now)
