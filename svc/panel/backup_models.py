@@ -6,29 +6,21 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from uuid import UUID
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
+from svc.identity.backup_targets import Folder, TargetName
 from svc.panel.access import SiteChange
 from svc.panel.file_models import SitePath
 from svc.registry.operation import Model, Request
 from svc.registry.paging import PageRequest
-from svc.registry.shapes import NAME, Shape
+from svc.registry.shapes import Shape
 from svc_actors.panel.backups.records import BACKUP_SOURCE, BackupPart, BackupStatus, Cause
 from svc_actors.panel.backups.retention import DEFAULT_KEEP
-from svc_actors.panel.backups.targets import LocalSettings, S3Settings, SftpSettings, TargetKind, TargetRow
+from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.backups.timing import Frequency
+from svc_actors.remote_targets import SftpSettings, TargetKind
 from svc_actors.store import Record
 
-_HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*"
-_FOLDER: Final = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)+"
-_PREFIX: Final = r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)*)?"
-
-TargetName = Annotated[str, Field(min_length=1, max_length=64), NAME]
-Folder = Annotated[
-    str,
-    Field(max_length=255),
-    Shape(_FOLDER, "an absolute path of letters, digits, dots, dashes and underscores, without . and .. in it"),
-]
 Hour = Annotated[int, Field(ge=0, le=23)]
 Weekday = Annotated[int, Field(ge=0, le=6, description="0 is Monday.")]
 Keep = Annotated[int, Field(ge=0, le=500)]
@@ -189,49 +181,14 @@ class LocalTargetRequest(Request):
     path: Folder
 
 
-class SftpTargetRequest(Request):
-    """`host_key` as ssh-keyscan gives it, without the host. The answer has the public key that is let in there."""
-
-    name: TargetName
-    host: Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]
-    port: Annotated[int, Field(ge=1, le=65535)] = 22
-    user: Annotated[str, Field(max_length=32), Shape(r"[a-z_][a-z0-9_.-]*", "the name of an account")]
-    path: Folder
-    host_key: Annotated[
-        str,
-        Field(max_length=2000),
-        Shape(
-            r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]+={0,2}",
-            "a host key such as ssh-ed25519 AAAA...",
-        ),
-    ]
-
-
-class S3TargetRequest(Request):
-    """A bucket that is there."""
-
-    name: TargetName
-    endpoint: Annotated[
-        str,
-        Field(max_length=300),
-        Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
-    ]
-    bucket: Annotated[str, Field(max_length=63), Shape(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket")]
-    prefix: Annotated[str, Field(max_length=200), Shape(_PREFIX, "a path without / at its ends")] = ""
-    region: Annotated[str, Field(max_length=32), Shape(r"[a-z0-9-]+", "a region such as us-east-1")] = "us-east-1"
-    access_key: Annotated[str, Field(max_length=128), Shape(r"[A-Za-z0-9._/+=-]+", "an access key id")]
-    secret_key: Annotated[SecretStr, Field(min_length=1, max_length=256, repr=False)]
-
-
 def target_model(row: Record, target: TargetRow) -> BackupTarget:
-    match target.settings:
-        case LocalSettings(path=path):
-            location, public_key = path, None
-        case SftpSettings() as sftp:
-            location, public_key = f"sftp://{sftp.user}@{sftp.host}:{sftp.port}{sftp.path}", sftp.public_key
-        case S3Settings() as s3:
-            location, public_key = "/".join(part for part in (s3.endpoint, s3.bucket, s3.prefix) if part), None
+    public_key = target.settings.public_key if isinstance(target.settings, SftpSettings) else None
     shown: dict[str, Any] = {name: row[name] for name in ("created_at", "last_copy_at", "last_error")}
     return BackupTarget(
-        id=target.id, name=target.name, kind=target.settings.kind, location=location, public_key=public_key, **shown
+        id=target.id,
+        name=target.name,
+        kind=target.settings.kind,
+        location=target.settings.location,
+        public_key=public_key,
+        **shown,
     )

@@ -7,14 +7,13 @@ from uuid import UUID
 
 import trio
 
+from svc.identity.backup_targets import BucketTargetRequest, SftpTargetRequest
 from svc.panel.backup_models import (
     BackupKey,
     BackupKeyRequest,
     BackupKeySecret,
     BackupTarget,
     LocalTargetRequest,
-    S3TargetRequest,
-    SftpTargetRequest,
     TargetRequest,
     target_model,
 )
@@ -29,16 +28,14 @@ from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.repositories import read_repository
 from svc_actors.panel.backups.targets import (
+    AnySettings,
     LocalSettings,
-    S3Settings,
-    SftpSettings,
-    TargetSettings,
     add_target,
     as_target,
-    new_key_pair,
     read_target,
     remove_target,
 )
+from svc_actors.remote_targets import new_key_pair
 from svc_actors.store import Queryable, Transaction, audit
 
 operations = Operations[Panel]()
@@ -99,16 +96,8 @@ async def add_local(context: Context[Panel], request: LocalTargetRequest) -> Bac
     target="backup_target",
 )
 async def add_sftp(context: Context[Panel], request: SftpTargetRequest) -> BackupTarget:
-    private, public = new_key_pair()
-    settings = SftpSettings(
-        host=request.host,
-        port=request.port,
-        user=request.user,
-        path=request.path,
-        host_key=request.host_key,
-        public_key=public,
-    )
-    return await _add(context, request.name, settings, private)
+    private, public = new_key_pair("svc-backups")
+    return await _add(context, request.name, request.settings(public), private)
 
 
 @operations.declare(
@@ -120,15 +109,8 @@ async def add_sftp(context: Context[Panel], request: SftpTargetRequest) -> Backu
     positional=("name", "endpoint", "bucket"),
     target="backup_target",
 )
-async def add_s3(context: Context[Panel], request: S3TargetRequest) -> BackupTarget:
-    settings = S3Settings(
-        endpoint=request.endpoint,
-        bucket=request.bucket,
-        prefix=request.prefix,
-        region=request.region,
-        access_key=request.access_key,
-    )
-    return await _add(context, request.name, settings, request.secret_key.get_secret_value())
+async def add_s3(context: Context[Panel], request: BucketTargetRequest) -> BackupTarget:
+    return await _add(context, request.name, request.settings, request.secret_key.get_secret_value())
 
 
 @operations.declare(
@@ -195,7 +177,7 @@ async def export_key(context: Context[Panel], request: BackupKeyRequest) -> Back
     return await services.database.transact(work)
 
 
-async def _add(context: Context[Panel], name: str, settings: TargetSettings, secret: str | None) -> BackupTarget:
+async def _add(context: Context[Panel], name: str, settings: AnySettings, secret: str | None) -> BackupTarget:
     async def work(tx: Transaction) -> BackupTarget:
         target = await add_target(tx, context.services.sealer, name, settings, secret)
         if isinstance(settings, LocalSettings):

@@ -6,44 +6,32 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 from uuid import UUID
-
-from pydantic import Field, SecretStr
 
 from svc.controller.machines.fields import Confirmation
 from svc.controller.services import Controller
+from svc.identity.backup_targets import BucketTargetRequest, SftpTargetRequest
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc.registry.shapes import NAME, Shape
 from svc_actors.controller.backups.deleted import forget_target
 from svc_actors.controller.backups.targets import (
-    BucketSettings,
-    SftpSettings,
-    TargetKind,
-    TargetRow,
-    TargetSettings,
+    RemoteSettings,
     Use,
     add_target,
     as_target,
-    new_key_pair,
     read_target,
     remove_target,
     unuse_target,
     use_target,
 )
 from svc_actors.errors import conflict, require_name, wrong_field
+from svc_actors.remote_targets import SftpSettings, TargetKind, new_key_pair
 from svc_actors.store import Queryable, Record, Target, Transaction, audit
 
 operations = Operations[Controller]()
-
-_HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*"
-_FOLDER: Final = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)+"
-_PREFIX: Final = r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)*)?"
-
-TargetName = Annotated[str, Field(min_length=1, max_length=64), NAME]
 
 _SELECT: Final = """
 SELECT targets.*, alerts.message AS problem,
@@ -78,45 +66,6 @@ class MachineBackupTarget(Model):
 
 class TargetListRequest(Request):
     """All of them."""
-
-
-class SftpTargetRequest(Request):
-    """`host_key` as ssh-keyscan gives it, without the host, and compared with what the server's administrator says: no
-    other one is talked to. The answer has the public key that is let in there."""
-
-    name: TargetName
-    host: Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]
-    port: Annotated[int, Field(ge=1, le=65535)] = 22
-    user: Annotated[str, Field(max_length=32), Shape(r"[a-z_][a-z0-9_.-]*", "the name of an account")]
-    path: Annotated[
-        str,
-        Field(max_length=255),
-        Shape(_FOLDER, "an absolute path of letters, digits, dots, dashes and underscores, without . and .. in it"),
-    ]
-    host_key: Annotated[
-        str,
-        Field(max_length=2000),
-        Shape(
-            r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]+={0,2}",
-            "a host key such as ssh-ed25519 AAAA...",
-        ),
-    ]
-
-
-class BucketTargetRequest(Request):
-    """A bucket that is there."""
-
-    name: TargetName
-    endpoint: Annotated[
-        str,
-        Field(max_length=300),
-        Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
-    ]
-    bucket: Annotated[str, Field(max_length=63), Shape(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket")]
-    prefix: Annotated[str, Field(max_length=200), Shape(_PREFIX, "a path without / at its ends")] = ""
-    region: Annotated[str, Field(max_length=32), Shape(r"[a-z0-9-]+", "a region such as us-east-1")] = "us-east-1"
-    access_key: Annotated[str, Field(max_length=128), Shape(r"[A-Za-z0-9._/+=-]+", "an access key id")]
-    secret_key: Annotated[SecretStr, Field(min_length=1, max_length=256, repr=False)]
 
 
 class TargetUseRequest(Request):
@@ -166,16 +115,8 @@ async def list_targets(context: Context[Controller], request: TargetListRequest)
     positional=("name", "host", "path"),
 )
 async def add_sftp(context: Context[Controller], request: SftpTargetRequest) -> MachineBackupTarget:
-    private, public = new_key_pair()
-    settings = SftpSettings(
-        host=request.host,
-        port=request.port,
-        user=request.user,
-        path=request.path,
-        host_key=request.host_key,
-        public_key=public,
-    )
-    return await _add(context, request.name, settings, private)
+    private, public = new_key_pair("svc-machine-backups")
+    return await _add(context, request.name, request.settings(public), private)
 
 
 @operations.declare(
@@ -187,14 +128,7 @@ async def add_sftp(context: Context[Controller], request: SftpTargetRequest) -> 
     positional=("name", "endpoint", "bucket"),
 )
 async def add_bucket(context: Context[Controller], request: BucketTargetRequest) -> MachineBackupTarget:
-    settings = BucketSettings(
-        endpoint=request.endpoint,
-        bucket=request.bucket,
-        prefix=request.prefix,
-        region=request.region,
-        access_key=request.access_key,
-    )
-    return await _add(context, request.name, settings, request.secret_key.get_secret_value())
+    return await _add(context, request.name, request.settings, request.secret_key.get_secret_value())
 
 
 @operations.declare(
@@ -263,7 +197,7 @@ async def remove(context: Context[Controller], request: TargetRemoveRequest) -> 
     await context.services.database.transact(work)
 
 
-async def _add(context: Context[Controller], name: str, settings: TargetSettings, secret: str) -> MachineBackupTarget:
+async def _add(context: Context[Controller], name: str, settings: RemoteSettings, secret: str) -> MachineBackupTarget:
     async def work(tx: Transaction) -> MachineBackupTarget:
         target = await add_target(tx, context.services.sealer, name, settings, secret)
         await audit.record(tx, context.caller, target.target, {"kind": settings.kind.value})
@@ -288,18 +222,15 @@ async def _shown(queryable: Queryable, target_id: UUID) -> MachineBackupTarget:
 
 def _model(row: Record) -> MachineBackupTarget:
     target = as_target(row)
-    location, public_key = _location(target)
+    public_key = target.settings.public_key if isinstance(target.settings, SftpSettings) else None
     told = {
         name: row[name] for name in ("of_all_others", "node_ids", "location_ids", "copies", "problem", "created_at")
     }
     return MachineBackupTarget(
-        id=target.id, name=target.name, kind=target.settings.kind, location=location, public_key=public_key, **told
+        id=target.id,
+        name=target.name,
+        kind=target.settings.kind,
+        location=target.settings.location,
+        public_key=public_key,
+        **told,
     )
-
-
-def _location(target: TargetRow) -> tuple[str, str | None]:
-    match target.settings:
-        case SftpSettings() as sftp:
-            return f"sftp://{sftp.user}@{sftp.host}:{sftp.port}{sftp.path}", sftp.public_key
-        case BucketSettings() as s3:
-            return "/".join(part for part in (s3.endpoint, s3.bucket, s3.prefix) if part), None

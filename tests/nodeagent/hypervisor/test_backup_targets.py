@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc_actors.controller.backups.targets import new_key_pair
+from svc_actors.remote_targets import new_key_pair
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import store as stores
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
@@ -36,7 +36,7 @@ class Target:
 
 @asynccontextmanager
 async def sftp_target(folder: Path, path: Path) -> AsyncIterator[Target]:
-    private, public = new_key_pair()
+    private, public = new_key_pair("svc-machine-backups")
     async with open_sshd(folder) as sshd:
         sshd.let_in(public)
         await sshd.start()
@@ -199,7 +199,7 @@ async def test_a_full_target_by_sftp_is_named_and_takes_copies_again(
 
 
 async def test_a_server_that_shows_another_host_key_or_refuses_the_key_is_told_nothing(tmp_path: Path) -> None:
-    private, public = new_key_pair()
+    private, public = new_key_pair("svc-machine-backups")
     async with sftp_target(tmp_path / "sshd", tmp_path / "kept") as target:
         other = await refused(target.store(uuid4(), host_key=" ".join(public.split()[:2])))
         assert "shows another host key than the one that was confirmed" in other.message

@@ -1,23 +1,20 @@
 """Targets of machines' backups that are on no node: a server by SFTP, or a bucket of S3, and which nodes use them.
 
-What opens a target is sealed here, and told to a node with each operation. A target by SFTP has a key pair of its own,
-whose public half the administrator puts there; its host key is the one that the administrator gave, and no other.
-A node without a target copies to what is mounted on it.
+What opens a target is sealed here, and told to a node with each operation. A node without a target copies to what is
+mounted on it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 from uuid import UUID
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.errors import conflict, not_found
+from svc_actors.remote_targets import BucketSettings, SftpSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import ForeignKeyViolationError, Queryable, Record, Target, Transaction, UniqueViolationError
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
@@ -25,45 +22,15 @@ from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
 _SEALED_FOR: Final = "backup target"
 
 
-class TargetKind(StrEnum):
-    SFTP = "sftp"
-    S3 = "s3"
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SftpSettings(_Settings):
-    """`host_key` as in known_hosts, without the host: `ssh-ed25519 AAAA...`. `public_key` is the target's own."""
-
-    kind: Literal[TargetKind.SFTP] = TargetKind.SFTP
-    host: str
-    port: int
-    user: str
-    path: str
-    host_key: str
-    public_key: str
-
-
-class BucketSettings(_Settings):
-    kind: Literal[TargetKind.S3] = TargetKind.S3
-    endpoint: str
-    bucket: str
-    prefix: str
-    region: str
-    access_key: str
-
-
-TargetSettings = Annotated[SftpSettings | BucketSettings, Field(discriminator="kind")]
-_SETTINGS: Final[TypeAdapter[TargetSettings]] = TypeAdapter(TargetSettings)
+RemoteSettings = Annotated[SftpSettings | BucketSettings, Field(discriminator="kind")]
+_SETTINGS: Final[TypeAdapter[RemoteSettings]] = TypeAdapter(RemoteSettings)
 
 
 @dataclass(frozen=True)
 class TargetRow:
     id: UUID
     name: str
-    settings: TargetSettings
+    settings: RemoteSettings
     sealed_secret: bytes = b""
 
     @property
@@ -89,16 +56,6 @@ class Use:
     location_id: UUID | None = None
 
 
-def new_key_pair() -> tuple[str, str]:
-    """A private key as OpenSSH stores it, and the public one as a line of authorized_keys."""
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return private.decode(), f"{public.decode()} svc-machine-backups"
-
-
 def as_target(row: Record) -> TargetRow:
     return TargetRow(row["id"], row["name"], _SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
 
@@ -111,7 +68,7 @@ async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
     return as_target(row)
 
 
-async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: TargetSettings, secret: str) -> TargetRow:
+async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: RemoteSettings, secret: str) -> TargetRow:
     """Raises conflict where the name is taken."""
     try:
         row = await tx.fetchone(

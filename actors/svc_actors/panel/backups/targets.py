@@ -1,25 +1,19 @@
-"""Where copies of backups go: another folder of this server (a mounted disk, say), a server by SFTP, or S3.
-
-A target of the kind SFTP has a key pair of its own, whose public half the administrator puts there; its host key is
-pinned, and another one ends the connection.
-"""
+"""Where copies of backups go: another folder of this server (a mounted disk, say), a server by SFTP, or S3."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from svc_actors.errors import conflict, not_found
 from svc_actors.host.restic import Repository
 from svc_actors.panel.backups.places import write_secret
+from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind, TargetSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
 
@@ -27,54 +21,27 @@ SEALED_FOR: Final = "backup target"
 _COLUMNS: Final = "id, name, settings, sealed_secret"
 
 
-class TargetKind(StrEnum):
-    LOCAL = "local"
-    SFTP = "sftp"
-    S3 = "s3"
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class LocalSettings(_Settings):
+class LocalSettings(TargetSettings):
     """`marked`: a marker was written into the folder, so that one without it is another folder."""
 
     kind: Literal[TargetKind.LOCAL] = TargetKind.LOCAL
     path: str
     marked: bool = False
 
-
-class SftpSettings(_Settings):
-    """`host_key` as in known_hosts, without the host: `ssh-ed25519 AAAA...`. `public_key` is the target's own."""
-
-    kind: Literal[TargetKind.SFTP] = TargetKind.SFTP
-    host: str
-    port: int
-    user: str
-    path: str
-    host_key: str
-    public_key: str
+    @property
+    def location(self) -> str:
+        return self.path
 
 
-class S3Settings(_Settings):
-    kind: Literal[TargetKind.S3] = TargetKind.S3
-    endpoint: str
-    bucket: str
-    prefix: str
-    region: str
-    access_key: str
-
-
-TargetSettings = Annotated[LocalSettings | SftpSettings | S3Settings, Field(discriminator="kind")]
-SETTINGS: Final[TypeAdapter[TargetSettings]] = TypeAdapter(TargetSettings)
+AnySettings = Annotated[LocalSettings | SftpSettings | BucketSettings, Field(discriminator="kind")]
+SETTINGS: Final[TypeAdapter[AnySettings]] = TypeAdapter(AnySettings)
 
 
 @dataclass(frozen=True)
 class TargetRow:
     id: UUID
     name: str
-    settings: TargetSettings
+    settings: AnySettings
     sealed_secret: bytes | None
 
     @property
@@ -99,7 +66,7 @@ class TargetRow:
                     password,
                     ("-o", f"sftp.command={shlex.join(_ssh(sftp, secret, work / f'ssh-{self.id}'))}"),
                 )
-            case S3Settings() as s3:
+            case BucketSettings() as s3:
                 environment = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": secret}
                 location = "/".join(part for part in (s3.endpoint, s3.bucket, s3.prefix, str(repository_id)) if part)
                 return Repository(f"s3:{location}", password, ("-o", f"s3.region={s3.region}"), environment)
@@ -129,16 +96,6 @@ def _ssh(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
     return ["ssh", "-F", "none", *told, "-p", str(settings.port), "-l", settings.user, settings.host, "-s", "sftp"]
 
 
-def new_key_pair() -> tuple[str, str]:
-    """A private key as OpenSSH stores it, and the public one as a line of authorized_keys."""
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return private.decode(), f"{public.decode()} svc-backups"
-
-
 def as_target(row: Record) -> TargetRow:
     return TargetRow(row["id"], row["name"], SETTINGS.validate_python(row["settings"]), row["sealed_secret"])
 
@@ -156,7 +113,7 @@ async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
 
 
 async def add_target(
-    tx: Transaction, sealer: Sealer, name: str, settings: TargetSettings, secret: str | None
+    tx: Transaction, sealer: Sealer, name: str, settings: AnySettings, secret: str | None
 ) -> TargetRow:
     """Raises `conflict` where the name is taken."""
     try:
@@ -174,7 +131,7 @@ async def add_target(
 
 
 async def write_target(
-    tx: Transaction, sealer: Sealer, target_id: UUID, settings: TargetSettings, secret: str | None
+    tx: Transaction, sealer: Sealer, target_id: UUID, settings: AnySettings, secret: str | None
 ) -> None:
     """It is reached otherwise than it was."""
     await tx.execute(

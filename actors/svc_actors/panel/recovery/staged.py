@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from svc_actors.durable import sync_folder
 from svc_actors.panel.backups.local_target import marker_of
-from svc_actors.panel.backups.targets import LocalSettings, TargetSettings, write_target
+from svc_actors.panel.backups.targets import AnySettings, LocalSettings, write_target
 from svc_actors.panel.databases.records import make_all_anew
 from svc_actors.panel.dns.moving import move_addresses
 from svc_actors.panel.jobs import enqueue
@@ -60,7 +60,7 @@ class Order(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     manifest: Manifest
     target_id: UUID
-    settings: TargetSettings
+    settings: AnySettings
     secret: str | None
 
 

@@ -1,0 +1,77 @@
+"""Requests that add a target of backups, of either service."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field, SecretStr
+
+from svc.registry.operation import Request
+from svc.registry.shapes import NAME, Shape
+from svc_actors.remote_targets import BucketSettings, SftpSettings
+
+_HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-f:]*:[0-9a-f:.]*"
+_FOLDER: Final = r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)+"
+_PREFIX: Final = r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]+)*)?"
+
+TargetName = Annotated[str, Field(min_length=1, max_length=64), NAME]
+Folder = Annotated[
+    str,
+    Field(max_length=255),
+    Shape(_FOLDER, "an absolute path of letters, digits, dots, dashes and underscores, without . and .. in it"),
+]
+
+
+class SftpTargetRequest(Request):
+    """`host_key` as ssh-keyscan gives it, without the host, and compared with what the server's administrator says: no
+    other one is talked to. The answer has the public key that is let in there."""
+
+    name: TargetName
+    host: Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    user: Annotated[str, Field(max_length=32), Shape(r"[a-z_][a-z0-9_.-]*", "the name of an account")]
+    path: Folder
+    host_key: Annotated[
+        str,
+        Field(max_length=2000),
+        Shape(
+            r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]+={0,2}",
+            "a host key such as ssh-ed25519 AAAA...",
+        ),
+    ]
+
+    def settings(self, public_key: str) -> SftpSettings:
+        return SftpSettings(
+            host=self.host,
+            port=self.port,
+            user=self.user,
+            path=self.path,
+            host_key=self.host_key,
+            public_key=public_key,
+        )
+
+
+class BucketTargetRequest(Request):
+    """A bucket that is there."""
+
+    name: TargetName
+    endpoint: Annotated[
+        str,
+        Field(max_length=300),
+        Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
+    ]
+    bucket: Annotated[str, Field(max_length=63), Shape(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket")]
+    prefix: Annotated[str, Field(max_length=200), Shape(_PREFIX, "a path without / at its ends")] = ""
+    region: Annotated[str, Field(max_length=32), Shape(r"[a-z0-9-]+", "a region such as us-east-1")] = "us-east-1"
+    access_key: Annotated[str, Field(max_length=128), Shape(r"[A-Za-z0-9._/+=-]+", "an access key id")]
+    secret_key: Annotated[SecretStr, Field(min_length=1, max_length=256, repr=False)]
+
+    @property
+    def settings(self) -> BucketSettings:
+        return BucketSettings(
+            endpoint=self.endpoint,
+            bucket=self.bucket,
+            prefix=self.prefix,
+            region=self.region,
+            access_key=self.access_key,
+        )
