@@ -6,12 +6,28 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor import preflight
 from svc_nodeagent.hypervisor.backups import store
+from svc_nodeagent.hypervisor.backups.reading import served
 from svc_nodeagent.hypervisor.files import Folders
+from svc_nodeagent.hypervisor.programs import ENVIRONMENT
 from svc_nodeagent.protocol import CheckStatus, FailureCode
+
+SLOW_SERVER = """#!/usr/bin/python3
+import signal, socket, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+[address] = [word.partition("=")[2] for word in sys.argv if word.startswith("--socket=")]
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(address)
+time.sleep(0.3)
+listening.listen()
+while True:
+    listening.accept()
+"""
+"""What qemu-nbd is on a busy node: its socket is there some time before it listens."""
 
 
 @pytest.fixture
@@ -47,3 +63,13 @@ async def test_a_node_with_both_says_where_its_copies_go(programs: Path, tmp_pat
     folders.backups.mkdir(parents=True)
     ready = await preflight._backups(folders)
     assert (ready.status, str(folders.backups) in ready.message) == (CheckStatus.PASSED, True)
+
+
+async def test_a_disk_is_read_when_its_server_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, address = tmp_path / "qemu-nbd", tmp_path / "socket"
+    server.write_text(SLOW_SERVER)
+    server.chmod(0o755)
+    monkeypatch.setitem(ENVIRONMENT, "PATH", str(tmp_path))
+
+    async with served(tmp_path / "disk-0.qcow2", address):
+        await (await trio.open_unix_socket(str(address))).aclose()

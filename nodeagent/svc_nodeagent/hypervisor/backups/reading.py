@@ -76,14 +76,24 @@ async def served(disk: Path, address: Path, *options: str) -> AsyncIterator[None
     """A qcow2 file by qemu-nbd at this socket, with a client or without, for the length of the block."""
     command: list[str | Path] = ["qemu-nbd", "--persistent", "--format=qcow2", f"--socket={address}", *options, disk]
     async with program(command) as server:
+        answers = False
         with trio.move_on_after(_APPEAR_SECONDS):
-            while server.poll() is None and not await trio.Path(address).exists():  # noqa: ASYNC110  (another's file)
+            while server.poll() is None and not (answers := await _answers(address)):  # noqa: ASYNC110  (another's)
                 await trio.sleep(0.02)
-        if server.poll() is None and not await trio.Path(address).exists():
-            raise HostError(FailureCode.TIMED_OUT, f"qemu-nbd did not open {disk.name}.")
         if server.poll() is None:
+            if not answers:
+                raise HostError(FailureCode.TIMED_OUT, f"qemu-nbd did not open {disk.name}.")
             yield
             server.terminate()  # which it takes for its orderly end, with what it has written on the disk
+
+
+async def _answers(address: Path) -> bool:
+    """Whether somebody listens: the socket is there a moment before that."""
+    try:
+        await (await trio.open_unix_socket(str(address))).aclose()
+    except OSError:
+        return False
+    return True
 
 
 @asynccontextmanager
