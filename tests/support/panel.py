@@ -18,6 +18,7 @@ from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
+from svc_actors.host.vitals import Filled
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.sealing import Sealer
@@ -80,6 +81,29 @@ class RecordedLauncher:
         return frozenset(self.services)
 
 
+@dataclass
+class RecordedVitals:
+    """A server that is well, until a test says otherwise."""
+
+    bytes: float = 10.0
+    inodes: float | None = 10.0
+    memory_used: float = 10.0
+    loaded: float = 0.1
+    kept: bool = True
+
+    def filled(self, folder: Path) -> Filled:
+        return Filled(self.bytes, self.inodes)
+
+    def memory(self) -> float:
+        return self.memory_used
+
+    def load(self) -> float:
+        return self.loaded
+
+    def synchronised(self) -> bool:
+        return self.kept
+
+
 DNS_SETTINGS = DnsSettings(addresses=(ip_address("203.0.113.80"),))
 
 
@@ -107,6 +131,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         apps=RecordedApps(),
         sftp=RecordedSftp(),
         measure=nothing_measured,
+        vitals=RecordedVitals(),
     )
 
 

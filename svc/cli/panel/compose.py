@@ -42,6 +42,9 @@ from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
 from svc_actors.panel.handover import retry_handovers
+from svc_actors.panel.health.checks import Checks
+from svc_actors.panel.health.watch import ROUND_SECONDS as HEALTH_SECONDS
+from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
@@ -154,6 +157,8 @@ async def open_services(
         uploads, imports = Uploads(database, files, folders), Imports(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
+        checks = Checks(database, host.launcher, host.name_server, host.vitals, config.data_dir)
+        loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
         start_retention(loops, config, database, events, uploads)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loops.alert)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from svc_actors.certificates.keeper import OpenHttp
 from svc_actors.host.accounts import Accounts
@@ -18,6 +18,7 @@ from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
 from svc_actors.host.sftp import SftpServing
 from svc_actors.host.site_tasks import SiteTasks
+from svc_actors.host.vitals import SystemVitals, Vitals
 from svc_actors.host.wordpress import WordPressSites
 from svc_actors.outbound import Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
@@ -44,6 +45,7 @@ class Host:
     apps: AppServing
     sftp: SftpServing
     measure: Measure = disk_use
+    vitals: Vitals = field(default_factory=SystemVitals)
     resolve: Resolve = resolve
     clock: Clock = utc_now
     open_acme: OpenHttp | None = None

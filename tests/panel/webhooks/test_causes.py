@@ -17,6 +17,9 @@ import trio
 
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.panel.health import CheckName, HealthStatus
+from svc_actors.panel.health.records import Finding
+from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.panel.webhooks import WebhookEvent
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
@@ -96,6 +99,15 @@ async def fail_to_copy(world: World) -> None:
     await back_up(world)
 
 
+async def fill_the_disk(world: World) -> None:
+    async def look(before: HealthStatus) -> Finding:
+        return Finding(HealthStatus.CRITICAL, MARKER, 97.0)
+
+    watch = HealthWatch(world.panel.database, {CheckName.DISK: look})
+    await watch.round()
+    await watch.round()
+
+
 CAUSES: Mapping[WebhookEvent, tuple[Callable[[World], Awaitable[None]], set[str]]] = {
     WebhookEvent.SITE_CREATED: (create, {"type"}),
     WebhookEvent.SITE_SUSPENDED: (suspend, {"type", "by"}),
@@ -106,6 +118,7 @@ CAUSES: Mapping[WebhookEvent, tuple[Callable[[World], Awaitable[None]], set[str]
     WebhookEvent.BACKUP_FAILED: (fail_to_back_up, {"site_id", "cause"}),
     WebhookEvent.BACKUP_REMOTE_FAILED: (fail_to_copy, {"site_id", "target_id", "target"}),
     WebhookEvent.JOB_FAILED: (fail_to_back_up, {"kind", "code", "site_id"}),
+    WebhookEvent.HEALTH_CRITICAL: (fill_the_disk, {"check", "before", "value"}),
 }
 """What causes each, and what its data say."""
 

@@ -10,6 +10,7 @@ import type { Me } from "./model";
 import { ownAccountView } from "./views/account";
 import { auditView } from "./views/audit";
 import { drillsView } from "./views/drills";
+import { healthView } from "./views/health";
 import { jobView } from "./views/job";
 import { jobsView } from "./views/jobs";
 import { membershipsView, membersView } from "./views/members";
@@ -49,6 +50,7 @@ const SECTIONS: Section<Me>[] = [
   { path: "recovery", label: "Recovery", roles: ADMINISTRATORS, open: () => recoveryView() },
   { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
   { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
+  { path: "health", label: "Health", roles: ADMINISTRATORS, open: () => healthView() },
   { path: "server", label: "Server", roles: ADMINISTRATORS, open: () => serverView() },
   { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
 ];

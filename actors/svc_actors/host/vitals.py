@@ -1,0 +1,69 @@
+"""What the kernel says of this server: how full, how busy, and whether its clock is kept."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+_TIME_ERROR: Final = 5
+"""adjtimex(2): the clock is not synchronised."""
+_TIMEX_BYTES: Final = 512
+"""More than its structure has."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """In percent of what others than root may use; `inodes` is None where the file system has no number of them."""
+
+    bytes: float
+    inodes: float | None
+
+
+class Vitals(Protocol):
+    """Each raises OSError where the kernel does not say."""
+
+    def filled(self, folder: Path) -> Filled: ...
+
+    def memory(self) -> float:
+        """How much of it is not to be had, in percent."""
+        ...
+
+    def load(self) -> float:
+        """Of the last five minutes, of each processor."""
+        ...
+
+    def synchronised(self) -> bool:
+        """Whether a time service keeps the clock."""
+        ...
+
+
+@dataclass(frozen=True)
+class SystemVitals:
+    """Of the machine that this runs on."""
+
+    def filled(self, folder: Path) -> Filled:
+        seen = os.statvfs(folder)
+        used, usable = seen.f_blocks - seen.f_bfree, seen.f_blocks - seen.f_bfree + seen.f_bavail
+        inodes = 100 * (1 - seen.f_favail / seen.f_files) if seen.f_files else None
+        return Filled(100 * used / usable if usable else 100.0, inodes)
+
+    def memory(self) -> float:
+        said = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        try:
+            total, available = (int(said[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+        except (KeyError, ValueError) as error:
+            raise OSError("/proc/meminfo does not say how much memory there is") from error
+        return 100 * (1 - available / total)
+
+    def load(self) -> float:
+        return os.getloadavg()[1] / len(os.sched_getaffinity(0))
+
+    def synchronised(self) -> bool:
+        libc = ctypes.CDLL(None, use_errno=True)
+        state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))  # Of zeros: it changes nothing.
+        if state < 0:
+            raise OSError(ctypes.get_errno(), "the kernel does not say how its clock is kept")
+        return state != _TIME_ERROR

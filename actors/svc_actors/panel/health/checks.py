@@ -1,0 +1,197 @@
+"""The checks of health. Each looks and judges; none changes anything.
+
+A number has a level at which it is a warning, one at which it is critical, and a margin by which it has to fall below
+a level before that is over, so that what stays at a level is one incident.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.errors import ServiceError
+from svc_actors.host.knot import KnotError, NameServer
+from svc_actors.host.launcher import Launcher
+from svc_actors.host.vitals import Vitals
+from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
+from svc_actors.store import Database
+
+Check = Callable[[HealthStatus], Awaitable[Finding]]
+"""Given what is believed so far."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    warning: float
+    critical: float
+    margin: float = 0.0
+
+    def judged(self, value: float, before: HealthStatus) -> HealthStatus:
+        for level, status in ((self.critical, HealthStatus.CRITICAL), (self.warning, HealthStatus.WARNING)):
+            if value >= level - (self.margin if before.rank >= status.rank else 0):
+                return status
+        return HealthStatus.OK
+
+
+FILLED: Final = Levels(85, 95, 2)
+MEMORY: Final = Levels(90, 97, 2)
+LOAD: Final = Levels(4, 10, 1)
+"""Of each processor."""
+QUEUED_SECONDS: Final = Levels(3600, 6 * 3600)
+ANSWER_SECONDS: Final = Levels(1, 5, 0.25)
+CERTIFICATE_LEFT: Final = timedelta(days=7)
+"""They are renewed long before."""
+OVERDUE: Final = {
+    "hourly": (timedelta(hours=6), timedelta(hours=24)),
+    "daily": (timedelta(hours=50), timedelta(days=5)),
+    "weekly": (timedelta(days=15), timedelta(days=30)),
+}
+"""How old the newest backup may be, by how often it is made."""
+REMOTE_FAILED: Final = timedelta(hours=24)
+CLOCK_BEHIND: Final = timedelta(minutes=2)
+_OF_A_SITE: Final = re.compile(r"-s[0-9]+(-|$)")
+_NAMED: Final = 5
+
+
+def _several(of: str, items: list[str]) -> str:
+    more = f" and {len(items) - _NAMED} more" if len(items) > _NAMED else ""
+    return f"{of}: {', '.join(items[:_NAMED])}{more}."
+
+
+@dataclass(frozen=True)
+class Checks:
+    """`data` is the folder that the sites and the panel's database lie in."""
+
+    database: Database
+    launcher: Launcher
+    name_server: NameServer
+    vitals: Vitals
+    data: Path
+
+    def all(self) -> Mapping[CheckName, Check]:
+        return {
+            CheckName.DISK: self.disk,
+            CheckName.INODES: self.inodes,
+            CheckName.MEMORY: self.memory,
+            CheckName.LOAD: self.load,
+            CheckName.SERVICES: self.services,
+            CheckName.CERTIFICATES: self.certificates,
+            CheckName.BACKUPS: self.backups,
+            CheckName.REMOTES: self.remotes,
+            CheckName.QUEUE: self.queue,
+            CheckName.DATABASE: self.answering,
+            CheckName.DNS: self.dns,
+            CheckName.CLOCK: self.clock,
+        }
+
+    async def disk(self, before: HealthStatus) -> Finding:
+        value = (await trio.to_thread.run_sync(self.vitals.filled, self.data)).bytes
+        return Finding(FILLED.judged(value, before), f"The disk of {self.data} is {value:.0f} % full.", value)
+
+    async def inodes(self, before: HealthStatus) -> Finding:
+        value = (await trio.to_thread.run_sync(self.vitals.filled, self.data)).inodes
+        if value is None:
+            return Finding(HealthStatus.OK, f"The file system of {self.data} has no limit of files.")
+        return Finding(FILLED.judged(value, before), f"{value:.0f} % of the inodes of {self.data} are used.", value)
+
+    async def memory(self, before: HealthStatus) -> Finding:
+        value = await trio.to_thread.run_sync(self.vitals.memory)
+        return Finding(MEMORY.judged(value, before), f"{value:.0f} % of the memory is in use.", value)
+
+    async def load(self, before: HealthStatus) -> Finding:
+        value = await trio.to_thread.run_sync(self.vitals.load)
+        return Finding(LOAD.judged(value, before), f"The load is {value:.1f} of each processor.", value)
+
+    async def services(self, before: HealthStatus) -> Finding:
+        """Those that all sites share; a site's own are looked after with the site."""
+        names = sorted(name for name in await self.launcher.names() if not _OF_A_SITE.search(name))
+        down = [name for name in names if not (await self.launcher.status(name)).running]
+        if down:
+            return Finding(HealthStatus.CRITICAL, _several("Services do not run", list(down)), len(down))
+        return Finding(HealthStatus.OK, f"{len(names)} services run.", 0)
+
+    async def certificates(self, before: HealthStatus) -> Finding:
+        rows = await self.database.fetch(
+            """SELECT sites.domain, not_after < now() AS expired FROM site_certificates JOIN sites ON sites.id = site_id
+               WHERE sites.status = 'active' AND not_after < now() + $1::interval ORDER BY not_after""",
+            CERTIFICATE_LEFT,
+        )
+        if expired := [row["domain"] for row in rows if row["expired"]]:
+            return Finding(HealthStatus.CRITICAL, _several("Certificates have expired", expired), len(rows))
+        if rows:
+            message = _several("Certificates expire within a week", [row["domain"] for row in rows])
+            return Finding(HealthStatus.WARNING, message, len(rows))
+        return Finding(HealthStatus.OK, "No site's certificate expires within a week.", 0)
+
+    async def backups(self, before: HealthStatus) -> Finding:
+        rows = await self.database.fetch(
+            """SELECT sites.domain, frequency, now() - coalesce(max(completed_at), sites.created_at) AS age
+               FROM backup_schedules JOIN sites ON sites.id = backup_schedules.site_id
+               LEFT JOIN backup_repositories ON backup_repositories.site_id = sites.id
+               LEFT JOIN site_backups ON repository_id = backup_repositories.id AND site_backups.status = 'completed'
+               WHERE sites.status = 'active' GROUP BY sites.id, sites.domain, frequency ORDER BY age DESC"""
+        )
+        late = [row for row in rows if row["age"] > OVERDUE[row["frequency"]][0]]
+        if not late:
+            return Finding(HealthStatus.OK, "No backup is overdue.", 0)
+        worst = any(row["age"] > OVERDUE[row["frequency"]][1] for row in late)
+        message = _several("Backups are overdue", [row["domain"] for row in late])
+        return Finding(HealthStatus.CRITICAL if worst else HealthStatus.WARNING, message, len(late))
+
+    async def remotes(self, before: HealthStatus) -> Finding:
+        """Targets to which nothing was copied since a copy failed."""
+        rows = await self.database.fetch(
+            """SELECT name, now() - min(failed.at) AS since FROM backup_targets
+               JOIN backup_copies AS failed ON failed.target_id = backup_targets.id AND failed.error IS NOT NULL
+               WHERE NOT EXISTS (SELECT FROM backup_copies AS good WHERE good.target_id = backup_targets.id
+                                 AND good.error IS NULL AND good.at > failed.at)
+               GROUP BY name ORDER BY since DESC"""
+        )
+        if not rows:
+            return Finding(HealthStatus.OK, "What is backed up is copied.", 0)
+        status = HealthStatus.CRITICAL if rows[0]["since"] > REMOTE_FAILED else HealthStatus.WARNING
+        return Finding(status, _several("Backups are not copied to", [row["name"] for row in rows]), len(rows))
+
+    async def queue(self, before: HealthStatus) -> Finding:
+        age = await self.database.fetchval("SELECT now() - min(created_at) FROM jobs WHERE status = 'queued'")
+        value = 0.0 if age is None else age.total_seconds()
+        status = QUEUED_SECONDS.judged(value, before)
+        if status is HealthStatus.OK:
+            return Finding(status, "No job has waited long.", value)
+        return Finding(status, f"A job has waited for {value / 3600:.1f} hours.", value)
+
+    async def answering(self, before: HealthStatus) -> Finding:
+        """Of the panel's own database."""
+        began = trio.current_time()
+        try:
+            with trio.fail_after(ANSWER_SECONDS.critical):
+                await self.database.fetchval("SELECT 1")
+        except (ServiceError, trio.TooSlowError):
+            return Finding(HealthStatus.CRITICAL, "The panel's database does not answer.")
+        value = trio.current_time() - began
+        return Finding(ANSWER_SECONDS.judged(value, before), f"The panel's database answers in {value:.3f} s.", value)
+
+    async def dns(self, before: HealthStatus) -> Finding:
+        try:
+            serials = await self.name_server.serials()
+        except KnotError as error:
+            return Finding(HealthStatus.CRITICAL, f"The name server does not answer: {error}")
+        if empty := sorted(name for name, serial in serials.items() if serial is None):
+            return Finding(HealthStatus.WARNING, _several("Zones are not served", empty), len(empty))
+        return Finding(HealthStatus.OK, f"The name server answers, with {len(serials)} zones.", 0)
+
+    async def clock(self, before: HealthStatus) -> Finding:
+        behind = await self.database.fetchval("SELECT at - now() FROM audit ORDER BY id DESC LIMIT 1")
+        if behind is not None and behind > CLOCK_BEHIND:
+            seconds = behind.total_seconds()
+            message = f"The clock is {seconds / 60:.0f} minutes before what was recorded last."
+            return Finding(HealthStatus.CRITICAL, message, seconds)
+        if not await trio.to_thread.run_sync(self.vitals.synchronised):
+            return Finding(HealthStatus.WARNING, "No time service keeps the clock.", 0)
+        return Finding(HealthStatus.OK, "A time service keeps the clock.", 0)
