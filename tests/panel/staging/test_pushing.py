@@ -26,6 +26,7 @@ from tests.panel.sites.world import world_of
 from tests.panel.staging.shops import DOMAIN, TABLES, Shop, home_of, put
 from tests.panel.staging.shops import shop as made_shop
 from tests.panel.wordpress.blogs import databases_of
+from tests.support.harness import Client
 from tests.support.panel import open_panel, recorded_host
 from tests.support.recorded_databases import undisturbed
 from tests.support.site_tasks import Task
@@ -440,6 +441,67 @@ async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorde
         assert live == old
         assert shown["reason"] == "The last push was not done: interrupted: core restarted"
         assert shown["pushed_at"] is None
+
+
+async def test_no_job_of_a_site_begins_before_its_push_is_undone(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("svc.cli.panel.site_data.UNDO_SECONDS", 0.05)
+    host = recorded_host()
+    async with world_of(panel_database, tmp_path, host=host) as world:
+        shop = await made_shop(world)
+        await shop.staged()
+        await shop.work()
+        old, reached = shop.live(), trio.Event()
+
+        async def stop(method: str) -> None:
+            if reached.is_set() and method == "swap_back":
+                raise DatabaseError("The database server does not answer.")
+
+        async def act(task: Task, take: Take) -> int:
+            if shop.live()[0]["index.php"] == "new index":
+                reached.set()
+                await trio.sleep_forever()
+            return 200
+
+        shop.tables.before, shop.tasks.act = stop, act
+        await shop.by.post(f"{shop.path}/push", {"confirm": DOMAIN})
+        with trio.fail_after(30):
+            await reached.wait()
+
+    shop.tasks.act = _answers
+    async with open_panel(panel_database, tmp_path, host) as panel:
+        root = await panel.administrator("other@example.com")
+        shown = (await root.get(shop.path)).json()
+        refused = await root.post(f"{shop.path}/refresh", {})
+        [backup] = [(await root.post(f"/sites/{shop.site['id']}/backups", {})).json()]
+        elsewhere = (await root.post("/sites", {"domain": "other.example", "type": "static"})).json()
+        other = (await root.post(f"/sites/{elsewhere['id']}/backups", {})).json()
+        await ended_in(root, other["id"])
+        waiting = (await root.get(f"/jobs/{backup['id']}")).json()
+        shop.tables.before = failing("never")
+        done = await ended_in(root, backup["id"])
+        after = (await root.get(shop.path)).json()
+        live = shop.live()
+
+    assert (shown["status"], shown["reason"]) == ("undoing", "The last push was not done: interrupted: core restarted")
+    assert refused.status_code == 409
+    assert "as soon as the database server answers" in refused.json()["error"]["hint"]
+    assert waiting["status"] == "queued"
+    assert done["status"] == "succeeded"
+    assert (after["status"], after["reason"]) == ("ready", shown["reason"])
+    assert live == old
+    assert shop.left() == []
+
+
+async def ended_in(root: Client, job_id: int) -> dict[str, Any]:
+    with trio.fail_after(30):
+        while True:
+            job: dict[str, Any] = (await root.get(f"/jobs/{job_id}")).json()
+            if job["ended_at"] is not None:
+                return job
+            await trio.sleep(0.01)
 
 
 def _at_drop(reached: trio.Event) -> Callable[[str], Awaitable[None]]:

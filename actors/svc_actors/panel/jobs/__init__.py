@@ -17,6 +17,7 @@ from svc_actors.panel.jobs.records import (
     hand_over_jobs,
     read_lines,
     steps_of,
+    wake_queues,
 )
 from svc_actors.panel.jobs.run import JobRun, ProgramFailed, Read
 
@@ -40,4 +41,5 @@ __all__ = [
     "read_lines",
     "require_turn",
     "steps_of",
+    "wake_queues",
 ]

@@ -8,6 +8,7 @@ Invariants:
 - a class never has more jobs running than it has slots;
 - never two jobs of one site run at the same time, whatever their classes: an index keeps them apart; a staging copy
   counts as the site that it is of;
+- no job of a site begins while a push to it is still to be undone;
 - a job that is running in the database is hosted by this process: it was failed at the start otherwise.
 """
 
@@ -210,4 +211,6 @@ async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting
         copy, live = row["id"], row["staging_of"]
         waiting = [replace(job, site_id=live) if job.site_id == copy else job for job in waiting]
         running = [replace(job, site_id=live) if job.site_id == copy else job for job in running]
-    return waiting, running
+    undone = await queryable.fetch("SELECT site_id FROM stagings WHERE status = 'undoing'")
+    held = {row["site_id"] for row in undone}
+    return [job for job in waiting if job.site_id not in held], running

@@ -25,7 +25,7 @@ from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.store import NewEvent, Queryable, Record, Transaction, events
 
 CHANNEL: Final = "panel_jobs"
-"""Is announced the class of a job that was queued."""
+"""Is announced the class of a job that was queued, or may begin now."""
 LONGEST_LINE: Final = 4000
 _STEP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -170,6 +170,12 @@ async def enqueue(tx: Transaction, new: NewJob) -> Job:
     await announce(tx, job)
     tx.announce(CHANNEL, job.job_class.value)
     return job
+
+
+def wake_queues(tx: Transaction) -> None:
+    """Every queue looks again: what kept jobs of a site from beginning is over."""
+    for job_class in JobClass:
+        tx.announce(CHANNEL, job_class.value)
 
 
 async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:

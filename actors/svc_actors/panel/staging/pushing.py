@@ -204,7 +204,9 @@ class StagingPush:
             await write_move(tx, live, StagingEnd.PUSHED)
             return
         why = job.error.message if job.error is not None else "it was cancelled"
-        await write_move(tx, live, StagingEnd.UNDONE, reason=f"The last push was not done: {why}")
+        left = await trio.to_thread.run_sync(self._tools.folder(job.id).exists)
+        end = StagingEnd.INTERRUPTED if left else StagingEnd.UNDONE
+        await write_move(tx, live, end, reason=f"The last push was not done: {why}")
 
     async def _swap_tables(self, run: JobRun, looked: Looked, files: Sequence[str], tables: Sequence[str]) -> None:
         if not tables:

@@ -17,6 +17,11 @@ _COLUMNS: Final = (
     "site_id, copy_id, status, reason, verifier, job_id, copied, copied_at, pushed_job, pushed_at, created_at"
 )
 
+_HINTS: Final = {
+    StagingStatus.FAILED: "Refresh it.",
+    StagingStatus.UNDOING: "Its last push is undone as soon as the database server answers.",
+}
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -64,6 +69,11 @@ class StagingRow:
 async def read_staging(queryable: Queryable, site_id: UUID) -> StagingRow | None:
     row = await queryable.fetchrow(f"SELECT {_COLUMNS} FROM stagings WHERE site_id = $1", site_id)
     return None if row is None else _as_row(row)
+
+
+async def waiting_to_be_undone(queryable: Queryable) -> list[StagingRow]:
+    """Those whose last push could not be undone yet."""
+    return [_as_row(row) for row in await queryable.fetch(f"SELECT {_COLUMNS} FROM stagings WHERE status = 'undoing'")]
 
 
 async def staging_of(queryable: Queryable, site: SiteRow) -> StagingRow:
@@ -155,7 +165,7 @@ async def _moved(tx: Transaction, live: SiteRow, by: StagingMove) -> StagingStat
     except IllegalStagingMove:
         raise conflict(
             f"The staging copy of {live.domain} is {found.status.value} and cannot be {_doing(by)} now.",
-            hint="Wait for the job that works on it." if found.status is not StagingStatus.FAILED else "Refresh it.",
+            hint=_HINTS.get(found.status, "Wait for the job that works on it."),
         ) from None
 
 

@@ -5,7 +5,8 @@ the *end* of that job moves it on:
 
 - a copy is whole or it is `failed`: what a creation or a refresh has left half-way is only good for another refresh;
 - a push never harms the copy, and the live site is what it was or what was pushed. So every push ends in `ready`; one
-  that was undone leaves its reason.
+  that was undone leaves its reason. One that cannot be undone at once, since the database server does not answer, is
+  `undoing` until it is: no job of the site or its copy begins before.
 
 Deleting the copy leads to `none` from everywhere but where a job works on it.
 """
@@ -22,6 +23,7 @@ class StagingStatus(StrEnum):
     READY = "ready"
     REFRESHING = "refreshing"
     PUSHING = "pushing"
+    UNDOING = "undoing"
     FAILED = "failed"
 
 
@@ -38,6 +40,8 @@ class StagingEnd(StrEnum):
     PUSHED = "pushed"
     UNDONE = "undone"
     """Of a push: the live site is as it was."""
+    INTERRUPTED = "interrupted"
+    """Of a push: the live site is still to be put back."""
 
 
 StagingMove = StagingOrder | StagingEnd
@@ -53,7 +57,8 @@ MOVES: Final[dict[StagingStatus, dict[StagingMove, StagingStatus]]] = {
         StagingOrder.DELETE: _S.NONE,
     },
     _S.REFRESHING: {StagingEnd.COPIED: _S.READY, StagingEnd.BROKEN: _S.FAILED},
-    _S.PUSHING: {StagingEnd.PUSHED: _S.READY, StagingEnd.UNDONE: _S.READY},
+    _S.PUSHING: {StagingEnd.PUSHED: _S.READY, StagingEnd.UNDONE: _S.READY, StagingEnd.INTERRUPTED: _S.UNDOING},
+    _S.UNDOING: {StagingEnd.UNDONE: _S.READY},
     _S.FAILED: {StagingOrder.REFRESH: _S.REFRESHING, StagingOrder.DELETE: _S.NONE},
 }
 

@@ -28,11 +28,19 @@ from svc_actors.host.databases import DatabaseName
 from svc_actors.host.staging import trees
 from svc_actors.host.tree_switch import take_back
 from svc_actors.panel.backups.drill import SCRATCH_NUMBER
+from svc_actors.panel.jobs import wake_queues
 from svc_actors.panel.sites.php import php_of
-from svc_actors.panel.sites.records import SiteRow, change_record
+from svc_actors.panel.sites.records import SiteRow, change_record, read_site
 from svc_actors.panel.sites.site import Changed, Site
-from svc_actors.panel.staging.records import was_pushed
+from svc_actors.panel.staging.records import (
+    StagingRow,
+    read_staging,
+    waiting_to_be_undone,
+    was_pushed,
+    write_move,
+)
 from svc_actors.panel.staging.selection import UPLOADS
+from svc_actors.panel.staging.states import StagingEnd, StagingStatus
 from svc_actors.panel.staging.tools import FOLDER, Tools, told
 from svc_actors.store import Transaction, service_itself
 
@@ -66,6 +74,7 @@ class Undoing:
         """Before any job begins."""
         for job_id in await trio.to_thread.run_sync(self._left):
             await self._tried(job_id)
+        await self._release()
 
     async def round(self) -> None:
         """What could not be undone before, and folders that nobody works on."""
@@ -75,6 +84,7 @@ class Undoing:
         )
         for job_id in sorted(set(left) - {row["id"] for row in rows}):
             await self._tried(job_id)
+        await self._release()
 
     @asynccontextmanager
     async def unless_done(self, job_id: int) -> AsyncIterator[None]:
@@ -116,6 +126,12 @@ class Undoing:
                 await self._restart(UUID(journal["site"]))
         await self._drop(job_id)
         await tools.remove_folder(job_id)
+
+    async def _release(self) -> None:
+        """Sites whose pushes have been undone: their other jobs begin."""
+        for staging in await waiting_to_be_undone(self._tools.database):
+            if not self._tools.folder(staging.job_id).exists():
+                await self._tools.database.transact(partial(_undone, staging=staging))
 
     async def keep_uploads(self, folder: Path) -> None:
         """What came after files were made ready, from the folder that was the site's until now. Raises OSError."""
@@ -171,6 +187,13 @@ class Undoing:
             return []
         numbers = [name.removeprefix(FOLDER) for name in names if name.startswith(FOLDER)]
         return sorted(int(number) for number in numbers if number.isdigit())
+
+
+async def _undone(tx: Transaction, staging: StagingRow) -> None:
+    live, found = await read_site(tx, staging.site_id), await read_staging(tx, staging.site_id)
+    if live is not None and found is not None and found.status is StagingStatus.UNDOING:
+        await write_move(tx, live, StagingEnd.UNDONE, reason=found.reason)
+        wake_queues(tx)
 
 
 def _read(file: Path) -> dict[str, Any] | None:
