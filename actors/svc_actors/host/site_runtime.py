@@ -11,6 +11,7 @@ The services of a site have names that begin with `site-<number>-`: by that all 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Collection, Mapping
@@ -27,6 +28,8 @@ _ENTER: Final = Path(confined.__file__).with_name("enter_site.py")
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _NICE: Final = ("/usr/bin/nice", "-n", "10")
 _MIB: Final = 1 << 20
+_SITES_OWN: Final = re.compile(r"site-[0-9]+-")
+"""`_prefix` of any account."""
 WEB_SERVER: Final = "www-data"
 
 
@@ -136,6 +139,11 @@ def site_socket(path: Path, variable: str, form: str = "{descriptor}") -> Listen
 
 def service_name(account: SiteAccount, name: str) -> ServiceName:
     return ServiceName(f"{_prefix(account)}{name}")
+
+
+def is_of_a_site(name: ServiceName) -> bool:
+    """Rather than one that all sites share."""
+    return _SITES_OWN.match(name) is not None
 
 
 def prepare_shared_sockets(folders: HostFolders) -> None:

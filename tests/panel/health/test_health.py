@@ -12,8 +12,10 @@ from uuid import UUID
 import pytest
 
 from svc_actors.errors import unavailable
+from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.knot import KnotError
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
+from svc_actors.host.site_runtime import service_name
 from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.checks import Checks
@@ -25,6 +27,8 @@ from tests.support.harness import Client
 from tests.support.panel import PanelHarness, RecordedLauncher, RecordedVitals, open_panel, recorded_host
 from tests.support.panel_sites import site_row
 
+RESTING = service_name(SiteAccount(1001), "php-8.2")
+"""Of a site that nobody visits."""
 OK, WARNING, CRITICAL = HealthStatus.OK, HealthStatus.WARNING, HealthStatus.CRITICAL
 
 
@@ -32,7 +36,7 @@ OK, WARNING, CRITICAL = HealthStatus.OK, HealthStatus.WARNING, HealthStatus.CRIT
 class Launched(RecordedLauncher):
     """Programs that were started, of which some run no more."""
 
-    dead: tuple[str, ...] = ()
+    dead: tuple[str, ...] = (RESTING,)
 
     async def status(self, name: ServiceName) -> ServiceStatus:
         return ServiceStatus(running=name not in self.dead)
@@ -75,8 +79,8 @@ async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World
     launcher, name_server, vitals = Launched(), RecordedNameServer(), RecordedVitals()
     host = replace(recorded_host(name_server), launcher=launcher, vitals=vitals)
     async with open_panel(panel_database, tmp_path, host) as panel:
-        for name in ("nginx", "php-s1001"):
-            await launcher.ensure(Service(ServiceName(name), ("/bin/true",)))
+        for name in (ServiceName("nginx"), RESTING):
+            await launcher.ensure(Service(name, ("/bin/true",)))
         site = await site_row(panel_database, await panel.person("ada@example.com"), "ada.example.com")
         checks = Checks(panel_database, launcher, name_server, vitals, tmp_path)
         yield World(panel, await panel.administrator(), site, launcher, name_server, vitals, checks)
@@ -118,7 +122,7 @@ async def busy(world: World) -> None:
 
 
 async def killed(world: World) -> None:
-    world.launcher.dead = ("nginx", "php-s1001")
+    world.launcher.dead = ("nginx", RESTING)
 
 
 async def expiring(world: World) -> None:

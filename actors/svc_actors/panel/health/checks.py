@@ -6,7 +6,6 @@ a level before that is over, so that what stays at a level is one incident.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +17,7 @@ import trio
 from svc_actors.errors import ServiceError
 from svc_actors.host.knot import KnotError, NameServer
 from svc_actors.host.launcher import Launcher
+from svc_actors.host.site_runtime import is_of_a_site
 from svc_actors.host.vitals import Vitals
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database
@@ -55,7 +55,6 @@ OVERDUE: Final = {
 """How old the newest backup may be, by how often it is made."""
 REMOTE_FAILED: Final = timedelta(hours=24)
 CLOCK_BEHIND: Final = timedelta(minutes=2)
-_OF_A_SITE: Final = re.compile(r"-s[0-9]+(-|$)")
 _NAMED: Final = 5
 
 
@@ -110,7 +109,7 @@ class Checks:
 
     async def services(self, before: HealthStatus) -> Finding:
         """Those that all sites share; a site's own are looked after with the site."""
-        names = sorted(name for name in await self.launcher.names() if not _OF_A_SITE.search(name))
+        names = sorted(name for name in await self.launcher.names() if not is_of_a_site(name))
         down = [name for name in names if not (await self.launcher.status(name)).running]
         if down:
             return Finding(HealthStatus.CRITICAL, _several("Services do not run", list(down)), len(down))
