@@ -11,6 +11,7 @@ import asyncclick as click
 import trio
 
 from svc.cli import everyday
+from svc.cli.audit_verify import verify
 from svc.cli.description import Service, service
 from svc.cli.diagnose import diagnose
 from svc.cli.failures import Exit, Failure, first_cause
@@ -148,6 +149,7 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
     root.add_command(everyday.serve)
     root.add_command(everyday.controller)
     root.add_command(everyday.panel)
+    _group(root, ["audit"]).add_command(verify)
     if kind is ServiceKind.CONTROLLER:
         _add_controllers_own(root)
     else:

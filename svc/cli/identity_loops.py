@@ -1,5 +1,5 @@
 """What runs behind the operations that services share: mail is delivered, links are mailed to those who asked,
-operators are told of alerts, numbers of lists are folded, what has run out is forgotten."""
+operators are told of alerts, the audit is sealed, numbers of lists are folded, what has run out is forgotten."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from svc_actors.alerts import close_alert, forget_closed_alerts
 from svc_actors.mail import Delivery, MailSettings, Outbox
 from svc_actors.mail.delivery import ALERT as MAIL_ALERT
 from svc_actors.store import Database, LoopAlert, counts, keep_repeating, keep_running
+from svc_actors.store.audit_seals import SEAL_SECONDS, Sealer
 
 FORGET_SECONDS = 600.0
 
@@ -40,6 +41,7 @@ async def start_identity_loops(
         telling = partial(tell_operators, database, outbox)
         nursery.start_soon(keep_repeating, "alert mail", ALERT_MAIL_SECONDS, telling, alert)
     nursery.start_soon(keep_running, "list counts", partial(counts.run, database, counted), alert)
+    nursery.start_soon(keep_repeating, "sealing the audit", SEAL_SECONDS, Sealer(database).round, alert)
     nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), alert)
 
 

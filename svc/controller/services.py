@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 from svc.controller.config import ControllerConfig
@@ -47,6 +48,10 @@ class Controller:
     certificate: Keeper[Http01] | None = None
     """Of the certificate by ACME, where the settings want one."""
     realm: Realm = REALM
+
+    @property
+    def audit_folder(self) -> Path:
+        return self.config.data_dir / "audit"
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
         await give_project(tx, user_id, email, role)

@@ -7,6 +7,7 @@ from functools import cache
 from svc.identity import (
     alert_mail,
     alerts,
+    audit_check,
     mail,
     password_links,
     people,
@@ -86,6 +87,7 @@ AREAS = (
     alert_mail,
     mail,
     audit,
+    audit_check,
     sites,
     diagnostics,
     domains,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 from svc.identity.passwords import Passwords
@@ -66,6 +67,10 @@ class Panel:
     staging: StagingTools
     manifests: Remote
     realm: Realm = REALM
+
+    @property
+    def audit_folder(self) -> Path:
+        return self.config.data_dir / "audit"
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
         """Somebody new begins with nothing."""

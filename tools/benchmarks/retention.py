@@ -38,6 +38,7 @@ from svc_actors.store import (
     migrate,
 )
 from svc_actors.store.audit_archive import archive_audit
+from svc_actors.store.audit_seals import Sealer
 from svc_actors.store.transactions import Transaction
 
 LINES: Final = 19
@@ -187,6 +188,7 @@ async def measure(folder: Path) -> None:
             "audit, exported first": partial(archive_audit, database, folder / "audit", KEEP),
             "nothing, afterwards": nothing,
         }
+        await Sealer(database).round()
         await trio.sleep(2)
         for name, work in works.items():
             writers.taken.clear()

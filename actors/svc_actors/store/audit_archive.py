@@ -2,7 +2,8 @@
 
 `audit-<first>-<last>.jsonl.gz` holds one row a line, as JSON, in the order of their ids; its SHA-256 is recorded in
 `audit_exports`. Invariants: a row leaves the table only after the file that holds it is on disk and recorded, and never
-before it is 30 days old, whatever the settings say (the database sees to both, see the migration). A crash in between
+before it is 30 days old, whatever the settings say (the database sees to both, see the migration); only sealed rows are
+exported (`audit_seals`). A crash in between
 leaves a file that is written anew, or recorded rows that are removed the next time.
 """
 
@@ -58,6 +59,7 @@ async def _remove(database: Database, keep: timedelta, first: int, last: int) ->
 async def _export(database: Database, folder: Path, keep: timedelta, most: int) -> tuple[int, int] | None:
     """Write the next rows to a file, and return their first and last id; None when there are none that are old."""
     after: int = await database.fetchval("SELECT coalesce(max(last_id), 0) FROM audit_exports")
+    sealed: int = await database.fetchval("SELECT coalesce(max(last_id), 0) FROM audit_seals")
     unfinished = folder / "audit.unfinished"
     first = last = rows = 0
     file = await trio.to_thread.run_sync(_Writer, unfinished)
@@ -71,11 +73,12 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
             page = await database.fetch(
                 """
                 SELECT id, at < now() - $3::interval AS old, row_to_json(audit)::text AS line
-                FROM audit WHERE id >= $1 AND id < $2 ORDER BY id
+                FROM audit WHERE id >= $1 AND id < $2 AND id <= $4 ORDER BY id
                 """,
                 position,
                 position + min(_PAGE, most - rows),
                 keep,
+                sealed,
             )
             # Up to the first that is too young: between the first and the last of a file no row is left out.
             old = list(takewhile(lambda row: row["old"], page))

@@ -17,7 +17,7 @@ from svc_actors.store.transactions import Transaction
 
 log = structlog.get_logger(__name__)
 
-_APPEND_ONLY = ("audit", "audit_exports")
+_APPEND_ONLY = ("audit", "audit_exports", "audit_seals")
 _READ_ONLY = ("schema_migration",)
 
 

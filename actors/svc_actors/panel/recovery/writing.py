@@ -49,7 +49,7 @@ TOO_OLD: Final = timedelta(hours=26)
 KIND: Final = "recovery.manifest"
 KEY_ALERT: Final = "recovery-key"
 WITHOUT: Final = (
-    *("audit", "audit_exports", "event", "event_inbox", "list_counts", "list_changes"),
+    *("audit", "audit_exports", "audit_seals", "event", "event_inbox", "list_counts", "list_changes"),
     *("sessions", "pending_sign_ins", "password_links", "sign_in_links", "sign_in_attempts", "idempotency_keys"),
     *("mails", "alerts_mailed", "webhook_deliveries", "job_lines", "database_exports", "file_uploads"),
     *("imports", "import_sites", "health_checks", "health_events"),

@@ -1,0 +1,185 @@
+"""The audit's hash chain: committed rows are sealed in the order of their ids, block by block, after they were written.
+
+The digest of a seal is the SHA-256 over the digest before it, its number, range and time, and an encoding of each row.
+Invariants:
+
+- A range is sealed only once nobody can add a row to it any more. Ids are drawn before the commit, so the last id that
+  was drawn is read first, and then who holds the lock that every INSERT takes before it draws one, to the end of its
+  transaction: when these are over, all rows up to that id are visible or never will be. Writers wait for nothing.
+- One service seals, under the lock that makes it the only one; were there two, the keys of the table refuse the second.
+- Ranges follow one another without a gap, so a row that turns up later, between sealed ones, fits into none.
+- Rows leave the table for a file only when they are sealed (`audit_archive`), and are encoded alike from there.
+
+The encoding is the row as JSON with sorted names, without what is null: a column that a later migration adds has to
+be null in the rows that are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Self
+
+import structlog
+import trio
+
+from svc_actors.store.database import Database
+from svc_actors.store.driver import Record
+from svc_actors.store.removal import rest_since
+from svc_actors.store.transactions import Queryable, Transaction
+
+log = structlog.get_logger("svc.audit")
+
+SEAL_SECONDS: Final = 60.0
+ROWS_A_SEAL: Final = 500
+"""Some milliseconds of a thread's time, and what has to be read at once to compare one."""
+BEGINNING: Final = "0" * 64
+"""What stands for the digest before the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seal:
+    number: int
+    first_id: int
+    last_id: int
+    rows: int
+    previous_digest: str
+    digest: str
+    sealed_at: datetime
+
+    @classmethod
+    def of(cls, row: Record) -> Self:
+        return cls(**dict(row))
+
+    def digest_of(self, rows: Iterable[bytes]) -> str:
+        """What its digest has to be with these rows, encoded and in the order of their ids."""
+        at = self.sealed_at.astimezone(UTC).isoformat(timespec="microseconds")
+        head = f"svc audit 1 {self.previous_digest} {self.number} {self.first_id} {self.last_id} {self.rows} {at}\n"
+        digest = hashlib.sha256(head.encode())
+        for row in rows:
+            digest.update(row)
+            digest.update(b"\n")
+        return digest.hexdigest()
+
+
+def encoded(line: str) -> tuple[int, bytes]:
+    """The id and the encoding of a row, from its JSON as `row_to_json` writes it, wherever and in whichever time zone.
+    Raises ValueError for what is none."""
+    row = json.loads(line, object_pairs_hook=_members)
+    if not isinstance(row, dict) or not isinstance(row.get("id"), int) or not isinstance(row.get("at"), str):
+        raise ValueError("this is no row of the audit")
+    at = datetime.fromisoformat(row["at"]).astimezone(UTC).isoformat(timespec="microseconds")
+    told = {name: value for name, value in {**row, "at": at}.items() if value is not None}
+    return row["id"], json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a name stands twice in a row of the audit")
+    return members
+
+
+def encode_all(lines: Iterable[str]) -> dict[int, bytes]:
+    return dict(map(encoded, lines))
+
+
+async def newest_seal(queryable: Queryable) -> Seal | None:
+    row = await queryable.fetchrow("SELECT * FROM audit_seals ORDER BY number DESC LIMIT 1")
+    return None if row is None else Seal.of(row)
+
+
+class Sealer:
+    """Seals what nobody can add to any more; `round` is to be called regularly, by one task."""
+
+    def __init__(self, database: Database, *, rows_a_seal: int = ROWS_A_SEAL) -> None:
+        self._database = database
+        self._most = rows_a_seal
+        # The last id that was drawn when somebody looked, and which transactions that wrote then have not been seen to
+        # be over.
+        self._upto: int | None = None
+        self._running: frozenset[str] = frozenset()
+
+    async def round(self) -> int:
+        """Seal what can be; returns how many rows were."""
+        if self._upto is None:
+            # In this order, by statements of their own: who drew an id until then holds the lock, or is over.
+            upto: int = await self._database.fetchval(
+                "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM audit_id_seq"
+            )
+            self._running = await self._writing()
+            self._upto = upto
+        else:
+            self._running &= await self._writing()
+        if self._running:
+            return 0
+        last, self._upto = self._upto, None
+        sealed = 0
+        while rows := await self._seal(last):
+            sealed += rows
+        return sealed
+
+    async def _writing(self) -> frozenset[str]:
+        """Transactions that have written to the audit, prepared ones too."""
+        rows = await self._database.fetch(
+            """
+            SELECT DISTINCT virtualtransaction FROM pg_locks
+            WHERE locktype = 'relation' AND relation = 'audit'::regclass AND mode = 'RowExclusiveLock' AND granted
+              AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            """
+        )
+        return frozenset(row["virtualtransaction"] for row in rows)
+
+    async def _seal(self, upto: int) -> int:
+        """The next block of the rows up to this id; returns how many they are."""
+        began = trio.current_time()
+        seal = await self._database.transact(partial(self._next, upto=upto))
+        if seal is None:
+            return 0
+        log.info("audit.sealed", number=seal.number, last_id=seal.last_id, rows=seal.rows, digest=seal.digest)
+        await rest_since(began)
+        return seal.rows
+
+    async def _next(self, tx: Transaction, *, upto: int) -> Seal | None:
+        previous = await newest_seal(tx)
+        # The chain begins at the first row that is in the table then: older ones are in files already.
+        first = previous.last_id + 1 if previous else await tx.fetchval("SELECT min(id) FROM audit")
+        if first is None or first > upto:
+            return None
+        page = await tx.fetch(
+            "SELECT id, row_to_json(audit)::text AS line FROM audit WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT $3",
+            first,
+            upto,
+            self._most,
+        )
+        if not page:
+            return None
+        rows = await trio.to_thread.run_sync(encode_all, [row["line"] for row in page])
+        draft = Seal(
+            number=previous.number + 1 if previous else 1,
+            first_id=first,
+            last_id=upto if len(page) < self._most else page[-1]["id"],
+            rows=len(page),
+            previous_digest=previous.digest if previous else BEGINNING,
+            digest="",
+            sealed_at=datetime.now(UTC),
+        )
+        digest = await trio.to_thread.run_sync(draft.digest_of, rows.values())
+        row = await tx.fetchrow(
+            """
+            INSERT INTO audit_seals (number, first_id, last_id, rows, previous_digest, digest, sealed_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
+            """,
+            draft.number,
+            draft.first_id,
+            draft.last_id,
+            draft.rows,
+            draft.previous_digest,
+            digest,
+            draft.sealed_at,
+        )
+        return None if row is None else Seal.of(row)
