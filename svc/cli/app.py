@@ -11,6 +11,7 @@ import asyncclick as click
 import trio
 
 from svc.cli import everyday
+from svc.cli.audit_export import export
 from svc.cli.audit_verify import verify
 from svc.cli.description import Service, service
 from svc.cli.diagnose import diagnose
@@ -153,6 +154,7 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
     if kind is ServiceKind.CONTROLLER:
         _add_controllers_own(root)
     else:
+        _group(root, ["audit"]).add_command(export)
         _group(root, ["file"]).add_command(everyday.upload)
         _group(root, ["import"]).add_command(everyday.import_upload)
         _group(root, ["job"]).add_command(everyday.watching(WorkKind.JOB))

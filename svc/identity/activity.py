@@ -10,7 +10,7 @@ from uuid import UUID
 from svc.identity.services import IdentityServices
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
-from svc.registry.paging import EVERYTHING, Blocks, Condition, Page, PageRequest, equals, has_words, paginate
+from svc.registry.paging import EVERYTHING, Blocks, Condition, Page, PageRequest, equals, has_words, joined, paginate
 from svc.registry.principal import Access, Principal, Role
 from svc.registry.scopes import Scope
 from svc_actors.store import Outcome, Queryable, Record, Via
@@ -74,6 +74,19 @@ async def audit_page(
         blocks=blocks if not request.q else None,
     )
     return Page[AuditEntry].of([_entry(row, principal) for row in rows], total, request)
+
+
+async def audit_in_order(
+    queryable: Queryable, principal: Principal, where: Sequence[tuple[str, Sequence[object]]], limit: int
+) -> list[AuditEntry]:
+    """The first `limit` entries that meet all of `where`, oldest first."""
+    condition = joined(where)
+    rows = await queryable.fetch(
+        f"SELECT {_COLUMNS} FROM audit WHERE {condition.sql} ORDER BY id LIMIT ${len(condition.args) + 1}",
+        *condition.args,
+        limit,
+    )
+    return [_entry(row, principal) for row in rows]
 
 
 def _entry(row: Record, principal: Principal) -> AuditEntry:

@@ -1,7 +1,8 @@
-"""`svc audit verify`: the same command for both services, and an exit code that a script can act on."""
+"""`svc audit verify`, with an exit code that a script can act on, and `svc audit export`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -59,3 +60,17 @@ async def test_it_fails_where_a_row_was_changed(
 
     assert ended.code == Exit.TASK_FAILED
     assert "seal 1" in ended.err
+
+
+async def test_an_export_is_one_entry_a_line_over_all_parts(panel_database: Database, terminal: Terminal) -> None:
+    async with listening_core(panel_database) as panel:
+        socket = str(panel.services.config.socket)
+        for _ in range(501):
+            await write_one(panel_database)
+        whole = await terminal.ok("audit", "export", "--operation", "pool.force_free", SVC_SOCKET=socket)
+        none = await terminal.ok("audit", "export", "--until", "2020-01-01T00:00:00Z", SVC_SOCKET=socket)
+
+    numbers = [json.loads(line)["id"] for line in whole.lines()]
+    assert len(numbers) == 501
+    assert numbers == sorted(set(numbers))
+    assert none.out == ""

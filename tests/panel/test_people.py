@@ -188,6 +188,26 @@ async def test_the_audit_log_is_filtered_and_shows_the_address(panel: PanelHarne
     assert future == []
 
 
+async def test_the_audit_is_exported_in_parts_that_neither_repeat_nor_skip(panel: PanelHarness) -> None:
+    root = await panel.administrator()
+    ada = await panel.person("ada@example.com")
+    await root.post(f"/admin/users/{ada}/suspend", {"reason": "not paid"})
+    await root.post(f"/admin/users/{ada}/restore")
+    await root.post(f"/admin/users/{ada}/suspend", {"reason": "again"})
+
+    first = (await root.get("/audit/export?limit=2")).json()
+    await root.post(f"/admin/users/{ada}/restore")
+    rest = (await root.get(f"/audit/export?limit=3&after={first['next_after']}")).json()
+    chosen = (await root.get("/audit/export?operation=person.suspend&limit=1")).json()
+
+    told = [each["operation"] for each in first["entries"] + rest["entries"]]
+    assert told == ["person.suspend", "person.restore", "person.suspend", "person.restore"]
+    assert rest["next_after"] is None
+    assert [each["operation"] for each in chosen["entries"]] == ["person.suspend"]
+    customer = await panel.customer("eve@example.com")
+    assert (await customer.get("/audit/export")).status_code == 403
+
+
 async def test_every_answer_is_json_also_where_there_is_nothing_to_say(panel: PanelHarness) -> None:
     root = await panel.administrator()
     ada = await panel.person("ada@example.com")

@@ -1,0 +1,38 @@
+"""`svc audit export`: entries of the audit as JSON, one a line, the oldest first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import asyncclick as click
+
+from svc.cli.everyday import shared
+from svc.cli.session import Session, narrow
+
+_FILTERS = ("actor", "operation", "target_kind", "target_id", "outcome", "since", "until", "after")
+
+
+@shared
+@click.command("export")
+@click.option("--actor", help="Who did it.")
+@click.option("--operation", help="By its name in `svc ops`.")
+@click.option("--target-kind", help="What it was about.")
+@click.option("--target-id", help="Which one it was about.")
+@click.option("--outcome", type=click.Choice(["ok", "denied", "failed"]), help="What came of it.")
+@click.option("--since", metavar="TIME", help="From this time on, as 2026-11-01T00:00:00Z.")
+@click.option("--until", metavar="TIME", help="Before this time.")
+@click.option("--after", type=int, help="Behind the entry of this number, the last that is here already.")
+@click.pass_obj
+async def export(session: Session, /, **given: Any) -> None:
+    """Write entries of the audit as JSON, one a line, the oldest first."""
+    query = {name: value for name in _FILTERS if (value := given.pop(name)) is not None}
+    session = narrow(session, given)
+    async with session.client() as client:
+        while True:
+            part = await client.call("GET", "/audit/export", query=query)
+            for entry in part["entries"]:
+                click.echo(json.dumps(entry))
+            if part["next_after"] is None:
+                return
+            query["after"] = part["next_after"]
