@@ -129,7 +129,7 @@ async def test_each_kind_is_adopted_or_discarded_and_a_lost_node_is_written_off(
                 await world.until(lambda: agree(world, config))
                 records = {vm["name"]: vm for vm in (await world.records()).values()}
                 open_alerts = {each["key"] for each in (await world.json("alert", "list"))["items"]}
-                carried, disks = world.carried(), [disk for host in world.hosts() for disk in host.retained_disks]
+                carried, disks = world.carried(), [disk.vm_id for host in world.hosts() for disk in host.kept_disks]
                 twice = await house.svc("node", "discard", str(kept), "--yes")
         nursery.cancel_scope.cancel()
 
@@ -148,7 +148,7 @@ async def test_each_kind_is_adopted_or_discarded_and_a_lost_node_is_written_off(
     assert records["lost"]["status_reason"]
     assert set(recorded) - {each for each in recorded if each[1] == str(ids["lost"])} <= set(carried)
     assert not {attached, kept_ip, destroyed_ip} & {ip.split("/")[0] for ip, _ in carried}
-    assert disks == [f"{kept}-0.qcow2"]
+    assert disks == [kept]
     assert "controller-restored" not in open_alerts
     assert not any(key.startswith(("orphans:", "machine-unknown:")) for key in open_alerts)
     assert twice.code == Exit.NOT_FOUND
