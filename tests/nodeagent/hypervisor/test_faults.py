@@ -65,6 +65,8 @@ from tests.nodeagent.hypervisor.builders import (
     rescue_image,
     seed,
 )
+from tests.system.live.test_live_moves import AT_SOURCE as LIVE_AT_SOURCE
+from tests.system.live.test_live_moves import AT_TARGET as LIVE_AT_TARGET
 
 pytestmark = pytest.mark.system
 
@@ -133,6 +135,7 @@ TAKING_IN = (
     "move.defined",
     "move.complete",
 )
+UNPACKED = "rescue.system"
 RESCUE = ("rescue.off", "rescue.decided", "rescue.defined", "rescue.started")
 MEDIUM = ("iso.recorded", "iso.defined")
 SENDING = ("move.sent",)
@@ -314,14 +317,7 @@ async def test_killed_anywhere_on_the_way_into_a_rescue_and_out_of_it_it_converg
     """What the machine boots after the kill, whoever starts it, is the rescue system or its own disk."""
     spec = machine(network(ADDRESS))
     vm_id, name, decision = spec.vm_id, naming.domain(spec.vm_id), data_folder / "machines" / str(spec.vm_id)
-    begin = VmRescue(
-        vm_id=vm_id,
-        instance_id="r-1",
-        system=rescue_image(rescue_system),
-        password_hash="$6$salt$hash",
-        network=spec.network,
-        runs=False,
-    )
+    begin = into_rescue(spec, rescue_system)
     end = VmRescueEnd(vm_id=vm_id, network=spec.network, runs=False, force=True)
     start, stop = VmStart(vm_id=vm_id, network=spec.network), VmForceStop(vm_id=vm_id)
 
@@ -348,6 +344,31 @@ async def test_killed_anywhere_on_the_way_into_a_rescue_and_out_of_it_it_converg
         anew = begin.model_copy(update={"instance_id": "r-2", "force": True})
         assert await perform(anew, VmDelete(vm_id=vm_id, destroy_disks=True)) == 0
         await nothing_left(spec, naming, data_folder, retained=False)
+
+
+def into_rescue(spec: MachineSpec, system: Path) -> VmRescue:
+    return VmRescue(
+        vm_id=spec.vm_id,
+        instance_id="r-1",
+        system=rescue_image(system),
+        password_hash="$6$salt$hash",
+        network=spec.network,
+        runs=False,
+    )
+
+
+async def test_killed_before_a_rescue_is_decided_the_machine_is_what_it_was(
+    perform: Perform, naming: Naming, data_folder: Path, demo_image: Path, rescue_system: Path
+) -> None:
+    spec = machine(network(ADDRESS))
+    create, begin = VmCreate(machine=spec, image=image(demo_image), start=False), into_rescue(spec, rescue_system)
+    decision = data_folder / "machines" / str(spec.vm_id) / "rescue.json"
+    assert await perform(create, begin, kill_at=UNPACKED) == KILLED
+    assert not decision.exists()
+    assert state(naming.domain(spec.vm_id)) == "shut off"
+    assert await perform(begin) == 0
+    assert decision.exists()
+    assert state(naming.domain(spec.vm_id)) == "running"
 
 
 @pytest.mark.parametrize("point", MEDIUM)
@@ -597,6 +618,11 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
         *TAKING_IN,
         *SENDING,
         *VOLUMES,
+        UNPACKED,
+        *RESCUE,
+        *MEDIUM,
+        *LIVE_AT_SOURCE,
+        *LIVE_AT_TARGET,
     )
     killed_at = {point.partition(":")[0] for point in passed}
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}
