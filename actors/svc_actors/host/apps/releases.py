@@ -25,7 +25,7 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.apps.model import KIND, LOG, App, app_log, service_of, socket_of
 from svc_actors.host.apps.variables import variables_file, write_variables
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, LauncherError, ServiceStatus
+from svc_actors.host.launcher import Launcher, LauncherError, ServiceName, ServiceStatus
 from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name
 
@@ -92,12 +92,14 @@ class AppReleases:
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
         self._folders = folders
         self._launcher = launcher
+        # Who stops a release removes its variables, which whoever wants it again at that moment has just written.
+        self._one_at_a_time: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
 
     async def start(self, app: App, variables: Mapping[str, str]) -> None:
         log = app_log(self._folders, app.account)
-        before = await trio.to_thread.run_sync(self._prepare, app, variables)
+        before = await trio.to_thread.run_sync(_size, log)
         try:
-            await self._launcher.ensure(service_of(app, self._folders))
+            await self._ensure(app, variables)
             problem = await self._problem(app)
         except LauncherError as error:
             problem = str(error)
@@ -110,9 +112,8 @@ class AppReleases:
         raise AppError(f"{problem}{f' It said: {said}' if said else ''}")
 
     async def hold(self, app: App, variables: Mapping[str, str]) -> None:
-        await trio.to_thread.run_sync(self._prepare, app, variables)
         try:
-            await self._launcher.ensure(service_of(app, self._folders))
+            await self._ensure(app, variables)
         except LauncherError as error:
             raise AppError(str(error)) from error
         await self.go_over(app)
@@ -162,18 +163,22 @@ class AppReleases:
         return f"It runs, and does not answer {app.health_path} within {_LOOK_SECONDS:g} seconds."
 
     async def _stop(self, account: SiteAccount, release: int) -> None:
-        try:
-            await self._launcher.stop(service_name(account, f"{KIND}{release}"))
-        except LauncherError as error:
-            raise AppError(str(error)) from error
-        variables_file(self._folders, account, release).unlink(missing_ok=True)
+        name = service_name(account, f"{KIND}{release}")
+        async with self._one_at_a_time[name]:
+            try:
+                await self._launcher.stop(name)
+            except LauncherError as error:
+                raise AppError(str(error)) from error
+            variables_file(self._folders, account, release).unlink(missing_ok=True)
 
-    def _prepare(self, app: App, variables: Mapping[str, str]) -> int:
-        """Bytes that its log has by now."""
+    async def _ensure(self, app: App, variables: Mapping[str, str]) -> None:
+        async with self._one_at_a_time[app.name]:
+            await trio.to_thread.run_sync(self._prepare, app, variables)
+            await self._launcher.ensure(service_of(app, self._folders))
+
+    def _prepare(self, app: App, variables: Mapping[str, str]) -> None:
         self._folders.apps.mkdir(mode=0o711, parents=True, exist_ok=True)
         write_variables(variables_file(self._folders, app.account, app.release), app.account, variables)
-        log = app_log(self._folders, app.account)
-        return log.stat().st_size if log.exists() else 0
 
     async def _problem(self, app: App) -> str | None:
         """None once it answers its probe."""
@@ -225,6 +230,10 @@ def _link(target: Path, link: Path) -> None:
     new.unlink(missing_ok=True)
     new.symlink_to(target.name)
     os.replace(new, link)
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
 
 
 def _said(log: Path, before: int) -> str:
