@@ -20,7 +20,9 @@ from pydantic import BaseModel
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, PATIENT, Connection, LibvirtError
 from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
+from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.guest_network import Command, Interfaces, NicNotFound, Started, Status, changes
+from svc_nodeagent.hypervisor.platform_state import give_back_authority
 from svc_nodeagent.protocol import DomainState, FailureCode, GuestTold, NetworkSpec, StateCause
 
 T = TypeVar("T")
@@ -94,6 +96,7 @@ class Guests:
                 raise
 
     async def start(self, vm_id: UUID) -> None:
+        await in_thread(give_back_authority)
         try:
             await self.on_domain(vm_id, "virDomainCreate", lambda domain: domain.create())
         except LibvirtError as error:

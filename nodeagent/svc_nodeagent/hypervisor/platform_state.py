@@ -9,6 +9,7 @@ a guest has sealed to its TPM opens with that TPM alone.
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import tarfile
@@ -23,6 +24,8 @@ from svc_nodeagent.protocol import FailureCode
 
 TPM_STATES: Final = Path("/var/lib/libvirt/swtpm")
 """libvirt's own place (9.0 takes no other); a folder for each machine, by its UUID."""
+_AUTHORITY: Final = Path("/var/lib/swtpm-localca")
+"""Of the node, which signs the certificates of its TPMs. Debian gives the folder to the account of swtpm."""
 PACKED: Final = "platform.tar"
 """What a packed state is called in a copy, and beside disks that are kept."""
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -62,6 +65,19 @@ def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
             folder.chmod(0o700)
             # libvirt gives it to the account of swtpm when the machine is started.
             write_whole(_tpm_of(vm_id) / name, data, mode=0o600)
+
+
+def give_back_authority() -> None:
+    """Have the files of the node's authority belong to whom their folder belongs to. A libvirtd that began before
+    swtpm was installed runs it as root, which makes them root's; the next libvirtd runs it as its own account, which
+    then could make no TPM any more."""
+    try:
+        owner = _AUTHORITY.stat().st_uid
+    except FileNotFoundError:
+        return
+    for path in _AUTHORITY.iterdir():
+        if path.lstat().st_uid != owner:
+            os.chown(path, owner, -1, follow_symlinks=False)
 
 
 def remove(folders: Folders, vm_id: UUID) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import subprocess
@@ -52,6 +53,7 @@ SECURE = Platform(firmware=Firmware.UEFI_SECURE, tpm=Tpm.V2_0)
 VARIABLES = "/sys/firmware/efi/efivars"
 GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 BOOT_START = 1024 * 1024
+AUTHORITY = Path("/var/lib/swtpm-localca")
 
 NV_INDEX = 0x01500001
 _NO_PASSWORD = struct.pack(">IIHBH", 9, 0x40000009, 0, 0, 0)
@@ -166,6 +168,13 @@ def undefine_by_hand(name: str) -> None:
         connection.close()
 
 
+def leave_to_root(vm_id: UUID) -> None:
+    """As a libvirtd leaves it that has run swtpm as root."""
+    logs = Path("/var/log/swtpm/libvirt/qemu").glob(f"*{vm_id}*")
+    for path in (*AUTHORITY.iterdir(), *(TPM_STATES / str(vm_id)).rglob("*"), *logs):
+        os.chown(path, 0, 0)
+
+
 async def test_what_firmware_and_tpm_keep_lasts_as_long_as_the_system(
     data_folder: Path, naming: Naming, demo_image: Path, clean_host: None
 ) -> None:
@@ -191,6 +200,7 @@ async def test_what_firmware_and_tpm_keep_lasts_as_long_as_the_system(
             undefine_by_hand(naming.domain(vm_id))
             if not off:
                 await host.perform(VmForceStop(vm_id=vm_id), silent)
+            leave_to_root(vm_id)
             await host.perform(VmStart(vm_id=vm_id, network=spec.network), silent)
             await host.perform(VmForceStop(vm_id=vm_id), silent)
 
@@ -236,6 +246,8 @@ async def test_secure_boot_refuses_a_changed_loader_that_a_plain_uefi_starts(
     changed = data_folder / "changed.qcow2"
     _with_changed_loader(demo_image, changed)
     spec = secure_machine()
+    for path in AUTHORITY.glob("*"):
+        os.chown(path, 0, 0)
     async with opened(data_folder, naming, changed) as host:
         await host.perform(VmCreate(machine=spec, image=image(changed)), silent)
         console = ConsoleReader(await host.open_console(spec.vm_id, ConsoleKind.SERIAL))
