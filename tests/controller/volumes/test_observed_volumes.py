@@ -154,7 +154,7 @@ async def test_after_a_restored_controller_the_nodes_say_what_there_is(database:
         now.service.gateway.hold(op)
         answer = await now.customer(op, **orders[op])
         volume_id = answer.volume.id if op == "volume.create" else volume.id
-        await now.service.until_asked(op)
+        await now.service.until_asked(op, 2 if op == "volume.create" else 1)
         taken_at = datetime.now(UTC) - timedelta(hours=1)
         await database.transact(partial(begin_restored, taken_at=taken_at, release="0.1.0"))
         # Of what may be attached nobody else is given it
@@ -192,7 +192,7 @@ async def test_a_controller_that_dies_over_one_goes_on_with_the_same_operation(d
         answer = await now.customer(op, **orders[op])
         task = answer.task if op == "volume.create" else answer
         volume_id = answer.volume.id if op == "volume.create" else volume.id
-        first = await now.service.until_asked(op)
+        first = await now.service.until_asked(op, 2 if op == "volume.create" else 1)
     let_go.set()
     async with open_service(database, gateway) as service:
         assert (await service.ended(task.id)).status == "succeeded"

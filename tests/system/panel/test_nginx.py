@@ -18,6 +18,7 @@ import trio
 from svc_actors.host.log_writer import KEPT, LARGEST
 from svc_actors.host.nginx import App, PathRedirect, Php, Proxy, Suspended
 from svc_actors.host.nginx.render import SCHEDULED_AGENT
+from tests.support.launchers import written
 from tests.support.nginx import Sites, nginx_sites
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -177,8 +178,9 @@ async def test_the_log_has_all_of_a_request_but_what_a_scheduled_visit_may_have_
     await nginx.visit("site1001.example", "/search?q=shoes", **{"User-Agent": "curl"})
     await nginx.visit("site1001.example", "/tasks?key=hunter2", **{"User-Agent": SCHEDULED_AGENT})
 
-    log = (nginx.folders.site_logs / "s1001" / "access.log").read_text().splitlines()
-    [search, task] = log
+    # A request is logged once it is answered.
+    log = await written(nginx.folders.site_logs / "s1001" / "access.log", "GET /tasks")
+    [search, task] = log.splitlines()
     assert '"GET /search?q=shoes HTTP/1.1" 404' in search
     assert search.endswith('"-" "curl"')
     assert f'"GET /tasks HTTP/1.1" 404 {task.split()[9]} "-" "{SCHEDULED_AGENT}"' in task
