@@ -45,6 +45,7 @@ _HELP = {
     "iso": "The CD-ROM drive of a machine: insert, eject.",
     "migration": "A site that came from another host: compare it with that.",
     "job": "Slow work: look, follow its log, cancel.",
+    "licensing": "The edition of the panel, and its licence.",
     "location": "Where nodes are.",
     "mail": "Mail that the service sends: look, try, try again.",
     "member": "Who may work in your account beside you.",

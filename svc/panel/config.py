@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from svc_actors.certificates.settings import AcmeSettings
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.knot.names import host_name
@@ -42,6 +44,8 @@ class PanelConfig:
     dns: DnsSettings = field(default_factory=DnsSettings)
     wordpress: WordPressSource = field(default_factory=WordPressSource)
     """Where the files of new WordPress sites come from."""
+    license_key: Ed25519PublicKey | None = None
+    """What licences are verified with; without it none is installed."""
 
     @property
     def folders(self) -> HostFolders:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
 from svc.cli.panel.recovery import Recovering
@@ -162,6 +164,7 @@ async def open_panel(
     sealer: Sealer | None = None,
     recovering: Recovering | None = None,
     sites_http_port: int = 80,
+    license_key: Ed25519PublicKey | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -175,6 +178,7 @@ async def open_panel(
         certificate=certificate,
         further_origins=origins,
         sites_http_port=sites_http_port,
+        license_key=license_key,
     )
     host = host or recorded_host()
     services_of = open_services(

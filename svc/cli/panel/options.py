@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import asyncclick as click
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from svc.cli.acme_options import FILE, acme_options, acme_settings
 from svc.cli.configuration import fill_in, settings
@@ -68,6 +71,7 @@ _OPTIONS: Final = (
         help="A certificate of your own for the panel, with its chain: PEM, read again when it changes.",
     ),
     click.option("--certificate-key", type=FILE, help="Its private key."),
+    click.option("--license-key", type=FILE, help="Who issues licences: an Ed25519 public key, PEM."),
 )
 
 
@@ -98,6 +102,7 @@ def _config(
     acme_eab_key_file: Path | None,
     certificate: Path | None,
     certificate_key: Path | None,
+    license_key: Path | None,
 ) -> PanelConfig:
     return PanelConfig(
         data_dir=data,
@@ -128,6 +133,7 @@ def _config(
             dns_bind=dns_bind,
             dns_port=dns_port,
         ),
+        license_key=_license_key(license_key),
     )
 
 
@@ -135,6 +141,18 @@ def _both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | Non
     if (certificate is None) is not (key is None):
         raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
     return None if certificate is None or key is None else (certificate, key)
+
+
+def _license_key(file: Path | None) -> Ed25519PublicKey | None:
+    if file is None:
+        return None
+    try:
+        key = load_pem_public_key(file.read_bytes())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise Failure(Exit.INVALID, f"--license-key: {file} is no Ed25519 public key in PEM.")
+    return key
 
 
 def _wordpress(source: Path, sha256: str | None) -> WordPressSource:

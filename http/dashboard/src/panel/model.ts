@@ -29,6 +29,7 @@ export type {
   HealthEvent,
   HtaccessReport,
   FileWritten,
+  Licensing,
   JobLineModel as JobLine,
   JobModel as Job,
   JobStepModel as JobStep,

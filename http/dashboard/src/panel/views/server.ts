@@ -7,11 +7,13 @@ import { badge, facts, shown, when } from "../../shared/ui";
 import type { Alert, Job, ServerStatus } from "../model";
 import { alertsTable } from "./alerts";
 import { jobsTable } from "./jobs";
+import { licensing } from "./licensing";
 
 export function serverView(): View {
   const status = new Resource<ServerStatus>((signal) => api.get("/server/status", {}, signal), ["system"]);
   const alerts = new Resource<Page<Alert>>((signal) => api.get("/alerts", { page_size: 100 }, signal), ["alert"]);
   const running = new Resource<Page<Job>>((signal) => api.get("/jobs", { status: "running", page_size: 20 }, signal), ["job"]);
+  const license = licensing();
   const failed = new Resource<Page<Job>>((signal) => api.get("/jobs", { status: "failed", page_size: 5 }, signal), ["job"]);
   return {
     title: "Server",
@@ -34,13 +36,14 @@ export function serverView(): View {
           ["Install id", html`<span class="mono">${now.install_id}</span>`],
         ])}`,
       )}
+      ${license.draw()}
       <h2>Alerts</h2>
       ${shown(alerts, (page) => alertsTable(page.items, () => alerts.load()))}
       <h2>Jobs under way</h2>
       ${shown(running, (page) => (page.items.length ? jobsTable(page.items) : html`<p class="empty">None.</p>`))}
       ${shown(failed, (page) => (page.items.length ? html`<h2>Jobs that failed last</h2>${jobsTable(page.items)}` : nothing))}`,
     dispose: () => {
-      for (const each of [status, alerts, running, failed]) each.dispose();
+      for (const each of [status, alerts, running, failed, license]) each.dispose();
     },
   };
 }

@@ -1,0 +1,124 @@
+"""The licence of a panel: a document that its issuer has signed, verified here, offline.
+
+The file is one line, `<document>.<signature>`, both in base64url without padding: the document is JSON (`License`), the
+signature Ed25519 over `SIGNED_AS` and its bytes. The issuer's public key comes from the panel's configuration.
+
+What the file says is judged each time that it is shown and nothing else asks: no operation, job or loop depends on it,
+so a licence that is over, or no longer verified, stops nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
+from uuid import UUID
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from svc_actors.store import Queryable, Transaction
+
+SIGNED_AS: Final = b"svc-panel-license-v1\n"
+"""Before the document in what is signed, so that a signature made for anything else is none of a licence."""
+
+
+class LicenseState(StrEnum):
+    NONE = "none"
+    VALID = "valid"
+    EXPIRED = "expired"
+    INVALID = "invalid"
+    """It was valid when it was installed: the configured key or the install id has changed since."""
+
+
+class LicenseError(Exception):
+    """Why a file is no licence of this panel."""
+
+
+class License(BaseModel):
+    """What the issuer has signed. Members that a later issuer adds are left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+    holder: Annotated[str, Field(min_length=1, max_length=200)]
+    edition: Annotated[str, Field(min_length=1, max_length=50)]
+    install_id: UUID
+    issued_at: AwareDatetime
+    expires_at: AwareDatetime | None = None
+
+
+@dataclass(frozen=True)
+class Installed:
+    file: str
+    installed_at: datetime
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`license` None: there is none, or it is not verified. `problem`: why not."""
+
+    state: LicenseState
+    license: License | None = None
+    problem: str | None = None
+
+
+def verified(file: str, key: Ed25519PublicKey | None, install_id: UUID) -> License:
+    """The document of a file. Raises `LicenseError` unless the issuer has signed it for this panel."""
+    if key is None:
+        raise LicenseError("no key to verify licences with is configured")
+    document, _, signature = file.partition(".")
+    try:
+        content = _decoded(document)
+        key.verify(_decoded(signature), SIGNED_AS + content)
+    except (ValueError, InvalidSignature) as error:
+        raise LicenseError("the configured key did not sign it") from error
+    try:
+        license = License.model_validate_json(content)
+    except ValidationError as error:
+        raise LicenseError("it is signed, and not a licence that this release knows") from error
+    if license.install_id != install_id:
+        raise LicenseError(f"it is for the panel with the install id {license.install_id}")
+    return license
+
+
+def judged(installed: Installed | None, key: Ed25519PublicKey | None, install_id: UUID, now: datetime) -> Judged:
+    if installed is None:
+        return Judged(LicenseState.NONE)
+    try:
+        license = verified(installed.file, key, install_id)
+    except LicenseError as error:
+        return Judged(LicenseState.INVALID, problem=f"The licence does not count: {error}.")
+    over = license.expires_at is not None and license.expires_at <= now
+    return Judged(LicenseState.EXPIRED if over else LicenseState.VALID, license)
+
+
+async def read_license(queryable: Queryable) -> Installed | None:
+    row = await queryable.fetchrow("SELECT file, installed_at FROM panel_license")
+    return Installed(row["file"], row["installed_at"]) if row is not None else None
+
+
+async def write_license(tx: Transaction, file: str) -> None:
+    """In the place of the one before."""
+    await tx.execute(
+        """INSERT INTO panel_license (file) VALUES ($1)
+           ON CONFLICT (one) DO UPDATE SET file = EXCLUDED.file, installed_at = now()""",
+        file,
+    )
+
+
+async def delete_license(tx: Transaction) -> bool:
+    """Whether there was one."""
+    return await tx.fetchval("DELETE FROM panel_license RETURNING true") is not None
+
+
+def _decoded(text: str) -> bytes:
+    """Raises ValueError."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError("no base64url") from error

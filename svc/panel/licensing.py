@@ -1,0 +1,160 @@
+"""Licensing: which edition this is, and the licence of it, if there is one. For administrators alone.
+
+In the beta everything is open to everybody, with a licence and without: nothing here is asked by anything else.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc.panel.services import Panel
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Empty, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
+from svc_actors.errors import conflict, not_found, wrong_field
+from svc_actors.panel.licensing import (
+    LicenseError,
+    LicenseState,
+    delete_license,
+    judged,
+    read_license,
+    verified,
+    write_license,
+)
+from svc_actors.store import Queryable, Target, Transaction, audit
+
+operations = Operations[Panel]()
+
+LicenseFile = Annotated[
+    str,
+    Field(max_length=16_384, description="The line in the file, as its issuer gave it out."),
+    Shape(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", "the line in a licence file: letters, digits, - and _, with one dot"),
+]
+
+
+class LicenseView(Model):
+    """`problem`: why a licence that is installed does not count. What the licence says is null where there is none that
+    is verified; `expires_at` also where it never ends."""
+
+    state: LicenseState
+    problem: str | None
+    id: str | None
+    holder: str | None
+    edition: str | None
+    issued_at: datetime | None
+    expires_at: datetime | None
+    installed_at: datetime | None
+
+
+class Licensing(Model):
+    """`limits` are those of the edition: there are none. `can_install`: the configuration names the key that licences
+    are verified with."""
+
+    edition: Literal["beta"]
+    install_id: UUID
+    limits: dict[str, int]
+    can_install: bool
+    license: LicenseView
+
+
+class LicenseInstallRequest(Request):
+    license: LicenseFile
+
+
+@operations.declare(
+    "licensing.show",
+    "The edition of this panel, and its licence",
+    Route.get("/licensing"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.READ,
+    command=("licensing", "show"),
+)
+async def show(context: Context[Panel], request: Empty) -> Licensing:
+    return await _licensing(context, context.services.database)
+
+
+@operations.declare(
+    "licensing.install",
+    "Install a licence in the place of the one before; it is verified here, and nobody is asked",
+    Route.put("/licensing"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    command=("licensing", "install"),
+    positional=("license",),
+    target="license",
+)
+async def install(context: Context[Panel], request: LicenseInstallRequest) -> Licensing:
+    services = context.services
+    if (key := services.config.license_key) is None:
+        raise conflict(
+            "The configuration names no key to verify licences with; nothing was changed.",
+            hint="Set `license-key` in /etc/svc/panel.toml to the issuer's public key, and restart the core.",
+        )
+
+    async def work(tx: Transaction) -> Licensing:
+        try:
+            license = verified(request.license, key, await _install_id(tx))
+        except LicenseError as error:
+            raise wrong_field("license", f"is no licence of this panel: {error}") from error
+        if license.expires_at is not None and license.expires_at <= services.clock():
+            raise wrong_field("license", f"has expired at {license.expires_at:%Y-%m-%d %H:%M %Z}")
+        await write_license(tx, request.license)
+        await audit.record(tx, context.caller, Target("license", license.id, license.holder))
+        return await _licensing(context, tx)
+
+    return await services.database.transact(work)
+
+
+@operations.declare(
+    "licensing.remove",
+    "Remove the licence; nothing else changes",
+    Route.delete("/licensing"),
+    access=Access.ADMINISTRATOR,
+    scope=Scope.ADMIN,
+    command=("licensing", "remove"),
+    confirm=True,
+    target="license",
+)
+async def remove(context: Context[Panel], request: Empty) -> Licensing:
+
+    async def work(tx: Transaction) -> Licensing:
+        if not await delete_license(tx):
+            raise not_found("This panel has no licence.", hint="It needs none.")
+        await audit.record(tx, context.caller, Target("license", None, "license"))
+        return await _licensing(context, tx)
+
+    return await context.services.database.transact(work)
+
+
+async def _install_id(queryable: Queryable) -> UUID:
+    found: UUID = await queryable.fetchval("SELECT install_id FROM panel_installation")
+    return found
+
+
+async def _licensing(context: Context[Panel], queryable: Queryable) -> Licensing:
+    services = context.services
+    install_id, installed = await _install_id(queryable), await read_license(queryable)
+    found = judged(installed, services.config.license_key, install_id, services.clock())
+    license = found.license
+    return Licensing(
+        edition="beta",
+        install_id=install_id,
+        limits={},
+        can_install=services.config.license_key is not None,
+        license=LicenseView(
+            state=found.state,
+            problem=found.problem,
+            id=license and license.id,
+            holder=license and license.holder,
+            edition=license and license.edition,
+            issued_at=license and license.issued_at,
+            expires_at=license and license.expires_at,
+            installed_at=installed and installed.installed_at,
+        ),
+    )
