@@ -35,7 +35,7 @@ MODULES = {
     "webhooks": ("B9",),
 }
 
-OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "sftp")
+OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "hosting", "sftp")
 
 
 def met(row: Ratio) -> bool:

@@ -19,7 +19,6 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -29,8 +28,6 @@ from typing import Any, Final
 
 import httpx
 import trio
-from rich.console import Console
-from rich.table import Table
 
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher_keeper import KeeperLauncher
@@ -41,6 +38,7 @@ from tests.support.nginx import FIRST, nginx_sites
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 from tests.support.pebble import Pebble, open_pebble
 from tools.benchmarks import Ratio, jobs, webhooks
+from tools.benchmarks.figures import MESSAGES, Figure, show
 
 TURNS: Final = 5
 WORDPRESSES: Final = 2
@@ -52,24 +50,6 @@ BACKUP_FILE_BYTES: Final = 256 << 10
 SITES: Final = 1000
 TOGETHER: Final = 100
 SETTLE_SECONDS: Final = 10.0
-MESSAGES: Final = Console(stderr=True, highlight=False)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """`goal`: the most it shall be; None: it is shown for what it explains."""
-
-    name: str
-    value: float
-    unit: str
-    goal: float | None = None
-    higher_is_better: bool = False
-
-    @property
-    def met(self) -> bool:
-        if self.goal is None:
-            return True
-        return self.value >= self.goal if self.higher_is_better else self.value <= self.goal
 
 
 async def _programs(panel: PanelPrograms) -> dict[str, int]:
@@ -299,12 +279,4 @@ def main(arguments: list[str]) -> None:
     if not chosen.skip_jobs:
         _tell("jobs and webhooks")
         figures += [_as_figure(row) for row in (*jobs.measure(), *webhooks.measure())]
-    MESSAGES.print(f"load when it began: {before:.1f}", style="dim")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("figure", "measured", "unit", "goal", ""):
-        table.add_column(heading, justify="right" if heading in ("measured", "goal") else "left")
-    for figure in figures:
-        goal = "" if figure.goal is None else f"{'>=' if figure.higher_is_better else '<='} {figure.goal:g}"
-        verdict = "" if figure.goal is None else "met" if figure.met else "missed"
-        table.add_row(figure.name, f"{figure.value:,.3g}", figure.unit, goal, verdict)
-    Console(highlight=False).print(table)
+    show(figures, before)
