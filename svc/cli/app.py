@@ -77,6 +77,7 @@ _HELP = {
     "task": "Work in progress: look, follow, cancel.",
     "token": "API tokens of your own.",
     "volume": "Volumes: further disks of machines, and disks that were kept.",
+    "update": "Updates of the server's packages: look, install, hold.",
     "upload": "Uploads that are not finished: look, go on by parts, discard.",
     "user": "Accounts.",
     "vm": "Virtual machines.",

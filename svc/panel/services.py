@@ -16,6 +16,7 @@ from svc_actors.host.apps import AppServing
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.knot import Authority
+from svc_actors.host.packages import Packages
 from svc_actors.host.php import PhpServing
 from svc_actors.host.wordpress import WordPressSites
 from svc_actors.mail import Outbox
@@ -65,6 +66,7 @@ class Panel:
     diagnosis: Diagnosis
     sftp: SftpAccess
     staging: StagingTools
+    packages: Packages
     manifests: Remote
     realm: Realm = REALM
 

@@ -30,6 +30,7 @@ from svc_http.app import create_app
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client, Harness
 from tests.support.identity import CheapPasswords
+from tests.support.packages import RecordedPackages
 from tests.support.panel_php import RecordedExtensions, RecordedPhp
 from tests.support.panel_sftp import RecordedSftp
 from tests.support.panel_sites import RecordedAccounts
@@ -53,6 +54,7 @@ class RecordedLauncher:
     limits: dict[GroupName, Limits] = field(default_factory=dict)
     ended: dict[ServiceName, int] = field(default_factory=dict)
     """How often by themselves."""
+    restarted: list[ServiceName] = field(default_factory=list)
 
     async def ensure(self, service: Service) -> ServiceStatus:
         self.services[service.name] = service
@@ -66,6 +68,9 @@ class RecordedLauncher:
 
     async def rest(self, name: ServiceName) -> None:
         return
+
+    async def restart(self, name: ServiceName) -> None:
+        self.restarted.append(name)
 
     async def stop(self, name: ServiceName) -> None:
         self.services.pop(name, None)
@@ -134,6 +139,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         sftp=RecordedSftp(),
         measure=nothing_measured,
         vitals=RecordedVitals(),
+        packages=RecordedPackages(),
     )
 
 

@@ -113,10 +113,15 @@ class Launcher(Protocol):
 
 
 class SiteLauncher(Launcher, Protocol):
-    """What programs of sites ask of it besides."""
+    """What programs of sites, and updates of what runs, ask of it besides."""
 
     async def limit(self, group: GroupName, limits: Limits) -> None:
         """All services of the group together, those that run and those that will, have these from now on."""
+        ...
+
+    async def restart(self, name: ServiceName) -> None:
+        """Another process takes the place of the one that runs, on the same sockets; of what does not run nothing
+        does."""
         ...
 
     async def rest(self, name: ServiceName) -> None:

@@ -43,6 +43,9 @@ class KeeperLauncher:
     async def reload(self, name: ServiceName) -> None:
         await self._ask({"request": "reload", "name": name})
 
+    async def restart(self, name: ServiceName) -> None:
+        await self._ask({"request": "restart", "name": name}, 600.0)
+
     async def rest(self, name: ServiceName) -> None:
         await self._ask({"request": "rest", "name": name}, 600.0)
 

@@ -100,6 +100,11 @@ class SystemdLauncher:
     async def reload(self, name: ServiceName) -> None:
         await self._systemctl("kill", "--kill-who=main", "--signal=SIGHUP", _unit(name))
 
+    async def restart(self, name: ServiceName) -> None:
+        async with self._one_at_a_time[name]:
+            if (self._units / _unit(name)).exists():
+                await self._systemctl("try-restart", _unit(name), longer=600.0)
+
     async def rest(self, name: ServiceName) -> None:
         async with self._one_at_a_time[name]:
             if (self._units / _unit(name)).exists():

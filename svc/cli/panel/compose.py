@@ -52,6 +52,8 @@ from svc_actors.panel.recovery.sites import make_accounts
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
+from svc_actors.panel.updates.watch import ROUND_SECONDS as UPDATES_SECONDS
+from svc_actors.panel.updates.watch import look_daily
 from svc_actors.panel.webhooks.endpoints import after_round
 from svc_actors.panel.wordpress.cron import ROUND_SECONDS as CRON_SECONDS
 from svc_actors.panel.wordpress.cron import WordPressCron
@@ -159,6 +161,7 @@ async def open_services(
         start_accounting(loops, database, folders, host.measure, host.databases)
         checks = Checks(database, host.launcher, host.name_server, host.vitals, config.data_dir)
         loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
+        loops.repeat("updates of packages", UPDATES_SECONDS, partial(look_daily, database))
         start_retention(loops, config, database, events, uploads)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loops.alert)
         try:
@@ -190,6 +193,7 @@ async def open_services(
                 diagnosis=Diagnosis(parts),
                 wordpress=host.wordpress,
                 staging=data.staging,
+                packages=host.packages,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

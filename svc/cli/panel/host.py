@@ -14,6 +14,7 @@ from svc_actors.host.knot import NameServer
 from svc_actors.host.launcher import SiteLauncher
 from svc_actors.host.mariadb.tables import StagedTables
 from svc_actors.host.nginx import WebServing
+from svc_actors.host.packages import DebianPackages, Packages
 from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
 from svc_actors.host.sftp import SftpServing
@@ -46,6 +47,7 @@ class Host:
     sftp: SftpServing
     measure: Measure = disk_use
     vitals: Vitals = field(default_factory=SystemVitals)
+    packages: Packages = field(default_factory=DebianPackages)
     resolve: Resolve = resolve
     clock: Clock = utc_now
     open_acme: OpenHttp | None = None

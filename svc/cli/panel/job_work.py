@@ -17,12 +17,13 @@ from svc_actors.panel.apps import deploying
 from svc_actors.panel.databases.transfers import EXPORT, IMPORT
 from svc_actors.panel.files import COMPRESS, EXTRACT, FileWork
 from svc_actors.panel.jobs import Jobs
-from svc_actors.panel.repairs import Parts
+from svc_actors.panel.repairs import Parts, Repair
 from svc_actors.panel.repairs import work as repairs
 from svc_actors.panel.sites import deletion, php_extensions
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.resuming import resume_sites
 from svc_actors.panel.staging import copying, pushing
+from svc_actors.panel.updates.work import INSTALL, IRREVOCABLE, LOOK, UpdateWork
 from svc_actors.panel.wordpress import creation
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.panel.wordpress.records import write_incomplete
@@ -92,6 +93,9 @@ def handle_jobs(
 
     jobs.handle(repairs.KIND, repairs.RepairWork(database, parts), seconds=repairs.SECONDS)
 
+    updates = UpdateWork(database, host.packages, host.launcher, host.tasks, parts[Repair.RUNTIME].mend)
+    jobs.handle(INSTALL, updates, irrevocable=IRREVOCABLE)
+    jobs.handle(LOOK, updates)
     deployment = deploying.AppDeployment(database, actors, files, folders, outbound, authorities)
     jobs.handle(deploying.KIND, deployment, seconds=deploying.SECONDS)
     copies = copying.StagingCopy(data.staging, host.accounts, wordpress_databases.make)

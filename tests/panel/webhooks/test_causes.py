@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import stripe
@@ -17,6 +17,7 @@ import trio
 
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.packages import PackageUpdate
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.records import Finding
 from svc_actors.panel.health.watch import HealthWatch
@@ -25,6 +26,7 @@ from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.acme_authority import DIRECTORY, FakeAuthority
 from tests.support.harness import Client
+from tests.support.packages import RecordedPackages
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.panel_sites import site_row
 from tests.support.restic import RecordedRestic, failing
@@ -108,6 +110,12 @@ async def fill_the_disk(world: World) -> None:
     await watch.round()
 
 
+async def update(world: World) -> None:
+    packages = cast(RecordedPackages, world.panel.host.packages)
+    packages.offered = [PackageUpdate("nginx", "1.22-1", "1.22-2", security=True)]
+    await world.root.post("/updates/install")
+
+
 CAUSES: Mapping[WebhookEvent, tuple[Callable[[World], Awaitable[None]], set[str]]] = {
     WebhookEvent.SITE_CREATED: (create, {"type"}),
     WebhookEvent.SITE_SUSPENDED: (suspend, {"type", "by"}),
@@ -119,6 +127,7 @@ CAUSES: Mapping[WebhookEvent, tuple[Callable[[World], Awaitable[None]], set[str]
     WebhookEvent.BACKUP_REMOTE_FAILED: (fail_to_copy, {"site_id", "target_id", "target"}),
     WebhookEvent.JOB_FAILED: (fail_to_back_up, {"kind", "code", "site_id"}),
     WebhookEvent.HEALTH_CRITICAL: (fill_the_disk, {"check", "before", "value"}),
+    WebhookEvent.UPDATE_INSTALLED: (update, {"job_id", "packages", "security", "failed", "silent_sites"}),
 }
 """What causes each, and what its data say."""
 

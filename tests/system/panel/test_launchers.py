@@ -231,6 +231,25 @@ async def test_reloading_is_a_hangup_signal(place: Place) -> None:
         await place.launcher.reload(ServiceName("unknown"))
 
 
+async def test_one_that_is_restarted_is_another_process_on_the_same_socket_and_one_at_rest_stays_there(
+    place: Place,
+) -> None:
+    service = place.service("web", "serve", "hello", listens=True)
+    resting = replace(place.service("idle", "serve", "idle", listens=True), on_demand=True)
+    first = await place.launcher.ensure(service)
+    await place.launcher.ensure(resting)
+
+    await place.launcher.restart(service.name)
+    await place.launcher.restart(resting.name)
+    greeting = await place.greeting("web")
+    second = await place.launcher.status(service.name)
+
+    assert second.pid != first.pid
+    assert greeting == f"hello {second.pid}"
+    assert second.restarts == first.restarts
+    assert not (await place.launcher.status(resting.name)).running
+
+
 async def test_a_definition_that_cannot_run_is_refused_and_what_ran_goes_on(place: Place) -> None:
     service = place.service("web", "serve", "hello", listens=True)
     first = await place.launcher.ensure(service)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from svc_actors.host.accounts import FIRST_UID
+from tests.support.debian_updates import offer_updates
 from tests.support.package import packages
 from tests.support.panel_on_systemd import InstalledPanel
 from tests.support.systemd_root import SystemdRoot, systemd_root
@@ -238,6 +239,35 @@ def test_a_wordpress_is_made_and_shown(panel: InstalledPanel) -> None:
 
     assert told["name"] == described["title"] == "The Blog of Ada"
     assert (cron["name"], run["status"], run["output"]) == ("wordpress-cron", "succeeded", "")
+
+
+def test_updates_come_in_while_sites_are_served_and_what_is_held_stays(
+    panel: InstalledPanel, php_site: dict[str, Any]
+) -> None:
+    server = panel.server
+    before = server.run("dpkg-query", "--show", "--showformat", "${Version}", "restic")
+    offer_updates(server, "nginx", "restic")
+    panel.done("POST", "/updates/look")
+    panel.ask("POST", "/updates/hold", package="restic")
+    found = {each["name"]: each for each in panel.ask("GET", "/updates")["updates"]}
+    serving = show(server, "svc-host-nginx.service", "MainPID")
+    # As another apt does; whoever asks first waits.
+    lock = "import fcntl, time; fcntl.lockf(open('/var/lib/dpkg/lock-frontend', 'w'), fcntl.LOCK_EX); time.sleep(8)"
+    server.start("python3", "-c", lock)
+
+    job = panel.done("POST", "/updates/install")
+    shown = panel.ask("GET", "/updates")
+
+    assert (found["nginx"]["security"], found["nginx"]["held"], found["restic"]["held"]) == (True, False, True)
+    assert [each["name"] for each in shown["last"]["packages"]] == ["nginx"]
+    assert shown["last"]["job_id"] == job["id"]
+    assert shown["last"]["silent_sites"] == []
+    assert shown["held"] == ["restic"]
+    assert server.run("dpkg-query", "--show", "--showformat", "${Version}", "restic") == before
+    assert server.run("dpkg-query", "--show", "--showformat", "${Version}", "nginx") == found["nginx"]["available"]
+    assert show(server, "svc-host-nginx.service", "MainPID") != serving
+    assert "(deleted)" not in server.run("readlink", f"/proc/{show(server, 'svc-host-nginx.service', 'MainPID')}/exe")
+    assert panel.visit(php_site, "/kept.txt") == "as it was"
 
 
 def test_a_killed_core_is_back_and_neither_web_nor_what_serves_ended(server: SystemdRoot) -> None:

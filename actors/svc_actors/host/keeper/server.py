@@ -1,7 +1,7 @@
 """The keeper's socket and its loop: JSON lines from uid 0, ends of processes, and time.
 
-A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "stop" or "status" with a "name"; "limit" with
-a "group" and its "limits"; or "list". The reply is `{"answer": ...}` with the service's status, of "list"
+A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "restart", "stop" or "status" with a "name";
+"limit" with a "group" and its "limits"; or "list". The reply is `{"answer": ...}` with the service's status, of "list"
 `{"services": {name: status}, "pid": ...}`; or `{"error": "what happened"}`.
 """
 
@@ -129,7 +129,7 @@ class Keeper:
                 case "limit":
                     self._limit(checked_name(request.get("group")), parse_limits(request.get("limits")))
                     answer({})
-                case "reload" | "rest" | "stop" | "status" as asked:
+                case "reload" | "rest" | "restart" | "stop" | "status" as asked:
                     self._of_one(asked, checked_name(request.get("name")), answer)
                 case _:
                     raise RefusedError("There is no such request.")
@@ -151,6 +151,8 @@ class Keeper:
             held.stop(answer)
         elif asked == "rest":
             held.rest(answer)
+        elif asked == "restart":
+            held.restart(answer)
         else:
             if asked == "reload":
                 held.signal(signal.SIGHUP)

@@ -87,6 +87,15 @@ class Held:
         self.definition = None
         self._begin_change()
 
+    def restart(self, answer: Answer) -> None:
+        """As when it is defined otherwise; what does not run is started as it would have been."""
+        if self.phase == RUNNING:
+            self._begin_stop()
+        if self.phase in (STOPPING, CLEARING):
+            self._answers.append(answer)
+        else:
+            answer(self.status())
+
     def rest(self, answer: Answer) -> None:
         if self.definition is None or not self.definition.on_demand:
             raise RefusedError(f"{self.name} is not started on demand.")

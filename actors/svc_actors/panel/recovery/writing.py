@@ -52,7 +52,7 @@ WITHOUT: Final = (
     *("audit", "audit_exports", "audit_seals", "event", "event_inbox", "list_counts", "list_changes"),
     *("sessions", "pending_sign_ins", "password_links", "sign_in_links", "sign_in_attempts", "idempotency_keys"),
     *("mails", "alerts_mailed", "webhook_deliveries", "job_lines", "database_exports", "file_uploads"),
-    *("imports", "import_sites", "health_checks", "health_events"),
+    *("imports", "import_sites", "health_checks", "health_events", "update_looks", "update_runs"),
 )
 """Tables whose rows no manifest has: what is long and only looked back at, what is void on another server, and what
 would be sent twice."""

@@ -11,6 +11,7 @@ import { ownAccountView } from "./views/account";
 import { auditView } from "./views/audit";
 import { drillsView } from "./views/drills";
 import { healthView } from "./views/health";
+import { updatesView } from "./views/updates";
 import { jobView } from "./views/job";
 import { jobsView } from "./views/jobs";
 import { membershipsView, membersView } from "./views/members";
@@ -51,6 +52,7 @@ const SECTIONS: Section<Me>[] = [
   { path: "webhooks", label: "Webhooks", roles: ADMINISTRATORS, open: (_, [id]) => (id ? webhookView(id) : webhooksView()) },
   { path: "audit", label: "Audit", roles: ADMINISTRATORS, open: () => auditView() },
   { path: "health", label: "Health", roles: ADMINISTRATORS, open: () => healthView() },
+  { path: "updates", label: "Updates", roles: ADMINISTRATORS, open: () => updatesView() },
   { path: "server", label: "Server", roles: ADMINISTRATORS, open: () => serverView() },
   { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
 ];

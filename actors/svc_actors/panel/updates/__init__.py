@@ -1,0 +1,5 @@
+"""Updates of the server's packages: looked for each day, installed by a job, with the sites visited around it."""
+
+from svc_actors.panel.updates.records import UpdateMode, Wanted
+
+__all__ = ["UpdateMode", "Wanted"]

@@ -1,0 +1,32 @@
+"""Each day updates are looked for, unless they are off; security updates are installed where that is wanted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from svc_actors.panel.updates.records import UpdateMode, Wanted, read_look, read_mode
+from svc_actors.panel.updates.work import LOOK, enqueue_install, enqueue_look, under_way
+from svc_actors.store import Database, Transaction
+
+ROUND_SECONDS: Final = 600.0
+EVERY: Final = timedelta(hours=24)
+
+
+async def look_daily(database: Database) -> None:
+    """One round: queue what is due. A try that failed counts as one: the next is a day later."""
+
+    async def work(tx: Transaction) -> None:
+        mode, look = await read_mode(tx), await read_look(tx)
+        due = look is None or datetime.now(UTC) - look.tried_at >= EVERY
+        queued = await tx.fetchval(
+            "SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') LIMIT 1", LOOK
+        )
+        if mode is UpdateMode.OFF or not due or queued is not None or await under_way(tx) is not None:
+            return
+        if mode is UpdateMode.AUTOMATIC:
+            await enqueue_install(tx, Wanted.SECURITY)
+        else:
+            await enqueue_look(tx)
+
+    await database.transact(work)
