@@ -35,7 +35,7 @@ _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "v
 _LISTED = {"scopes"}
 """Lists that are typed as one word with commas, as the panel's specification has it."""
 _SECRETS = {"password", "set_password", "token"}
-_DOCUMENTS = {"user_data"}
+_DOCUMENTS = {"private_key", "user_data"}
 """Secrets of many lines."""
 
 

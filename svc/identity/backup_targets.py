@@ -22,12 +22,15 @@ Folder = Annotated[
 ]
 
 
+SshHost = Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]
+
+
 class SftpTargetRequest(Request):
     """`host_key` as ssh-keyscan gives it, without the host, and compared with what the server's administrator says: no
     other one is talked to. The answer has the public key that is let in there."""
 
     name: TargetName
-    host: Annotated[str, Field(max_length=253), Shape(_HOST, "a host name or an address")]
+    host: SshHost
     port: Annotated[int, Field(ge=1, le=65535)] = 22
     user: Annotated[str, Field(max_length=32), Shape(r"[a-z_][a-z0-9_.-]*", "the name of an account")]
     path: Folder

@@ -86,7 +86,7 @@ async def show_import(context: Context[Panel], request: ImportRequest) -> Import
     hidden=True,
 )
 async def begin_upload(context: Context[Panel], request: ImportBeginRequest) -> Import:
-    owner = await context.services.database.transact(lambda tx: _owner(tx, context, request.owner_email))
+    owner = await context.services.database.transact(lambda tx: owner_of(tx, context, request.owner_email))
     row = await context.services.imports.begin(context.caller, owner, request.name, request.size)
     return Import.told(row)
 
@@ -134,7 +134,7 @@ async def apply_import(context: Context[Panel], request: ImportApplyRequest) -> 
 
     async def write(tx: Transaction) -> JobModel:
         locked = await lock_import(tx, row.id)
-        owner = locked.owner_id if request.owner_email is None else await _owner(tx, context, request.owner_email)
+        owner = locked.owner_id if request.owner_email is None else await owner_of(tx, context, request.owner_email)
         await lock_owner(tx, owner)
         job = await applying.begin(tx, locked, owner, choices, accept_htaccess=request.accept_htaccess)
         details = {"job": job.id, "domains": domains, "without": sorted(choices.without)}
@@ -195,7 +195,7 @@ async def _visible(context: Context[Panel], import_id: UUID) -> ImportRow:
     return as_import(row)
 
 
-async def _owner(tx: Transaction, context: Context[Panel], email: str | None) -> UUID:
+async def owner_of(tx: Transaction, context: Context[Panel], email: str | None) -> UUID:
     """Whose the sites become. Raises `forbidden` for somebody else's."""
     principal = context.principal
     if principal.sees_everything:

@@ -24,6 +24,7 @@ from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.databases.transfers import DatabaseTransfers
 from svc_actors.panel.files import Uploads
+from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.recovery.remote import Remote
@@ -51,6 +52,7 @@ class Panel:
     files: ConfinedFiles
     uploads: Uploads
     imports: Imports
+    foreign_sites: ForeignSites
     downloads: Downloads
     receivers: Receivers
     authority: Authority

@@ -45,6 +45,7 @@ from svc_actors.panel.handover import retry_handovers
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import ROUND_SECONDS as HEALTH_SECONDS
 from svc_actors.panel.health.watch import HealthWatch
+from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
@@ -139,8 +140,19 @@ async def open_services(
             outbound=outbound,
             authorities=config.webhooks.ca_file,
         )
+        imports = Imports(database, files, folders)
+        foreign_sites = ForeignSites(database, sealer, host.foreign_hosts, outbound, imports)
         handle_imports(
-            jobs, config, database, host, actors=actors, files=files, served=served, data=data, outbound=outbound
+            jobs,
+            config,
+            database,
+            host,
+            actors=actors,
+            files=files,
+            served=served,
+            data=data,
+            outbound=outbound,
+            foreign_sites=foreign_sites,
         )
         manifests = start_recovery(config, database, host, sealer, jobs, actors, data, loops, recovering)
         for kind, done_by in (work or {}).items():
@@ -156,7 +168,7 @@ async def open_services(
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
         nursery.start_soon(run_webhooks, actors, delivering, loops.alert)
-        uploads, imports = Uploads(database, files, folders), Imports(database, files, folders)
+        uploads = Uploads(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
         checks = Checks(database, host.launcher, host.name_server, host.vitals, config.data_dir)
@@ -177,6 +189,7 @@ async def open_services(
                 files=files,
                 uploads=uploads,
                 imports=imports,
+                foreign_sites=foreign_sites,
                 downloads=Downloads(),
                 receivers=receivers,
                 authority=authority,

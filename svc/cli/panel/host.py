@@ -23,6 +23,7 @@ from svc_actors.host.vitals import SystemVitals, Vitals
 from svc_actors.host.wordpress import WordPressSites
 from svc_actors.outbound import Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
+from svc_actors.panel.imports.foreign_hosts import ForeignHosts, SystemForeignHosts
 from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.webhooks.endpoint import Clock, utc_now
 
@@ -50,5 +51,6 @@ class Host:
     packages: Packages = field(default_factory=DebianPackages)
     resolve: Resolve = resolve
     clock: Clock = utc_now
+    foreign_hosts: ForeignHosts = field(default_factory=SystemForeignHosts)
     open_acme: OpenHttp | None = None
     """How certificate authorities are reached, where not as the settings say."""

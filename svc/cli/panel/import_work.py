@@ -8,8 +8,9 @@ from svc.cli.panel.site_data import SiteData
 from svc.panel.config import PanelConfig
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.outbound import Outbound
-from svc_actors.panel.imports import analysing, applying, verifying
+from svc_actors.panel.imports import analysing, applying, fetching, verifying
 from svc_actors.panel.imports.applied import Parts
+from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.wordpress.database import WordPressDatabases
 from svc_actors.runtime import ActorSystem
@@ -27,8 +28,12 @@ def handle_imports(
     served: ServedSites,
     data: SiteData,
     outbound: Outbound,
+    foreign_sites: ForeignSites,
 ) -> None:
-    jobs.handle(analysing.KIND, analysing.ImportAnalysis(database, config.folders), seconds=analysing.SECONDS)
+    analysis = analysing.ImportAnalysis(database, config.folders)
+    jobs.handle(analysing.KIND, analysis, seconds=analysing.SECONDS)
+    fetch = fetching.ImportFetch(foreign_sites, analysis, config.folders)
+    jobs.handle(fetching.KIND, fetch, seconds=fetching.SECONDS)
     parts = Parts(
         database=database,
         actors=actors,

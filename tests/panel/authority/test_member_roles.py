@@ -38,7 +38,7 @@ from tests.support.panel_tenant import Tenant, nobodys, records_of, tenant
 OF_PERSONS = ("token", "alert", "session", "second_factor", "impersonation", "user", "membership")
 """Areas of whoever calls: no account of others comes into them."""
 OF_ACCOUNTS = ("account", "import", "member")
-IN_THE_BODY = ("database.create", "database_user.create", "import.begin", "member.invite", "site.create")
+IN_THE_BODY = ("database.create", "database_user.create", "import.begin", "import.ssh", "member.invite", "site.create")
 """What names the site or the account elsewhere than in the path."""
 NO_SITE = ("php.versions", "sftp.host_keys")
 """What is the same for everybody who is signed in."""

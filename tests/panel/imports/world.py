@@ -105,11 +105,13 @@ class World:
 
 
 @asynccontextmanager
-async def world_of(database: Database, folder: Path, host: Host | None = None) -> AsyncIterator[World]:
-    """`host`: that of an earlier world with the same database and folder."""
+async def world_of(
+    database: Database, folder: Path, host: Host | None = None, *, new: bool = False
+) -> AsyncIterator[World]:
+    """`host`: that of an earlier world with the same database and folder, where this is not the first."""
     server = host or replace(recorded_host(), accounts=FolderAccounts(folder / "sites"))
     async with open_panel(database, folder, server) as panel:
-        if host is None:
+        if host is None or new:
             ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
             await panel.person("root@example.com", "administrator")
         else:

@@ -18,11 +18,7 @@ from svc.registry.operation import Operation
 from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
 
-TO_BE_BUILT = frozenset(
-    {
-        "POST /imports/ssh",
-    }
-)
+TO_BE_BUILT: frozenset[str] = frozenset()
 """What is built leaves this set, which only ever shrinks."""
 
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from svc_actors.host.archives import cpmove, hestia, plesk, tree, virtualmin
+from svc_actors.host.archives import cpmove, fetched, hestia, plesk, tree, virtualmin
 from svc_actors.host.archives.applications import CONFIGURATIONS
 from svc_actors.host.archives.model import Account, Kind, Reader, Survey
 
-_READERS: Final[tuple[Reader, ...]] = (cpmove.read, hestia.read, virtualmin.read, plesk.read)
-_WANTED: Final = (cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED)
-_MARKED: Final = (cpmove.MARKED, hestia.MARKED, virtualmin.MARKED, plesk.MARKED, tree.MARKED, CONFIGURATIONS)
+_READERS: Final[tuple[Reader, ...]] = (fetched.read, cpmove.read, hestia.read, virtualmin.read, plesk.read)
+_WANTED: Final = (fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED)
+_MARKED: Final = (
+    fetched.MARKED,
+    cpmove.MARKED,
+    hestia.MARKED,
+    virtualmin.MARKED,
+    plesk.MARKED,
+    tree.MARKED,
+    CONFIGURATIONS,
+)
 _MOST: Final = 200
 _WORDPRESS: Final = re.compile(r"(?:.*/)?wp-config\.php")
 _WORDPRESS_FILE: Final = re.compile(r"(?:.*/)?wp-load\.php")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -19,14 +19,15 @@ FIRST_UID: Final = 1_990_000_000
 """Of the accounts that read archives, a number each: above those of sites, and of nobody."""
 IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports.source, imports.name, imports.status,
     imports.problem, imports.size, imports.sha256, imports.found, imports.choices, imports.outcome, imports.job_id,
-    imports.created_at, imports.touched_at,
+    imports.created_at, imports.touched_at, imports.remote, imports.sealed_secret,
     ARRAY(SELECT lower(part) FROM unnest(imports.received) AS part) AS starts,
     ARRAY(SELECT upper(part) FROM unnest(imports.received) AS part) AS ends"""
 
 
 @dataclass(frozen=True)
 class ImportRow:
-    """`received`: which bytes of the archive have come, in order and without overlap."""
+    """`received`: which bytes of the archive have come, in order and without overlap. `remote`: the other host,
+    of one that is fetched; only while it is, there is what opens that."""
 
     id: UUID
     number: int
@@ -43,6 +44,8 @@ class ImportRow:
     job_id: int | None
     created_at: datetime
     touched_at: datetime
+    remote: Mapping[str, Any] | None
+    sealed_secret: bytes | None = field(repr=False)
     received: tuple[tuple[int, int], ...]
 
     @property
@@ -91,6 +94,22 @@ async def insert_import(
     return as_import(row)
 
 
+async def insert_fetched(
+    tx: Transaction, owner_id: UUID, name: str, remote: Mapping[str, Any], sealed_secret: bytes
+) -> ImportRow:
+    row = await tx.fetchone(
+        f"""INSERT INTO imports (owner_id, source, name, size, status, remote, sealed_secret)
+            VALUES ($1, 'ssh', $2, 0, 'fetching', $3, $4) RETURNING {IMPORT_COLUMNS}""",
+        *(owner_id, name, dict(remote), sealed_secret),
+    )
+    return as_import(row)
+
+
+async def write_job(tx: Transaction, import_id: UUID, job_id: int, size: int | None = None) -> None:
+    """Which job works at it now, and what its archive has."""
+    await tx.execute("UPDATE imports SET job_id = $2, size = coalesce($3, size) WHERE id = $1", import_id, job_id, size)
+
+
 async def lock_import(tx: Transaction, import_id: UUID) -> ImportRow:
     """Raises not_found."""
     row = await tx.fetchrow(f"SELECT {IMPORT_COLUMNS} FROM imports WHERE id = $1 FOR NO KEY UPDATE", import_id)
@@ -133,9 +152,9 @@ async def write_move(
     job_id: int | None = None,
     sha256: str | None = None,
 ) -> None:
-    """Raises `conflict`."""
+    """What opens the other host is forgotten by whatever moves. Raises `conflict`."""
     await tx.execute(
-        """UPDATE imports SET status = $2, problem = $3, job_id = coalesce($4, job_id),
+        """UPDATE imports SET status = $2, problem = $3, sealed_secret = NULL, job_id = coalesce($4, job_id),
                sha256 = coalesce($5, sha256), touched_at = now() WHERE id = $1""",
         *(locked.id, move(locked.status, by).value, problem, job_id, sha256),
     )

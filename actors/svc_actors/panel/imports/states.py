@@ -1,8 +1,9 @@
 """The statuses of an import and every move between them. Nothing else decides a status.
 
-`uploading` until every byte of the archive has come; `analysing` while the confined process reads it; `ready` when its
-plan can be gone through. `applying` makes sites of it, and is over by `applied`, or by `failed`, from where it may be
-applied again: it goes on with the sites that it has made. One that could not be read is `failed` too, without a plan.
+`uploading` until every byte of the archive has come, or `fetching` while it comes from another host; `analysing` while
+the confined process reads it; `ready` when its plan can be gone through. `applying` makes sites of it, and is over by
+`applied`, or by `failed`, from where it may be applied again: it goes on with the sites that it has made. One that
+could not be fetched or read is `failed` too, without a plan.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from svc_actors.errors import conflict
 
 class ImportStatus(StrEnum):
     UPLOADING = "uploading"
+    FETCHING = "fetching"
     ANALYSING = "analysing"
     READY = "ready"
     APPLYING = "applying"
@@ -36,6 +38,7 @@ _S, _M = ImportStatus, ImportMove
 
 MOVES: Final[dict[ImportStatus, dict[ImportMove, ImportStatus]]] = {
     _S.UPLOADING: {_M.WHOLE: _S.ANALYSING},
+    _S.FETCHING: {_M.WHOLE: _S.ANALYSING, _M.BROKEN: _S.FAILED},
     _S.ANALYSING: {_M.READ: _S.READY, _M.BROKEN: _S.FAILED},
     _S.READY: {_M.APPLY: _S.APPLYING},
     _S.APPLYING: {_M.DONE: _S.APPLIED, _M.BROKEN: _S.FAILED},

@@ -59,18 +59,18 @@ class Imports:
 
     async def begin(self, caller: Caller, owner_id: UUID, name: str, size: int) -> ImportRow:
         await trio.to_thread.run_sync(lambda: self._folders.imports.mkdir(mode=0o711, parents=True, exist_ok=True))
-        free = await trio.to_thread.run_sync(_free, self._folders.imports)
+        free = await trio.to_thread.run_sync(free_bytes, self._folders.imports)
         if size > free:
             raise capacity(f"The archive has {size:,} bytes, and {free:,} are free; nothing was begun.")
 
         async def write(tx: Transaction) -> ImportRow:
-            await self._require_room(tx, owner_id, size)
+            await require_room(tx, owner_id, size)
             row = await insert_import(tx, owner_id, "upload", name, size, ImportStatus.UPLOADING)
             await audit.record(tx, caller, row.target, {"size": size})
             return row
 
         row = await self._database.transact(write)
-        await self._files.ask(await self._made(row), UploadOpen(row.id.hex))
+        await self._files.ask(await self.made(row), UploadOpen(row.id.hex))
         return row
 
     async def write(self, row: ImportRow, offset: int, encoded: str) -> ImportRow:
@@ -81,7 +81,7 @@ class Imports:
             raise conflict(f"The archive has {row.size:,} bytes; this part would end behind them.")
         if len(row.received) >= _MOST_RANGES and not any(offset <= b and a <= end for a, b in row.received):
             raise conflict(f"The upload has {_MOST_RANGES:,} separate ranges already; send parts that adjoin them.")
-        folder = await self._made(row)
+        folder = await self.made(row)
         try:
             await self._files.ask(folder, UploadWrite(row.id.hex, offset), encoded.encode())
         except ServiceError as error:
@@ -105,7 +105,7 @@ class Imports:
         if row.missing is not None:
             start, end = row.missing
             raise conflict(f"Bytes {start:,} to {end:,} have not come; the upload stays open.")
-        folder = await self._made(row)
+        folder = await self.made(row)
         verify = UploadVerify(row.id.hex, ARCHIVE, row.size, sha256)
         answer = await self._files.ask(folder, verify, seconds=30 + row.size / _HASH_BYTES_PER_SECOND)
         if not answer.result["placed"]:
@@ -124,7 +124,7 @@ class Imports:
 
         async def write(tx: Transaction) -> None:
             locked = await lock_import(tx, row.id)
-            if locked.status in (ImportStatus.ANALYSING, ImportStatus.APPLYING):
+            if locked.status in (ImportStatus.FETCHING, ImportStatus.ANALYSING, ImportStatus.APPLYING):
                 raise conflict(f"The import is {locked.status.value}; nothing was deleted.", hint="Cancel its job.")
             await remove_import(tx, row.id)
             await audit.record(tx, caller, row.target)
@@ -149,21 +149,7 @@ class Imports:
             if folder.name not in known:
                 await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
 
-    async def _require_room(self, tx: Transaction, owner_id: UUID, size: int) -> None:
-        owner = await lock_owner(tx, owner_id)
-        held = await tx.fetchrow(
-            """SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM imports
-               WHERE owner_id = $1 AND status <> 'applied'""",
-            owner_id,
-        )
-        assert held is not None
-        if held["number"] >= MOST_OF_AN_OWNER and not owner.unbounded:
-            raise conflict(f"There are {MOST_OF_AN_OWNER} imports already; none was begun.", hint="Delete one of them.")
-        allowed = owner.allowed.disk_mib
-        if allowed is not None and held["bytes"] + size > allowed * MIB:
-            raise conflict(f"The plan {owner.plan} allows {allowed} MiB on the disk, and the archive would be more.")
-
-    async def _made(self, row: ImportRow) -> SiteFolder:
+    async def made(self, row: ImportRow) -> SiteFolder:
         folder = row.folder(self._folders)
         await trio.to_thread.run_sync(_make, folder)
         return folder
@@ -171,6 +157,25 @@ class Imports:
     async def _remove(self, folder: SiteFolder) -> None:
         await self._files.forget(folder)
         await trio.to_thread.run_sync(lambda: shutil.rmtree(folder.path, ignore_errors=True))
+
+
+async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool = True) -> int | None:
+    """`more`: an import more. How many bytes more the owner's plan allows, None without a bound. Raises `conflict`."""
+    owner = await lock_owner(tx, owner_id)
+    held = await tx.fetchrow(
+        """SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM imports
+           WHERE owner_id = $1 AND status <> 'applied'""",
+        owner_id,
+    )
+    assert held is not None
+    if more and held["number"] >= MOST_OF_AN_OWNER and not owner.unbounded:
+        raise conflict(f"There are {MOST_OF_AN_OWNER} imports already; none was begun.", hint="Delete one of them.")
+    allowed = owner.allowed.disk_mib
+    if allowed is None:
+        return None
+    if held["bytes"] + size > allowed * MIB:
+        raise conflict(f"The plan {owner.plan} allows {allowed} MiB on the disk, and the archive would be more.")
+    return allowed * MIB - int(held["bytes"]) - size
 
 
 async def _removed(import_id: UUID, tx: Transaction) -> None:
@@ -184,7 +189,7 @@ def _make(folder: SiteFolder) -> None:
         os.chown(folder.path, folder.uid, folder.gid)
 
 
-def _free(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize
 

@@ -1,0 +1,175 @@
+"""Other hosts, as sites are fetched from them by SSH: what is kept of one, what it is asked to run, and who asks.
+
+A host is told three things at most: to pack folders (tar), to dump a database (mariadb-dump or mysqldump), and how to
+reach that, on the standard input of what dumps. It runs them by the login shell of its account, as every SSH server
+does; every name in them is quoted.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trio
+from pydantic import BaseModel, ConfigDict, Field
+
+from svc_actors.errors import unavailable
+from svc_actors.host import confined
+from svc_actors.host.archives.fetched import DESCRIPTION, dump_path
+from svc_actors.host.confined.fetch import KEY
+from svc_actors.host.confined_client import SiteFolder
+from svc_actors.host.programs import Program, run_program
+from svc_actors.panel.jobs import JobRun, ProgramFailed
+
+FETCH_SECONDS: Final = 4 * 3600.0
+STALLED_SECONDS: Final = 120
+_KEYS_SECONDS: Final = 40.0
+_FETCH: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(confined.__file__).with_name("fetch.py")))
+_KEY_TYPES: Final = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+_DUMPED: Final = (
+    "--single-transaction",
+    "--quick",
+    "--no-tablespaces",
+    "--default-character-set=utf8mb4",
+)
+
+
+class Remote(BaseModel):
+    """`folders`: the document root, and others that its programs need. `host_key` as in known_hosts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str
+    port: int
+    user: str
+    host_key: str
+    domain: str
+    folders: tuple[str, ...]
+    database: str | None
+    database_user: str | None
+    database_host: str | None
+
+
+class Secrets(BaseModel):
+    """What opens it, sealed until the files have come."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    password: str | None = Field(default=None, repr=False)
+    private_key: str | None = Field(default=None, repr=False)
+    database_password: str | None = Field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """As in known_hosts: `ssh-ed25519 AAAA...`."""
+
+    text: str
+
+    @property
+    def type(self) -> str:
+        return self.text.partition(" ")[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """As `ssh-keygen -l` shows it."""
+        digest = hashlib.sha256(base64.b64decode(self.text.partition(" ")[2])).digest()
+        return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+class ForeignHosts(Protocol):
+    async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
+        """Those that it shows, which may be none."""
+        ...
+
+    async def fetch(self, run: JobRun, folder: SiteFolder, order: dict[str, Any]) -> None:
+        """Make `archive` in the folder. Raises `unavailable`."""
+        ...
+
+
+class SystemForeignHosts:
+    """By this server's OpenSSH, in a process that can do no more (`host.confined.fetch`)."""
+
+    async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
+        said: list[str] = []
+
+        async def take(lines: list[str]) -> None:
+            said.extend(lines)
+            del said[:-20]
+
+        with _in_memory({"uid": uid, "gid": uid, "address": address, "port": port}) as order:
+            with trio.move_on_after(_KEYS_SECONDS):
+                await run_program(Program(_FETCH, stdin=order), take)
+        found = [HostKey(line.removeprefix(KEY)) for line in said if line.startswith(KEY)]
+        known = [key for key in found if key.type in _KEY_TYPES]
+        return sorted(known, key=lambda key: _KEY_TYPES.index(key.type))
+
+    async def fetch(self, run: JobRun, folder: SiteFolder, order: dict[str, Any]) -> None:
+        whole = {**order, "uid": folder.uid, "gid": folder.gid, "folder": str(folder.path)}
+        with _in_memory(whole) as path:
+            try:
+                await run.program(_FETCH, seconds=FETCH_SECONDS, stdin=path)
+            except ProgramFailed as failed:
+                raise unavailable(failed.last or failed.message, hint="Nothing was imported. Begin again.") from failed
+
+
+def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[str, Any]:
+    """What is fetched, and how."""
+    told = {"domain": remote.domain, "folders": remote.folders, "database": remote.database}
+    dump = None
+    if remote.database is not None:
+        command, given = _dump(remote, remote.database, secrets.database_password)
+        dump = {"entry": dump_path(remote.database), "command": command, "input": given}
+    return {
+        "address": address,
+        "port": remote.port,
+        "user": remote.user,
+        "host_key": remote.host_key,
+        "password": secrets.password,
+        "private_key": secrets.private_key,
+        "description": {"entry": DESCRIPTION, "text": json.dumps(told)},
+        "dump": dump,
+        "command": shlex.join(
+            ["env", "LC_ALL=C", "tar", "-C", "/", "-cf", "-", *(f".{folder}" for folder in remote.folders)]
+        ),
+        "most": most,
+        "stalled": STALLED_SECONDS,
+    }
+
+
+def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str]:
+    """The command, and what it reads. A password is in no argument: they are for everybody there to see."""
+    choose = "d=$(command -v mariadb-dump || command -v mysqldump) || { echo no mysqldump is there >&2; exit 127; }"
+    arguments = shlex.join([*_DUMPED, database])
+    if remote.database_user is None:
+        return shlex.join(["sh", "-c", f'{choose}; exec "$d" {arguments}']), ""
+    # A pipe of its own: what SSH servers give as standard input cannot be opened by name everywhere.
+    script = f'{choose}; cat | "$d" --defaults-extra-file=/dev/stdin {arguments}'
+    settings = {"user": remote.database_user, "password": password or "", "host": remote.database_host or "localhost"}
+    lines = ["[client]", *(f"{name}={_quoted(value)}" for name, value in settings.items())]
+    return shlex.join(["sh", "-c", script]), "\n".join(lines) + "\n"
+
+
+def _quoted(value: str) -> str:
+    """As option files have it."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@contextmanager
+def _in_memory(order: dict[str, Any]) -> Iterator[Path]:
+    """A file of this process's memory: neither a disk nor an argument list has it."""
+    descriptor = os.memfd_create("svc-import", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, json.dumps(order).encode())
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,140 @@
+"""Sites are fetched from other hosts by SSH (hosting-panel-api.md, Migration): POST /imports/ssh.
+
+Asked without a host key it shows those of the host and begins nothing, as `ssh` asks before it connects for the first
+time. What is fetched is an import like one that was uploaded (`svc.panel.imports`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import Field, SecretStr
+
+from svc.identity.backup_targets import Folder, SshHost
+from svc.identity.fields import Email
+from svc.panel.import_models import Import
+from svc.panel.imports import owner_of
+from svc.panel.services import Panel
+from svc.panel.site_fields import Domain
+from svc.panel.sites import usable_name
+from svc.registry.declare import Operations
+from svc.registry.operation import Context, Model, Request, Route
+from svc.registry.principal import Access
+from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
+from svc_actors.errors import conflict, wrong_field
+from svc_actors.panel.imports.foreign_hosts import HostKey, Remote, Secrets
+
+operations = Operations[Panel]()
+
+_ACCOUNT: Final = Shape(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", "the name of an account")
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[A-Za-z0-9+/=\r\n]+-----END [A-Z ]{0,20}PRIVATE KEY-----\s*"
+)
+
+Fingerprint = Annotated[
+    str,
+    Field(max_length=50, description="The fingerprint of the host's key."),
+    Shape(r"SHA256:[A-Za-z0-9+/]{43}", "a fingerprint such as ssh-keygen -l shows, SHA256:..."),
+]
+DatabaseWord = Annotated[
+    str,
+    Field(max_length=80),
+    Shape(r"[A-Za-z0-9_$][A-Za-z0-9_.$-]*", "the name of a database or of its user"),
+]
+
+
+class SshImportRequest(Request):
+    """`host_key` is the fingerprint of one of the keys that an answer without it has shown, compared with what the
+    other host's provider says. `folders`: the document root first, then others that the site needs. The database is
+    dumped there, by `database_user`, or as the account's own settings there say."""
+
+    host: SshHost
+    user: Annotated[str, Field(max_length=64), _ACCOUNT]
+    domain: Domain
+    folders: Annotated[list[Folder], Field(min_length=1, max_length=20)]
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    host_key: Fingerprint | None = None
+    password: Annotated[SecretStr | None, Field(min_length=1, max_length=256, repr=False)] = None
+    private_key: Annotated[SecretStr | None, Field(min_length=1, max_length=16_384, repr=False)] = None
+    database: DatabaseWord | None = None
+    database_user: DatabaseWord | None = None
+    database_password: Annotated[SecretStr | None, Field(min_length=1, max_length=256, repr=False)] = None
+    database_host: SshHost | None = None
+    owner_email: Email | None = None
+
+
+class ShownKey(Model):
+    """As `ssh-keygen -l` shows it."""
+
+    type: str
+    fingerprint: str
+
+
+class SshImport(Model):
+    """`host_keys`: those that the host shows now. `begun` is null where none of them was confirmed yet."""
+
+    host_keys: list[ShownKey]
+    begun: Import | None
+
+
+@operations.declare(
+    "import.ssh",
+    "Fetch a site from another host by SSH, to be read and planned; without a host key, show the host's keys",
+    Route.post("/imports/ssh"),
+    access=Access.SIGNED_IN,
+    scope=Scope.WRITE,
+    positional=("host", "user", "domain", "folders"),
+    target="import",
+)
+async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> SshImport:
+    services = context.services
+    owner = await services.database.transact(lambda tx: owner_of(tx, context, request.owner_email))
+    domain = usable_name(context, request.domain).name
+    if request.host_key is not None and request.password is None and request.private_key is None:
+        raise wrong_field("password", "give it, or private_key: nothing opens the other host")
+    secrets = _secrets(request)
+    keys = await services.foreign_sites.keys(request.host, request.port)
+    shown = [ShownKey(type=key.type, fingerprint=key.fingerprint) for key in keys]
+    if request.host_key is None:
+        return SshImport(host_keys=shown, begun=None)
+    key = _confirmed(keys, request)
+    remote = Remote(
+        host=request.host,
+        port=request.port,
+        user=request.user,
+        host_key=key.text,
+        domain=domain,
+        folders=tuple(dict.fromkeys(request.folders)),
+        database=request.database,
+        database_user=request.database_user,
+        database_host=request.database_host,
+    )
+    row = await services.foreign_sites.begin(context.caller, owner, remote, secrets)
+    return SshImport(host_keys=shown, begun=Import.told(row))
+
+
+def _confirmed(keys: list[HostKey], request: SshImportRequest) -> HostKey:
+    for key in keys:
+        if key.fingerprint == request.host_key:
+            return key
+    raise conflict(
+        f"{request.host} shows another host key than {request.host_key}; it was not asked for anything.",
+        hint="Find out why: somebody may stand between. Without host_key the keys that it shows are answered.",
+    )
+
+
+def _secrets(request: SshImportRequest) -> Secrets:
+    """Raises `invalid`. Passwords are lines in what is written for the programs that take them."""
+    given = {
+        name: secret.get_secret_value()
+        for name in ("password", "private_key", "database_password")
+        if (secret := getattr(request, name)) is not None
+    }
+    for name in ("password", "database_password"):
+        if not given.get(name, "").isprintable():
+            raise wrong_field(name, "must be one line, without control characters")
+    if "private_key" in given and _PRIVATE_KEY.fullmatch(given["private_key"]) is None:
+        raise wrong_field("private_key", "must be a private key as ssh-keygen makes it, without a passphrase")
+    return Secrets(**given)

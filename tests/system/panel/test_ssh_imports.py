@@ -1,0 +1,140 @@
+"""A site comes from a real SSH server: its files byte for byte, its database by a dump, and no secret to be seen."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from svc_actors.webhooks.settings import NETWORKS_VARIABLE
+from tests.support import foreign_archives as foreign
+from tests.support.foreign_archives import DATABASE, MAIN
+from tests.support.panel_programs import PanelPrograms, open_panel_programs
+from tests.support.sshd import Sshd, open_sshd
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+SECRET: Final = "kept-to-itself-7f3a"
+DUMPS: Final = """#!/bin/sh
+cat > "$(dirname "$0")/read"
+printf '%s\\n' "$*" > "$(dirname "$0")/arguments"
+cat "$(dirname "$0")/dump.sql"
+"""
+"""Stands for mariadb-dump on the other host."""
+
+
+@pytest.fixture
+async def panel(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PanelPrograms]:
+    monkeypatch.setenv(NETWORKS_VARIABLE, "127.0.0.0/8")
+    async with open_panel_programs() as programs:
+        await programs.start()
+        await programs.customer()
+        yield programs
+
+
+@pytest.fixture
+async def old_host(tmp_path: Path) -> AsyncIterator[Sshd]:
+    async with open_sshd(tmp_path / "sshd") as sshd:
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        (tools / "mariadb-dump").write_text(DUMPS)
+        (tools / "mariadb-dump").chmod(0o755)
+        (tools / "dump.sql").write_text(foreign.DUMP)
+        with (sshd.folder / "config").open("a") as configuration:
+            configuration.write(f"SetEnv PATH={tools}:/usr/bin:/bin\n")
+        root = tmp_path / "www"
+        tree = foreign.model(500)[MAIN]
+        for name, content in tree.files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+        for name, target in {**tree.links, "out": "/etc/passwd"}.items():
+            os.symlink(target, root / name)
+        await sshd.start()
+        yield sshd
+
+
+async def private_key(sshd: Sshd) -> str:
+    await trio.run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(sshd.folder / "user")])
+    sshd.let_in((sshd.folder / "user.pub").read_text())
+    return (sshd.folder / "user").read_text()
+
+
+def command_lines() -> str:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found.append((entry / "cmdline").read_bytes().decode(errors="replace"))
+            except OSError:
+                continue
+    return "\n".join(found)
+
+
+async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, old_host: Sshd, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": old_host.port,
+        "user": "root",
+        "domain": MAIN,
+        "folders": [str(tmp_path / "www")],
+        "private_key": await private_key(old_host),
+        "database": DATABASE,
+        "database_user": "ada_wp",
+        "database_password": SECRET,
+        "owner_email": "ada@example.com",
+    }
+    seen: list[str] = []
+    async with panel.client() as root:
+        shown = (await root.post("/imports/ssh", json=asked)).json()
+        wrong = await root.post("/imports/ssh", json={**asked, "host_key": f"SHA256:{'A' * 43}"})
+        confirmed = shown["host_keys"][0]["fingerprint"]
+        begun = (await root.post("/imports/ssh", json={**asked, "host_key": confirmed})).json()["begun"]
+        with trio.fail_after(120):
+            while (imported := (await root.get(f"/imports/{begun['id']}")).json())["status"] in (
+                "fetching",
+                "analysing",
+            ):
+                seen.append(command_lines())
+                await trio.sleep(0.05)  # It is done outside of this process.
+        assert imported["status"] == "ready", imported
+        log = (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
+        job = (await root.post(f"/imports/{begun['id']}/apply", json={})).json()
+        with trio.fail_after(120):
+            while (job := (await root.get(f"/jobs/{job['id']}")).json())["status"] in ("queued", "running"):
+                await trio.sleep(0.1)  # It is done outside of this process.
+        assert job["status"] == "succeeded", job
+        site = (await root.get("/sites")).json()["items"][0]
+
+    assert shown["begun"] is None
+    assert [key["type"] for key in shown["host_keys"]] == ["ssh-ed25519"]
+    assert wrong.status_code == 409
+    public = panel.data / "sites" / site["account"] / "public"
+    for name, content in foreign.model(500)[MAIN].files.items():
+        assert name == "wp-config.php" or (public / name).read_bytes() == content
+    assert os.readlink(public / "latest") == "wp-content/uploads"
+    assert not (public / "out").is_symlink()
+    assert f'password="{SECRET}"' in (tmp_path / "tools" / "read").read_text()
+    assert SECRET not in (tmp_path / "tools" / "arguments").read_text()
+    for place in (*seen, log):
+        assert SECRET not in place
+        assert "OPENSSH PRIVATE KEY" not in place
+    assert left_on_disk(panel.data) == []
+
+
+def left_on_disk(data: Path) -> list[Path]:
+    """Files beneath the panel's folder, its logs included, that have a secret of the other host."""
+    secrets = (SECRET.encode(), b"OPENSSH PRIVATE KEY")
+    return [
+        path
+        for path in data.rglob("*")
+        if not path.is_symlink()
+        and stat.S_ISREG(path.lstat().st_mode)
+        and path.stat().st_size < 1 << 20
+        and path.suffix not in (".pem", ".key")
+        and any(secret in path.read_bytes() for secret in secrets)
+    ]
