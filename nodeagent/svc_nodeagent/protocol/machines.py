@@ -100,12 +100,14 @@ class DiskSpec(Wire):
 
 
 class CopiedDisk(Wire):
-    """What a copy holds of one disk: all that a guest could read of it. `digest` is SHA-256."""
+    """What a copy holds of one disk: all that a guest could read of it. `digest` is SHA-256, of the whole, or with
+    `block_bytes` of its size and the digests of its blocks."""
 
     index: int = Field(ge=0, le=15)
     size_bytes: Size
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     volume_id: Annotated[UUID | None, Since(5)] = None
+    block_bytes: Annotated[int, Since(5)] = Field(default=0, ge=0, le=2**30)
 
 
 class MachineSpec(Wire):

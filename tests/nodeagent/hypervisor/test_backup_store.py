@@ -15,7 +15,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, store_at
+from svc_nodeagent.hypervisor.backups.chains import Snapshot
+from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.hypervisor.backups.verification import SHARES, share_of
 from svc_nodeagent.protocol import FailureCode
 from tests.support.small_disk import SmallDisk, small_disk
@@ -48,7 +49,7 @@ async def cut_short(store: MachineStore, mib: int) -> None:
 
 
 async def content_of(store: MachineStore, copy_id: UUID) -> bytes:
-    [snapshot] = [each for each in await store.snapshots() if each.copy_id == copy_id]
+    [snapshot] = [each for each in (await store.kept()).snapshots if each.copy_id == copy_id]
     return await read(store, snapshot)
 
 
@@ -121,9 +122,9 @@ async def test_each_of_a_chain_of_twenty_increments_is_what_was_copied(tmp_path:
     assert size_of(tmp_path) < 20 * len(disk) / 2
     # Every other goes, and what the others need stays
     gone = list(kept)[::2]
-    await store.forget([each for each in await store.snapshots() if each.copy_id in gone])
+    await store.forget([each for each in (await store.kept()).snapshots if each.copy_id in gone])
     assert await store.prune()
-    left = await store.snapshots()
+    left = (await store.kept()).snapshots
     assert {each.copy_id for each in left} == kept.keys() - set(gone)
     for each in left:
         assert hashlib.sha256(await read(store, each)).hexdigest() == kept[each.copy_id]
@@ -171,7 +172,7 @@ async def test_nothing_is_written_beneath_a_target_that_goes_away_meanwhile(tmp_
         target.rename(away)
         await sink.send_all(content[20 * MIB :])
     assert not target.exists()
-    for order in (store.prepare, store.prune, store.snapshots):
+    for order in (store.prepare, store.prune, store.kept):
         with pytest.raises(HostError, match="no target for backups") as refused:
             await order()
         assert refused.value.code is FailureCode.CONFLICT

@@ -96,7 +96,7 @@ async def test_copies_are_kept_given_back_and_removed(target: Target) -> None:
     vm_id = uuid4()
     store, content = target.store(vm_id), os.urandom(3 * MIB)
     with pytest.raises(HostError) as none:
-        await store.snapshots()
+        await store.kept()
     assert none.value.code is FailureCode.NOT_FOUND
     await store.prepare()
     first = await keep(store, content)
@@ -104,13 +104,13 @@ async def test_copies_are_kept_given_back_and_removed(target: Target) -> None:
     assert await content_of(store, first) == content
     # Without the key of the store nobody reads it
     with pytest.raises(HostError, match="wrong password"):
-        await store_at(Path("/nowhere"), vm_id, "another", target.place).snapshots()
+        await store_at(Path("/nowhere"), vm_id, "another", target.place).kept()
 
-    await store.forget([each for each in await store.snapshots() if each.copy_id == first])
+    await store.forget([each for each in (await store.kept()).snapshots if each.copy_id == first])
     assert await store.prune()
     assert await content_of(store, second) == content + b"more"
     await store.remove()
-    assert await store.snapshots() == []
+    assert not (await store.kept()).snapshots
     await target.store(uuid4()).remove()
 
 

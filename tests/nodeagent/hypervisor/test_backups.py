@@ -42,9 +42,15 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-async def copied(host: LibvirtHost, vm_id: UUID, *, forget: tuple[UUID, ...] = ()) -> BackupResult:
+async def copied(
+    host: LibvirtHost, vm_id: UUID, *, forget: tuple[UUID, ...] = (), told: list[str] | None = None
+) -> BackupResult:
+    async def report(_: int, message: str) -> None:
+        if told is not None:
+            told.append(message)
+
     operation = VmBackup(vm_id=vm_id, copy_id=uuid4(), password=KEY, forget=forget)
-    result = await host.perform(operation, silent)
+    result = await host.perform(operation, report)
     assert isinstance(result, BackupResult)
     return result
 
@@ -87,7 +93,10 @@ async def test_a_guest_is_copied_while_it_runs_and_comes_back_as_it_was(
 
     # The second takes what the first has not, and what it replaces goes
     await console.run("echo changed > kept; sync")
-    second = await copied(host, vm_id, forget=(first.copy_id,))
+    told: list[str] = []
+    second = await copied(host, vm_id, forget=(first.copy_id,), told=told)
+    [read] = [int(line.split()[1]) for line in told if line.startswith("read ")]
+    assert 0 < read < 64
     assert second.forgotten == (first.copy_id,)
     assert second.stored_bytes < first.stored_bytes / 4
     await host.perform(VmForceStop(vm_id=vm_id), silent)
@@ -103,6 +112,9 @@ async def test_a_machine_is_restored_to_what_was_copied(host: LibvirtHost, demo_
     await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
     console = await in_guest(host, vm_id)
     await console.run("echo precious > kept; sync")
+    await copied(host, vm_id)
+    await console.run("echo more precious > kept; sync")
+    # Made of what was written since the one before
     copy = await copied(host, vm_id)
     await console.run("rm kept; sync")
     with pytest.raises(HostError) as runs:
@@ -123,7 +135,7 @@ async def test_a_machine_is_restored_to_what_was_copied(host: LibvirtHost, demo_
     again = await copied(host, vm_id)
     assert again.disks == copy.disks
     await host.perform(VmStart(vm_id=vm_id, network=spec.network), silent)
-    assert "precious" in await (await in_guest(host, vm_id)).run("cat kept")
+    assert "more precious" in await (await in_guest(host, vm_id)).run("cat kept")
 
 
 async def test_a_backup_that_is_cancelled_leaves_nothing(
@@ -229,7 +241,7 @@ async def test_a_node_that_the_machine_has_left_removes_the_copies_that_are_name
     away.rename(target)
     for _ in range(2):
         await host.perform(forgotten, silent)
-    kept = await store_at(target, vm_id, KEY, None).snapshots()
+    kept = (await store_at(target, vm_id, KEY, None).kept()).snapshots
     assert {each.copy_id for each in kept} == {second.copy_id}
     # Of a machine that has never had a copy here
     await host.perform(VmBackupsForget(vm_id=uuid4(), password=KEY, copies=(first.copy_id,)), silent)

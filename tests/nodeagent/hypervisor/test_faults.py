@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from svc_nodeagent.hypervisor import Naming
+from svc_nodeagent.hypervisor.backups.store import store_at
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.files import read_record
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
@@ -408,10 +409,9 @@ async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_i
 
     assert await asked_of_agent(name, "guest-fsfreeze-status") == "thawed"
     await made_once(spec, naming, data_folder, True)
-    environment = {"RESTIC_PASSWORD": KEY, "PATH": "/usr/bin:/bin"}
-    listed = ["restic", "--no-cache", "--repo", str(target / str(spec.vm_id)), "snapshots", "--json"]
-    snapshots = json.loads((await trio.run_process(listed, env=environment, capture_stdout=True)).stdout)
-    assert [snapshot["tags"] for snapshot in snapshots] == [[str(second.copy_id)]]
+    kept = await store_at(target, spec.vm_id, KEY, None).kept()
+    assert {each.copy_id for each in kept.snapshots} - kept.dropped == {second.copy_id}
+    assert kept.chain(second.copy_id, "disk-0")
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
@@ -647,7 +647,8 @@ async def made_once(spec: MachineSpec, naming: Naming, data_folder: Path, starte
     assert domains(naming) == [naming.domain(spec.vm_id)]
     assert state(naming.domain(spec.vm_id)) == ("running" if started else "shut off")
     files = sorted(path.name for path in (data_folder / "machines" / str(spec.vm_id)).iterdir())
-    assert [name for name in files if not name.startswith("serial.log")] == ["disk-0.qcow2", "machine.json", "seed.iso"]
+    made = [name for name in files if not name.startswith("serial.log") and name != "copied"]
+    assert made == ["disk-0.qcow2", "machine.json", "seed.iso"]
     probe = await HostNetwork(naming, {}).probe()
     assert [(t.device, t.routes, t.up, t.filtered) for t in probe.taps] == [
         (naming.tap(spec.network.nics[0].nic_id), (ADDRESS,), True, True)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
 
 import libvirt
+import libvirt_qemu
 import pytest
 import trio
 
@@ -95,6 +96,7 @@ class BusyGuest:
 async def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MachineRecord:
     monkeypatch.setattr(reading, "qemu_user", lambda: SimpleNamespace(owner=(os.getuid(), os.getgid())))
     monkeypatch.setattr(freezing, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(libvirt_qemu, "qemuMonitorCommand", lambda *_: '{"return": []}')
     vm_id = uuid4()
     disk = Folders(tmp_path).disk(vm_id, 0)
     disk.parent.mkdir(parents=True)
@@ -104,7 +106,7 @@ async def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MachineReco
 
 async def backed_up(guest: BusyGuest, record: MachineRecord, folder: Path) -> tuple[bool, bool]:
     """Whether it was frozen for the moment, and whether it still was while the disks were read."""
-    async with reading._of_running(record, cast(Guests, guest), Folders(folder), folder) as moment:
+    async with reading._of_running(record, cast(Guests, guest), Folders(folder), folder, {}) as moment:
         return moment.frozen, guest.frozen
 
 
@@ -125,7 +127,7 @@ async def test_where_it_stays_silent_the_disks_are_read_and_it_is_asked_again_at
 ) -> None:
     monkeypatch.setattr(freezing, "_LATE_SECONDS", 0.05)
     guest = BusyGuest(silent=1_000_000)
-    async with reading._of_running(record, cast(Guests, guest), Folders(tmp_path), tmp_path) as moment:
+    async with reading._of_running(record, cast(Guests, guest), Folders(tmp_path), tmp_path, {}) as moment:
         assert (moment.frozen, guest.frozen) == (False, True)
         guest.silent = 3
     assert guest.frozen is False

@@ -1,7 +1,7 @@
 """A machine's disks copied to its store, and made anew from a copy.
 
-All of a disk is read and goes to the store, which keeps what it has not got yet; what was read is digested on its way,
-and what comes back has to have the same digest before the machine stands on it.
+What was written since the copy before is read, or all of a disk where that is not known, and goes to the store; each
+block is digested on its way, and what comes back has to have the digest of all of them before the machine stands on it.
 
 Invariants: a copy counts once every disk of it is kept, and none is made twice; copies are removed only after the new
 one is complete; a restore changes nothing of the machine until the whole of every disk has been written and agrees.
@@ -9,13 +9,11 @@ one is complete; a restore changes nothing of the machine until the whole of eve
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -25,12 +23,16 @@ from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
-from svc_nodeagent.hypervisor.backups.reading import end_job, moment_of, remove_scratch, served, socket_folder
-from svc_nodeagent.hypervisor.backups.running import fed, program
-from svc_nodeagent.hypervisor.backups.store import MachineStore, Snapshot, store_at
+from svc_nodeagent.hypervisor.backups.bases import Base, DiskBase, key_of, read_base, remove_base, write_base
+from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
+from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Kept, Snapshot
+from svc_nodeagent.hypervisor.backups.nbd import opened
+from svc_nodeagent.hypervisor.backups.reading import Moment, end_job, moment_of, remove_scratch, served, socket_folder
+from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
+from svc_nodeagent.hypervisor.backups.streams import KeptDisk, Told, keep_changes, keep_whole, rebuild
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.definitions import Definitions
-from svc_nodeagent.hypervisor.disks import inspect, make_disk
+from svc_nodeagent.hypervisor.disks import make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
 from svc_nodeagent.hypervisor.freezing import thaw
 from svc_nodeagent.hypervisor.guests import Guests, absent
@@ -52,6 +54,7 @@ from svc_nodeagent.protocol import (
 )
 
 log = structlog.get_logger(__name__)
+_MIB: Final = 1024 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _REMOVE_SECONDS: Final = 30.0
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
@@ -89,56 +92,70 @@ class MachineBackups:
             self._under_way.discard(operation.vm_id)
 
     async def _backup(self, operation: VmBackup, report: Report) -> BackupResult:
-        store = self._store(operation.vm_id, operation)
-        record = await self._record(operation.vm_id)
+        vm_id, copy_id = operation.vm_id, operation.copy_id
+        store = self._store(vm_id, operation)
+        record = await self._record(vm_id)
         await store.prepare()
         # What a run that was interrupted has kept is of another moment than what it had not come to.
-        await store.forget([each for each in await store.snapshots() if each.copy_id == operation.copy_id])
+        there = await store.kept()
+        if there.of(copy_id):
+            await store.forget_copies({copy_id}, there)
         whole = await self._tidied(store, report)
-        copied, added = [], 0
-        async with moment_of(record, self._guests, self._folders) as moment:
+        base = await in_thread(read_base, self._folders, vm_id) if whole else None
+        if base is not None and base.copy_id == copy_id:
+            base = None
+        since = {} if base is None else _to_stand_on(base, record, there)
+        marks = {index: each.mark for index, each in since.items()}
+        kept: dict[int, KeptDisk] = {}
+        async with moment_of(record, self._guests, self._folders, marks) as moment:
             for place, disk in enumerate(record.disks):
-                size = (await inspect(self._folders.disk_of(record.vm_id, disk), "qcow2")).virtual_bytes
                 span = (90 * place // len(record.disks), 90 * (place + 1) // len(record.disks))
-                told = _progress(report, f"copying disk {disk.index}", size, span)
-                digest, read = hashlib.sha256(), 0
-                reading = ["nbdcopy", moment.exports[disk.index], "-"]
-                async with (
-                    store.writer(operation.copy_id, _name(disk.index)) as sink,
-                    program(reading, stdout=subprocess.PIPE) as reader,
-                ):
-                    assert reader.stdout is not None
-                    async for piece in _pieces(reader.stdout):
-                        digest.update(piece)
-                        await sink.send_all(piece)
-                        read += len(piece)
-                        await told(read)
-                added += sink.added
-                copied.append(
-                    CopiedDisk(index=disk.index, size_bytes=read, digest=digest.hexdigest(), volume_id=disk.volume_id)
-                )
+                told = _progress(report, f"copying disk {disk.index}", span)
+                before = None if base is None or disk.index not in since else (base.copy_id, since[disk.index])
+                kept[disk.index] = await _kept(moment, disk.index, before, store, copy_id, told)
                 fault_point(f"backup.disk{disk.index}.kept")
             if record.platform != PLAIN:
                 # What firmware and TPM keep changes seldom, and needs no moment of its own.
-                async with store.writer(operation.copy_id, platform_state.PACKED) as sink:
-                    await sink.send_all(await in_thread(platform_state.packed, self._folders, record.vm_id))
+                async with store.writer(copy_id, platform_state.PACKED) as sink:
+                    await sink.send_all(await in_thread(platform_state.packed, self._folders, vm_id))
+        read, size = (sum(each) for each in zip(*((k.read, k.digests.size) for k in kept.values()), strict=True))
+        await report(90, f"read {-(-read // _MIB)} MiB of {-(-size // _MIB)} MiB")
+        await in_thread(self._remember, record, copy_id, moment.marks, kept)
         await report(92, "removing copies that are not to be kept any more")
-        kept = await store.snapshots()
-        superseded = [each for each in kept if each.copy_id in operation.forget]
-        await store.forget(superseded)
+        superseded = bool(operation.forget) and await store.forget_copies(operation.forget)
         fault_point("backup.forgotten")
         lost = (superseded or not whole) and not await store.prune()
         if lost:
             await report(95, "earlier backups need data that the target has lost, and may not be restored whole")
         return BackupResult(
-            vm_id=record.vm_id,
-            copy_id=operation.copy_id,
-            disks=tuple(copied),
-            stored_bytes=added,
+            vm_id=vm_id,
+            copy_id=copy_id,
+            disks=tuple(
+                CopiedDisk(
+                    index=disk.index,
+                    size_bytes=kept[disk.index].digests.size,
+                    digest=kept[disk.index].digests.root(),
+                    block_bytes=BLOCK_BYTES,
+                    volume_id=disk.volume_id,
+                )
+                for disk in record.disks
+            ),
+            stored_bytes=sum(each.added for each in kept.values()),
             frozen=moment.frozen,
             forgotten=operation.forget,
-            lost=bool(lost),
+            lost=lost,
         )
+
+    def _remember(self, record: MachineRecord, copy_id: UUID, marks: dict[int, str], kept: dict[int, KeptDisk]) -> None:
+        disks = {
+            key_of(disk): DiskBase(marks[disk.index], kept[disk.index].digests)
+            for disk in record.disks
+            if disk.index in marks
+        }
+        if disks:
+            write_base(self._folders, record.vm_id, Base(copy_id, disks))
+        else:
+            remove_base(self._folders, record.vm_id)
 
     async def _tidied(self, store: MachineStore, report: Report) -> bool:
         """Before anything is written: what attempts that were cut short have left may be all that fills the target, and
@@ -153,24 +170,25 @@ class MachineBackups:
     async def restore(self, operation: VmRestore, report: Report) -> DomainResult:
         vm_id = operation.vm_id
         store = self._store(operation.source_id or vm_id, operation)
-        found = {each.disk: each for each in await store.snapshots() if each.copy_id == operation.copy_id}
+        there = await store.kept()
         record = await self._record(vm_id)
         platform = operation.platform or record.platform
         await in_thread(require_platform, platform)
         await self._require_off(vm_id)
-        state = await self._kept_state(store, found.get(platform_state.PACKED))
+        packed = [each for each in there.of(operation.copy_id) if each.disk == platform_state.PACKED]
+        state = await self._kept_state(store, packed[0] if packed else None)
         written = [self._folders.restored_disk(vm_id, disk.index) for disk in operation.disks]
         try:
             for place, (disk, path) in enumerate(zip(operation.disks, written, strict=True)):
-                snapshot = found.get(_name(disk.index))
-                if snapshot is None:
+                parts = there.chain(operation.copy_id, _name(disk.index))
+                if not parts:
                     raise HostError(
                         FailureCode.NOT_FOUND,
                         "The target does not have this copy any more; nothing was changed.",
                         "Choose another copy, or see what has become of the target.",
                     )
                 span = (90 * place // len(written), 90 * (place + 1) // len(written))
-                await self._write(record, disk, path, store, snapshot, report, span)
+                await self._write(record, disk, path, store, parts, report, span)
             async with self._steps(vm_id):
                 await self._require_off(vm_id)
                 await report(95, "putting the disks in their place")
@@ -218,12 +236,11 @@ class MachineBackups:
         store = self._store(operation.vm_id, operation)
         await store.unlock()
         try:
-            kept = await store.snapshots()
+            await store.forget_copies(operation.copies)
         except HostError as error:
             if error.code is not FailureCode.NOT_FOUND:
                 raise
             return
-        await store.forget([each for each in kept if each.copy_id in operation.copies])
         await store.prune()
 
     async def remove(self, operation: VmBackupsRemove) -> None:
@@ -243,7 +260,7 @@ class MachineBackups:
         disk: CopiedDisk,
         path: Path,
         store: MachineStore,
-        snapshot: Snapshot,
+        parts: Sequence[Snapshot],
         report: Report,
         span: tuple[int, int],
     ) -> None:
@@ -256,22 +273,12 @@ class MachineBackups:
                 " it was left as it was.",
             )
         await make_disk(spec, self._images.base_of(record.base), path, qemu_user().owner)
-        told = _progress(report, f"writing disk {disk.index}", disk.size_bytes, span)
-        digest, written = hashlib.sha256(), 0
+        told = _progress(report, f"writing disk {disk.index}", span)
         async with socket_folder(record.vm_id) as folder:
             options = ("--discard=unmap", "--detect-zeroes=unmap")
-            async with served(path, folder / "nbd", *options):
-                command = ["nbdcopy", "--flush", "-", f"nbd+unix:///?socket={folder / 'nbd'}"]
-                async with fed(command) as sink, store.reader(snapshot) as source:
-                    async for piece in _pieces(source):
-                        digest.update(piece)
-                        await sink.send_all(piece)
-                        written += len(piece)
-                        await told(written)
-                    # The disk has grown since, and the image beneath it may have content there.
-                    for piece in _zeros(spec.size_gib * gib - written):
-                        await sink.send_all(piece)
-        if (written, digest.hexdigest()) != (disk.size_bytes, disk.digest):
+            async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
+                digest = await rebuild(sink, store, parts, disk, told)
+        if digest != disk.digest:
             raise HostError(
                 FailureCode.HOST,
                 f"What the target gave back of disk {disk.index} is not what was copied; nothing was changed.",
@@ -302,9 +309,28 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
     )
 
 
-def _zeros(number: int) -> Iterator[bytes]:
-    for begin in range(0, number, _PIECE_BYTES):
-        yield bytes(min(_PIECE_BYTES, number - begin))
+def _to_stand_on(base: Base, record: MachineRecord, there: Kept) -> dict[int, DiskBase]:
+    """What the node remembers of each disk of which the target has all that the base is made of."""
+    found = {}
+    for disk in record.disks:
+        remembered = base.disks.get(key_of(disk))
+        parts = there.chain(base.copy_id, _name(disk.index))
+        if remembered is not None and 0 < len(parts) <= MOST_CHANGES and parts[0].by_blocks:
+            found[disk.index] = remembered
+    return found
+
+
+async def _kept(
+    moment: Moment, index: int, before: tuple[UUID, DiskBase] | None, store: MachineStore, copy_id: UUID, told: Told
+) -> KeptDisk:
+    spans = moment.written.get(index)
+    async with opened(*moment.exports[index]) as source:
+        if before is None or spans is None or before[1].digests.size != source.size:
+            return await keep_whole(source, store, copy_id, _name(index), told)
+        digests = before[1].digests
+        return await keep_changes(
+            source, store, copy_id, _name(index), told, since=before[0], before=digests, spans=spans
+        )
 
 
 async def _pieces(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
@@ -312,11 +338,11 @@ async def _pieces(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
         yield bytes(piece)
 
 
-def _progress(report: Report, words: str, size: int, span: tuple[int, int]) -> Callable[[int], Any]:
+def _progress(report: Report, words: str, span: tuple[int, int]) -> Told:
     """Tells of every percent once."""
     last = -1
 
-    async def told(done: int) -> None:
+    async def told(done: int, size: int) -> None:
         nonlocal last
         percent = span[0] + (span[1] - span[0]) * done // max(1, size)
         if percent != last:
@@ -327,5 +353,5 @@ def _progress(report: Report, words: str, size: int, span: tuple[int, int]) -> C
 
 
 def _name(index: int) -> str:
-    """Of a disk's content in the store."""
-    return f"disk-{index}.raw"
+    """Of a disk in the store."""
+    return f"disk-{index}"

@@ -1,8 +1,9 @@
 """A machine's disks as they were in one moment, each as an NBD export on a Unix socket, while its guest goes on.
 
 A guest that runs: libvirt's backup job. QEMU keeps what the guest overwrites from then on in a scratch file, and shows
-the disks as they were. Where the guest's agent answers, its file systems are frozen for that moment. A guest that is
-off: qemu-nbd reads the disk, and its lock keeps the guest from starting meanwhile.
+the disks as they were. Where the guest's agent answers, its file systems are frozen for that moment. QEMU tells what
+was written since a moment before (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps the
+guest from starting meanwhile; what was written before is not known.
 
 Nothing of it is left when the block ends; where the agent dies before, the next one ends the job (`end_job`) and lets
 the guest write again (`freezing.thaw`).
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -27,8 +28,9 @@ import trio
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import qemu_user
+from svc_nodeagent.hypervisor.backups import bitmaps
 from svc_nodeagent.hypervisor.backups.running import program
-from svc_nodeagent.hypervisor.connection import LibvirtError
+from svc_nodeagent.hypervisor.connection import ConnectionLost, LibvirtError
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
@@ -45,29 +47,39 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Moment:
-    """`exports`: the address of each disk, by its index."""
+    """By the disk's index: `exports`, its socket and its name there; `marks`, the bitmap that records from now on;
+    `written`, what was written since the mark that was asked for, as (offset, length), where that is known."""
 
-    exports: dict[int, str]
+    exports: dict[int, tuple[Path, str]]
     frozen: bool
+    marks: dict[int, str] = field(default_factory=dict)
+    written: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 @asynccontextmanager
-async def moment_of(record: MachineRecord, guests: Guests, folders: Folders) -> AsyncIterator[Moment]:
-    """The disks, to be read for the length of the block. Raises `HostError`, also where they cannot be shown."""
+async def moment_of(
+    record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str]
+) -> AsyncIterator[Moment]:
+    """The disks, to be read for the length of the block. `since`: the marks of a moment before, by the disk's index.
+    Raises `HostError`, also where they cannot be shown."""
     state = await guests.state(record.vm_id)
-    opened = _of_running if state in (DomainState.RUNNING, DomainState.PAUSED) else _of_stopped
-    async with socket_folder(record.vm_id) as sockets, opened(record, guests, folders, sockets) as moment:
-        yield moment
+    async with socket_folder(record.vm_id) as sockets:
+        if state in (DomainState.RUNNING, DomainState.PAUSED):
+            opened = _of_running(record, guests, folders, sockets, since)
+        else:
+            opened = _of_stopped(record, folders, sockets)
+        async with opened as moment:
+            yield moment
 
 
 @asynccontextmanager
-async def _of_stopped(record: MachineRecord, guests: Guests, folders: Folders, sockets: Path) -> AsyncIterator[Moment]:
+async def _of_stopped(record: MachineRecord, folders: Folders, sockets: Path) -> AsyncIterator[Moment]:
     async with AsyncExitStack() as stack:
         exports = {}
         for disk in record.disks:
             address = sockets / str(disk.index)
             await stack.enter_async_context(served(folders.disk_of(record.vm_id, disk), address, "--read-only"))
-            exports[disk.index] = f"nbd+unix:///?socket={address}"
+            exports[disk.index] = (address, "")
         yield Moment(exports, frozen=False)
 
 
@@ -97,23 +109,27 @@ async def _answers(address: Path) -> bool:
 
 
 @asynccontextmanager
-async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, sockets: Path) -> AsyncIterator[Moment]:
+async def _of_running(
+    record: MachineRecord, guests: Guests, folders: Folders, sockets: Path, since: Mapping[int, str]
+) -> AsyncIterator[Moment]:
     vm_id, address = record.vm_id, sockets / "nbd"
+    paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
     await end_job(vm_id, guests)
+    marks = await _marks(vm_id, guests, paths, since)
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
     held = True
     try:
-        for disk in record.disks:
-            path = scratch[disk.index]
-            size = (await inspect(folders.disk_of(vm_id, disk), "qcow2")).virtual_bytes
+        for index, path in scratch.items():
+            size = (await inspect(paths[index], "qcow2")).virtual_bytes
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
         was_frozen = await while_frozen(vm_id, guests, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
         fault_point("backup.begun")
         held = not await thaw(vm_id, guests)
-        exports = {index: f"nbd+unix:///{disk_target(index)}?socket={address}" for index in scratch}
-        yield Moment(exports, frozen=was_frozen)
+        exports = {index: (address, disk_target(index)) for index in scratch}
+        written = await _written(vm_id, guests, paths, address, since)
+        yield Moment(exports, was_frozen, marks, written)
     finally:
         if held:
             with trio.CancelScope(shield=True):
@@ -124,6 +140,40 @@ async def _of_running(record: MachineRecord, guests: Guests, folders: Folders, s
             except HostError as error:
                 log.warning("backup.job_not_ended", vm_id=str(vm_id), error=error.message)
             await in_thread(remove_scratch, folders, vm_id)
+
+
+async def _marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: Mapping[int, str]) -> dict[int, str]:
+    """None where QEMU keeps none: then the next backup reads everything."""
+    try:
+        return await guests.on_domain(
+            vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.begin(domain, paths, since.values())
+        )
+    except ConnectionLost:
+        raise
+    except HostError as error:
+        log.warning("backup.not_marked", vm_id=str(vm_id), error=error.message)
+        return {}
+
+
+async def _written(
+    vm_id: UUID, guests: Guests, paths: Mapping[int, Path], address: Path, since: Mapping[int, str]
+) -> dict[int, list[tuple[int, int]]]:
+    """Of each disk of which it is known."""
+    found = {}
+    for index, mark in since.items():
+
+        def show(domain: Any, path: Path = paths[index], mark: str = mark) -> str | None:
+            return bitmaps.show(domain, path, mark)
+
+        try:
+            shown = await guests.on_domain(vm_id, "block-export-add", show)
+            if shown is not None:
+                found[index] = await bitmaps.written(address, shown)
+        except ConnectionLost:
+            raise
+        except HostError as error:
+            log.warning("backup.not_known_what_was_written", vm_id=str(vm_id), disk=index, error=error.message)
+    return found
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:

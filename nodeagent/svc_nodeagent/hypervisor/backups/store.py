@@ -1,5 +1,5 @@
 """The copies of one machine: a restic repository of its own at a place (`places`); of each copy one snapshot a disk,
-tagged with the copy's id.
+tagged with the copy's id and what it is made from (`chains`).
 
 Invariants: the repository is encrypted with the controller's key, which passes to restic in its environment and never
 onto a disk of the host. What reads takes no lock, which a full target could not hold, so nobody prunes meanwhile. What
@@ -14,9 +14,8 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -25,6 +24,7 @@ import structlog
 import trio
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.backups.chains import NOTE, Kept, Snapshot, kept, tags_of, tags_of_note
 from svc_nodeagent.hypervisor.backups.places import Elsewhere, Mounted, Way, without_region
 from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
 from svc_nodeagent.hypervisor.backups.verification import set_aside_damaged
@@ -45,15 +45,6 @@ _NO_STORE: Final = re.compile(
 )
 PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
 """The programs that copies are made with and a node may be without, each with the package that has it."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The content of one disk in one copy."""
-
-    id: str
-    copy_id: UUID
-    disk: str
 
 
 class Sink:
@@ -86,23 +77,26 @@ class MachineStore:
         _require_programs()
         await self._asked("unlock")
 
-    async def snapshots(self) -> list[Snapshot]:
+    async def kept(self) -> Kept:
         """Raises `HostError` where the target is not there, and `HostError(not_found)` where it has no copies."""
         _require_programs()
         listed = await self._asked("snapshots", "--no-lock", "--json")
         if listed is None:
             raise HostError(FailureCode.NOT_FOUND, "The target has no backup of this machine.")
-        return [
-            Snapshot(entry["id"], UUID(entry["tags"][0]), entry["paths"][0].removeprefix("/"))
-            for entry in json.loads(listed) or ()
-            if len(entry.get("tags") or ()) == 1
-        ]
+        return kept((each["id"], each.get("tags") or (), each["paths"][0]) for each in json.loads(listed) or ())
 
     @asynccontextmanager
-    async def writer(self, copy_id: UUID, disk: str) -> AsyncIterator[Sink]:
-        """Its bytes are the disk's content. It is kept once the block has ended without an error; a block that fails
-        leaves no snapshot, and bytes for `prune`. Raises `HostError` where restic fails."""
-        arguments = ("backup", "--json", "--stdin", "--stdin-filename", disk, "--tag", str(copy_id), "--host", "svc")
+    async def writer(self, copy_id: UUID, disk: str, on: UUID | None = None) -> AsyncIterator[Sink]:
+        """Its bytes are the disk's content, or what has changed in it since the copy `on`. It is kept once the block
+        has ended without an error; a block that fails leaves no snapshot, and bytes for `prune`. Raises `HostError`
+        where restic fails."""
+        async with self._writer(disk, tags_of(copy_id, on)) as sink:
+            yield sink
+
+    @asynccontextmanager
+    async def _writer(self, name: str, tags: Sequence[str]) -> AsyncIterator[Sink]:
+        tagged = [argument for tag in tags for argument in ("--tag", tag)]
+        arguments = ("backup", "--json", "--stdin", "--stdin-filename", name, *tagged, "--host", "svc")
         with Errors() as told, Errors() as errors, self._in_its_terms(), self._patience(errors) as patience:
             async with self._place.reached() as way:
                 command, environment = self._command(way, arguments)
@@ -155,6 +149,24 @@ class MachineStore:
         if ids:
             await self._run("forget", "--quiet", *ids, timeout=LOOK_SECONDS)
 
+    async def forget_copies(self, copies: Collection[UUID], there: Kept | None = None) -> bool:
+        """Remove copies, and those that were dropped before and nobody needs any more; what others stand on is dropped.
+        Whether there is something to prune. `there`: what the target has, where that is known."""
+        there = await self.kept() if there is None else there
+        gone, dropped = there.without(copies)
+        notes = there.notes
+        if dropped != there.dropped or len(notes) > 1:
+            if dropped:
+                async with self._writer(NOTE, tags_of_note(dropped)) as sink:
+                    await sink.send_all(NOTE.encode())  # restic keeps nothing that is empty
+        else:
+            notes = ()
+        # The note first: what it names has been decided, and is done by the next whatever happens here.
+        ids = [*(each.id for each in gone), *notes]
+        if ids:
+            await self._run("forget", "--quiet", *ids, timeout=LOOK_SECONDS)
+        return bool(gone)
+
     async def prune(self) -> bool:
         """Remove the bytes that no snapshot needs, those of copies that were cut short among them. False where the
         target has lost something that a snapshot needs: then nothing is removed."""
@@ -206,6 +218,8 @@ class MachineStore:
             await self._place.require()
             if not await trio.Path(self._place.path / "config").exists():
                 return None
+            if arguments == ("unlock",) and not await in_thread(_locked, self._place.path):
+                return b""
             return await self._run(*arguments, timeout=LOOK_SECONDS)
         try:
             return await self._run(*arguments, timeout=LOOK_SECONDS, in_its_terms=False)
@@ -297,6 +311,11 @@ def _require_programs() -> None:
             f"This node can neither back machines up nor restore them: not installed: {', '.join(missing)}.",
             f"Install on the node: {', '.join(PACKAGES[name] for name in missing)}.",
         )
+
+
+def _locked(repository: Path) -> bool:
+    locks = repository / "locks"
+    return locks.is_dir() and any(locks.iterdir())
 
 
 def _named(place: Mounted | Elsewhere) -> str:

@@ -1,0 +1,84 @@
+"""What the node remembers of a machine's newest copy, so that the next reads only what was written since: which it was,
+and of each disk the bitmap that records since then (`bitmaps`) and the digests of its blocks.
+
+Invariants: it is written once all of the copy is kept; a disk is known by the volume that it is, or its place where it
+is none; what is not to the byte what was written counts as nothing, and then the next backup reads everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from svc_nodeagent.durable import PARTIAL_SUFFIX
+from svc_nodeagent.hypervisor.backups.blocks import Digests
+from svc_nodeagent.hypervisor.files import Folders, put_in_place
+from svc_nodeagent.protocol import DiskSpec
+
+_NAME: Final = "copied"
+_CHECKSUM_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class DiskBase:
+    """`mark`: the bitmap in the guest's QEMU that has what was written since the copy."""
+
+    mark: str
+    digests: Digests
+
+
+@dataclass(frozen=True)
+class Base:
+    """`disks`: by `key_of`."""
+
+    copy_id: UUID
+    disks: dict[str, DiskBase]
+
+
+def key_of(disk: DiskSpec) -> str:
+    return f"disk {disk.index}" if disk.volume_id is None else f"volume {disk.volume_id}"
+
+
+def read_base(folders: Folders, vm_id: UUID) -> Base | None:
+    try:
+        stored = _path(folders, vm_id).read_bytes()
+    except FileNotFoundError:
+        return None
+    checksum, content = stored[:_CHECKSUM_BYTES], stored[_CHECKSUM_BYTES:]
+    if hashlib.sha256(content).digest() != checksum:
+        return None
+    head, _, rest = content.partition(b"\n")
+    disks, place = {}, 0
+    try:
+        told = json.loads(head)
+        for key, mark, size, length in told["disks"]:
+            disks[str(key)] = DiskBase(str(mark), Digests(size, rest[place : place + length]))
+            place += length
+        return Base(UUID(told["copy_id"]), disks)
+    except (ValueError, KeyError, TypeError):  # another release's
+        return None
+
+
+def write_base(folders: Folders, vm_id: UUID, base: Base) -> None:
+    disks = [[key, each.mark, each.digests.size, len(each.digests.known)] for key, each in base.disks.items()]
+    head = json.dumps({"copy_id": str(base.copy_id), "disks": disks}).encode()
+    content = b"".join([head, b"\n", *(each.digests.known for each in base.disks.values())])
+    path = _path(folders, vm_id)
+    temporary = path.with_name(_NAME + PARTIAL_SUFFIX)
+    with temporary.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(hashlib.sha256(content).digest() + content)
+    put_in_place(temporary, path, mode=0o600)
+
+
+def remove_base(folders: Folders, vm_id: UUID) -> None:
+    _path(folders, vm_id).unlink(missing_ok=True)
+
+
+def _path(folders: Folders, vm_id: UUID) -> Path:
+    return folders.machine(vm_id) / _NAME

@@ -1,0 +1,153 @@
+"""A client of NBD on a Unix socket: a disk read and written block by block, several requests under way at once.
+
+Only what backups need of the protocol: the fixed handshake with NBD_OPT_GO, and simple replies. Invariants: every
+answer has a deadline, data included; a server that stops, refuses or stalls is a `HostError` where it is asked, so that
+nobody who is fed with the disk takes its end for the disk's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.protocol import FailureCode
+
+_CONNECT_SECONDS: Final = 15.0
+_ANSWER_SECONDS: Final = 300.0
+_UNDER_WAY: Final = 4
+_MOST_ZEROES: Final = 256 * 1024 * 1024
+_HELLO, _OPTION, _REPLY = b"NBDMAGICIHAVEOPT", b"IHAVEOPT", 0x3E889045565A9
+_GO, _INFO, _ACK, _ERROR = 7, 3, 1, 1 << 31
+_REQUEST, _ANSWER = 0x25609513, 0x67446698
+_READ, _WRITE, _CLOSE, _FLUSH, _ZERO = 0, 1, 2, 3, 6
+
+
+class NbdDisk:
+    """Made by `opened`."""
+
+    def __init__(self, stream: trio.SocketStream, size: int) -> None:
+        self._stream = stream
+        self._received = _Received(stream)
+        self._cookie = 0
+        self.size = size
+
+    async def pieces(self, spans: Iterable[tuple[int, int]]) -> AsyncIterator[tuple[int, bytes]]:
+        """What is at each (offset, length), in their order."""
+        waiting: dict[int, tuple[int, int]] = {}
+        answered: dict[int, bytes] = {}
+        left = iter(spans)
+        while True:
+            while len(waiting) < _UNDER_WAY and (span := next(left, None)) is not None:
+                waiting[await self._ask(_READ, *span)] = span
+            if not waiting:
+                return
+            first = next(iter(waiting))
+            while first not in answered:
+                cookie, data = await self._answer(waiting)
+                answered[cookie] = data
+            offset, _ = waiting.pop(first)
+            yield offset, answered.pop(first)
+
+    async def write(self, offset: int, data: bytes) -> None:
+        await self._ask(_WRITE, offset, len(data), data)
+        await self._answer()
+
+    async def zero(self, offset: int, length: int) -> None:
+        while length > 0:
+            part = min(length, _MOST_ZEROES)
+            await self._ask(_ZERO, offset, part)
+            await self._answer()
+            offset, length = offset + part, length - part
+
+    async def flush(self) -> None:
+        await self._ask(_FLUSH, 0, 0)
+        await self._answer()
+
+    async def close(self) -> None:
+        await self._ask(_CLOSE, 0, 0)
+
+    async def _ask(self, what: int, offset: int, length: int, data: bytes = b"") -> int:
+        self._cookie += 1
+        with _told_by_server(_ANSWER_SECONDS):
+            await self._stream.send_all(struct.pack(">IHHQQI", _REQUEST, 0, what, self._cookie, offset, length) + data)
+        return self._cookie
+
+    async def _answer(self, reading: Mapping[int, tuple[int, int]] | None = None) -> tuple[int, bytes]:
+        """Its request, and the data where that has read."""
+        with _told_by_server(_ANSWER_SECONDS):
+            magic, error, cookie = struct.unpack(">IIQ", await self._received.exactly(16))
+            if magic != _ANSWER or error:
+                raise HostError(FailureCode.HOST, f"QEMU could not read or write the disk (error {error}).")
+            if reading is None:
+                return cookie, b""
+            if cookie not in reading:
+                raise EOFError("it answered what it was not asked")
+            return cookie, bytes(await self._received.exactly(reading[cookie][1]))
+
+
+@asynccontextmanager
+async def opened(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
+    """Raises `HostError` where QEMU does not give the disk, or stops to."""
+    with _told_by_server(_CONNECT_SECONDS):
+        stream = await trio.open_unix_socket(str(socket))
+    async with stream:
+        with _told_by_server(_CONNECT_SECONDS):
+            disk = NbdDisk(stream, await _greet(stream, export))
+        yield disk
+        await disk.close()
+
+
+@contextmanager
+def _told_by_server(seconds: float) -> Iterator[None]:
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except (OSError, trio.BrokenResourceError, trio.TooSlowError, EOFError) as error:
+        raise HostError(FailureCode.HOST, f"QEMU does not show the disk any more ({error or 'no answer'}).") from error
+
+
+async def _greet(stream: trio.SocketStream, export: str) -> int:
+    received = _Received(stream)
+    hello = await received.exactly(18)
+    if hello[:16] != _HELLO:
+        raise EOFError("not a server of NBD")
+    name = export.encode()
+    told = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
+    await stream.send_all(struct.pack(">I", 3) + _OPTION + struct.pack(">II", _GO, len(told)) + told)
+    size = 0
+    while True:
+        magic, _, kind, length = struct.unpack(">QIII", await received.exactly(20))
+        data = await received.exactly(length)
+        if magic != _REPLY or kind & _ERROR:
+            raise EOFError(data.decode(errors="replace") or f"refused ({kind})")
+        if kind == _INFO and data[:2] == b"\0\0":
+            (size,) = struct.unpack(">Q", data[2:10])
+        if kind == _ACK:
+            received.require_empty()
+            return int(size)
+
+
+class _Received:
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._kept = bytearray()
+
+    async def exactly(self, number: int) -> bytearray:
+        while len(self._kept) < number:
+            piece = await self._stream.receive_some(max(65536, number - len(self._kept)))
+            if not piece:
+                raise EOFError("it has closed the connection")
+            self._kept += piece
+        taken = self._kept[:number]
+        del self._kept[:number]
+        return taken
+
+    def require_empty(self) -> None:
+        if self._kept:
+            raise EOFError("it said more than it was asked")

@@ -1,0 +1,57 @@
+"""What a server of a disk does wrong is told by whoever reads from it, and never taken for the disk's end."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.backups import nbd
+
+REPLY, ANSWER = 0x3E889045565A9, 0x67446698
+
+
+@pytest.mark.parametrize("stalls", [False, True])
+async def test_a_server_that_stops_within_a_block_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stalls: bool
+) -> None:
+    monkeypatch.setattr(nbd, "_ANSWER_SECONDS", 0.5)
+    listening = trio.socket.socket(trio.socket.AF_UNIX)
+    await listening.bind(str(tmp_path / "nbd"))
+    listening.listen()
+
+    async def serve() -> None:
+        accepted, _ = await listening.accept()
+        stream = trio.SocketStream(accepted)
+        await stream.send_all(b"NBDMAGICIHAVEOPT" + struct.pack(">H", 3))
+        await _received(stream, 4 + 8 + 4 + 4 + 4 + 2)
+        size = struct.pack(">HQH", 0, 1024, 1)
+        await stream.send_all(
+            struct.pack(">QIII", REPLY, 7, 3, len(size)) + size + struct.pack(">QIII", REPLY, 7, 1, 0)
+        )
+        await _received(stream, 28)
+        await stream.send_all(struct.pack(">IIQ", ANSWER, 0, 1) + bytes(100))
+        if stalls:
+            await trio.sleep_forever()
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        with pytest.raises(HostError, match="does not show the disk any more"):
+            await _read(tmp_path / "nbd")
+        nursery.cancel_scope.cancel()
+    listening.close()
+
+
+async def _read(socket: Path) -> None:
+    async with nbd.opened(socket) as disk:
+        async for _ in disk.pieces([(0, 1024)]):
+            raise AssertionError("it is not a whole block")
+
+
+async def _received(stream: trio.SocketStream, length: int) -> None:
+    while length > 0:
+        length -= len(await stream.receive_some(length))
