@@ -38,7 +38,8 @@ _UPDATES_ALONE: Final = ("--only-upgrade", "--no-install-recommends", "install")
 _LOOK_SECONDS: Final = 60.0
 _REFRESH_SECONDS: Final = 600.0
 _INSTALL_SECONDS: Final = 3600.0
-_LOCKED: Final = re.compile(r"Unable to lock|Could not get lock|locked area|locked by another")
+_LOCKED: Final = re.compile(r"Unable to lock|Could not get lock|#db-lock")
+"""In the last line that apt and dpkg write, which is what is told of a program that failed."""
 _AGAIN_SECONDS: Final = 5.0
 _TRIES: Final = 60
 _OLD: Final = re.compile(r" /(usr|lib|bin|sbin)\S* \(deleted\)$", re.MULTILINE)

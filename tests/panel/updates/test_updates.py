@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import trio
 
+from svc_actors.errors import ServiceError, unavailable
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.launcher import ServiceName
-from svc_actors.host.packages import PackageUpdate, managed, updates_in
+from svc_actors.host.packages import DebianPackages, PackageUpdate, managed, updates_in
+from svc_actors.host.php.extensions import RunProgram
 from svc_actors.host.site_runtime import service_name
 from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
 from svc_actors.panel.updates.watch import look_daily
@@ -336,3 +341,31 @@ def test_managed_is_what_the_panel_drives_and_is_installed() -> None:
         "mariadb-server": ("10.11", True),
         "php8.2-fpm": ("8.2", False),
     }
+
+
+async def test_another_ones_lock_is_waited_for_and_any_other_failure_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc_actors.host.packages._AGAIN_SECONDS", 0.01)
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "info").mkdir()
+    (tmp_path / "status").touch()
+    ran: list[str] = []
+    with (tmp_path / "lock-frontend").open("w") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+
+        async def run(command: Sequence[str], **_: object) -> None:
+            ran.append(Path(command[0]).name)
+            if ran.count("dpkg") == 3:
+                fcntl.lockf(held, fcntl.LOCK_UN)
+            if ran[-1] == "apt-get":
+                raise unavailable("apt-get ended with exit status 100: E: no such package")
+            told = (command[0], "--force-not-root", f"--admindir={tmp_path}", *command[1:])
+            ended = await trio.run_process(told, check=False, capture_stdout=True, stderr=subprocess.STDOUT)
+            if ended.returncode != 0:
+                raise unavailable(ended.stdout.decode().splitlines()[-1])
+
+        with pytest.raises(ServiceError, match="no such package"):
+            await DebianPackages().install([NGINX], cast(RunProgram, run))
+
+    assert ran == ["dpkg", "dpkg", "dpkg", "apt-get"]
