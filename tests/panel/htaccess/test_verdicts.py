@@ -85,11 +85,40 @@ def test_https_is_the_same_where_the_site_forces_it() -> None:
         "RemoveHandler .php",
         "SetHandler none",
         "LimitRequestBody 10",
+        "Order deny,allow\nOrder allow,deny",
+        "Require all granted\nOrder allow,deny",
+        "Options None",
+        "Options -FollowSymLinks",
+        '<FilesMatch "^\\.[^](]|secret">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^\\.(?#()|secret">\nRequire all denied\n</FilesMatch>',
+        '<FilesMatch "^\\.\\Q(\\E|secret">\nRequire all denied\n</FilesMatch>',
+        "\x1c# Require all denied",
+        "# x\\\r\r\nRequire all denied",
+        "ErrorDocument 403 https://example.org/",
     ],
 )
 def test_what_keeps_visitors_out_blocks(text: str) -> None:
     for situation in (PHP, FILES, WORDPRESS):
         assert "blocks" in verdicts(text, situation)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Options -Indexes FollowSymLinks",
+        "ExpiresByType image/png",
+        "AddDefaultCharset utf-8 # of all",
+        "RewriteEngine perhaps",
+        "Header set Cache-Control",
+        "ErrorDocument 404",
+        "ErrorDocument 404 text here",
+        '<Directory "/srv">\nOptions -Indexes\n</Directory>',
+        "< IfModule mod_rewrite.c>\nRewriteEngine on\n</IfModule>",
+        "<Files>\nOptions -Indexes\n</Files>",
+    ],
+)
+def test_a_line_for_which_apache_refuses_the_whole_file_blocks(text: str) -> None:
+    assert "blocks" in verdicts(text)
 
 
 @pytest.mark.parametrize(

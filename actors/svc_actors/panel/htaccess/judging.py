@@ -20,10 +20,10 @@ _TRANSPARENT: Final = {"ifmodule", "ifdefine", "ifversion"}
 _INDEX_OF_PHP: Final = ("index.php", "index.html", "index.htm")
 _INDEX_OF_FILES: Final = ("index.html", "index.htm")
 _SAFE_OPTIONS: Final = {
-    *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec", "none"),
-    *("followsymlinks", "+followsymlinks", "-followsymlinks"),
-    *("symlinksifownermatch", "+symlinksifownermatch", "-symlinksifownermatch"),
+    *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec"),
+    *("followsymlinks", "+followsymlinks", "symlinksifownermatch", "+symlinksifownermatch"),
 }
+_WITHOUT_LINKS: Final = {"none", "-followsymlinks", "-symlinksifownermatch"}
 _CACHING: Final = {
     "cache-control",
     "expires",
@@ -69,6 +69,14 @@ _DENIED_IN_WORDPRESS: Final = {"wp-config.php", "wp-config-sample.php", "xmlrpc.
 """Wherever they lie."""
 _DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
 """The beginning of an expression that no name matches but with a dot first: `^\\.ht`, `^(\\.env)$`."""
+_PLAIN: Final = re.compile(r"(?:\\[^A-Za-z0-9]|\\[bdsw]|\[\^?[A-Za-z0-9_.-]+\]|\((?![?*])|[A-Za-z0-9_.*+?{},$^|~)-])*")
+_ANSWERED: Final = re.compile(r"(?:[45]\d\d) (?!https?:|ftp:)\S.*", re.DOTALL)
+"""The arguments of an ErrorDocument that leaves the status as it is: an address elsewhere makes a redirect of it."""
+_ON_OR_OFF: Final = {"expiresactive", "rewriteengine"}
+_PAIRS: Final = {
+    *("expiresbytype", "addoutputfilterbytype", "addoutputfilter", "addcharset", "addlanguage"),
+    *("browsermatch", "browsermatchnocase"),
+}
 
 
 @dataclass(frozen=True)
@@ -121,11 +129,27 @@ def _opinion(directive: Directive, all_: Sequence[Directive], situation: Situati
     if judged is not None:
         return judged(directive, all_, situation)
     reason = _HARMLESS.get(directive.name)
+    arguments = [argument.lower() for argument in directive.arguments]
+    if directive.name in _HARMLESS and not _accepted(directive.name, arguments):
+        return blocks("Apache refuses a file with this line, and serves nothing beside it.")
     return UNKNOWN if reason is None else harmless(reason)
+
+
+def _accepted(name: str, arguments: list[str]) -> bool:
+    """Apache takes the line: for one that it does not take, it answers everything below with an error."""
+    if name in _ON_OR_OFF:
+        return arguments[:1] in (["on"], ["off"])
+    if "#" in arguments:
+        return False
+    return len(arguments) >= (2 if name in _PAIRS else 1)
 
 
 def _options(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
     wanted = {argument.lower() for argument in directive.arguments}
+    if len({argument[0] in "+-" for argument in wanted if argument}) != 1:
+        return blocks("Apache refuses a file with this line: either all of its words have a sign, or none has.")
+    if wanted & _WITHOUT_LINKS:
+        return blocks("Apache serves no symbolic link with it; nginx follows those to what the site owns.")
     if wanted <= _SAFE_OPTIONS:
         return same("nginx lists no folder, runs no program, and follows links to what the site owns.")
     return blocks(f"nginx has nothing of the kind: {', '.join(sorted(wanted - _SAFE_OPTIONS))}.")
@@ -145,8 +169,12 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
     words = [(each.name, tuple(argument.lower() for argument in each.arguments)) for each in beside]
     opened = [word for word in words if word in (("require", ("all", "granted")), ("allow", ("from", "all")))]
     rules = [word for word in words if word[0] in ("require", "allow", "deny", "satisfy", "authtype")]
-    order = next((arguments for name, arguments in words if name == "order"), ())
-    everybody = all(word in opened for word in rules) and (opened or order == ("deny,allow",))
+    orders = {arguments for name, arguments in words if name == "order"}
+    # `Require all granted` opens nothing that `Order` closes: each of them may keep visitors out.
+    by_order = orders <= {("deny,allow",)} or (
+        ("allow", ("from", "all")) in words and orders <= {("deny,allow",), ("allow,deny",), ("mutual-failure",)}
+    )
+    everybody = all(word in opened for word in rules) and (opened or orders) and by_order
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
     ):
@@ -175,7 +203,10 @@ def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
 
 
 def _one_alternative(expression: str) -> bool:
-    """Whatever it matches begins as its beginning does: `|` is inside of parentheses behind it alone."""
+    """Whatever it matches begins as its beginning does: `|` is inside of parentheses behind it alone. What is not
+    understood for certain (`(?`, `\\Q`, `[]|]`) is taken for more than one."""
+    if not _PLAIN.fullmatch(expression):
+        return False
     depth = 0
     for character in re.sub(r"\\.|\[[^\]]*\]", "", expression):
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -219,6 +250,8 @@ def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opin
     if len(arguments) < 2 or _inside(directive, "if", "elseif", "else"):
         return blocks("nginx does not add, change or take away this header.")
     action, name, *value = arguments
+    if action not in ("set", "append", "merge", "add", "unset") or bool(value) is (action == "unset"):
+        return blocks("nginx does not add, change or take away this header.")
     if name in _CACHING:
         return harmless("How long browsers keep files.")
     if action == "unset" and name in ("x-powered-by", "server", "etag"):
@@ -253,7 +286,11 @@ def _php_setting(directive: Directive, _: Sequence[Directive], situation: Situat
     return blocks("Make it a setting of the site's PHP, or put it into a file .user.ini.")
 
 
-def _error_document(*_: object) -> Opinion:
+def _error_document(directive: Directive, *_: object) -> Opinion:
+    if len(directive.arguments) != 2 or not _ANSWERED.fullmatch(" ".join(directive.arguments).lower()):
+        return blocks(
+            "Apache sends visitors elsewhere by it, or refuses the file: nginx answers with the status alone."
+        )
     return harmless("The status is the same; visitors see a page of nginx's own.")
 
 
@@ -267,7 +304,7 @@ def _environment(directive: Directive, _: Sequence[Directive], situation: Situat
 
 
 def _fallback(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
-    if situation.php and situation.at_top and directive.arguments in (("/index.php",), ("index.php",)):
+    if situation.php and situation.at_top and directive.arguments == ("/index.php",):
         return same("nginx asks index.php for what is no file.")
     return blocks("nginx answers what is no file with 404, or by index.php at the top of the site.")
 

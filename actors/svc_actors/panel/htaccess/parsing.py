@@ -7,9 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_WORD: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|(\S+)')
-_OPENS: Final = re.compile(r"<\s*([A-Za-z]+)\b\s*(.*?)\s*>\s*$")
-_CLOSES: Final = re.compile(r"</\s*([A-Za-z]+)\s*>\s*$")
+_WORD: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|(\S+)', re.ASCII)
+_WHITE: Final = " \t\v\f\r"
+"""What Apache takes for white space. Python takes more for it, and would find comments where Apache finds none."""
+_OPENS: Final = re.compile(r"<([A-Za-z]+)(?:\s+(.*?))?\s*>\s*$", re.ASCII)
+_CLOSES: Final = re.compile(r"</([A-Za-z]+)>\s*$", re.ASCII)
+_SECTIONS: Final = {
+    *("files", "filesmatch", "if", "elseif", "ifmodule", "ifdefine", "ifversion", "iffile", "ifdirective", "ifsection"),
+    *("limit", "limitexcept"),
+}
+_WITHOUT_ARGUMENT: Final = {"else", "requireall", "requireany", "requirenone"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,10 @@ def parse(text: str) -> list[Directive]:
             else:
                 found.append(Directive(line, logical, "", (), inside, "it closes a section that is not open"))
         elif opens := _OPENS.match(logical):
-            open_sections.append((line, Section(opens[1].lower(), " ".join(_words(opens[2])))))
+            name, argument = opens[1].lower(), opens[2] or ""
+            if not (name in _SECTIONS and argument) and not (name in _WITHOUT_ARGUMENT and not argument):
+                found.append(Directive(line, logical, "", (), inside, "there is no such section"))
+            open_sections.append((line, Section(name, " ".join(_words(argument)))))
         elif logical.startswith("<"):
             found.append(Directive(line, logical, "", (), inside, "it is no section"))
         else:
@@ -61,16 +71,16 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     begun, parts = 0, list[str]()
     for number, line in enumerate(text.split("\n"), start=1):
-        stripped = line.rstrip("\r")
+        stripped = line.removesuffix("\r")
         begun = begun or number
         if stripped.endswith("\\"):
             parts.append(stripped[:-1])
             continue
-        whole = "".join([*parts, stripped]).strip()
+        whole = "".join([*parts, stripped]).strip(_WHITE)
         if whole and not whole.startswith("#"):
             found.append((begun, whole))
         begun, parts = 0, []
-    whole = "".join(parts).strip()
+    whole = "".join(parts).strip(_WHITE)
     if whole and not whole.startswith("#"):
         found.append((begun, whole))
     return found
