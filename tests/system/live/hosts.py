@@ -182,6 +182,7 @@ async def _join(stack: Stack, host: Host, agents: dict[str, Program]) -> None:
     await trio.run_process(
         host.inside(BIN / "svc-nodeagent", "enrol", "--data", host.folder), env=dict(os.environ) | given
     )
+    (host.folder / "host" / "backups" / "machines").mkdir(parents=True)
     command = host.inside(
         BIN / "svc-nodeagent", "run", "--data", host.folder, "--prefix", stack.prefix, "--bridge", "br0"
     )
