@@ -54,13 +54,13 @@ class ForeignSites:
         self._outbound = outbound
 
     async def address(self, host: str, port: int) -> str:
-        """Which address is dialled: vetted each time. Raises `invalid` and `unavailable`."""
+        """Which address is dialled: vetted each time. Raises `invalid`."""
         try:
             return (await self._outbound.addresses(host, port))[0]
         except AddressRefused as refused:
             raise wrong_field("host", f"cannot be dialled: {refused}") from refused
         except OSError as error:
-            raise unavailable(f"{host} has no address: {error.strerror or error}.") from error
+            raise wrong_field("host", f"has no address: {error.strerror or error}") from error
 
     async def keys(self, host: str, port: int) -> list[HostKey]:
         """Raises `unavailable` where it shows none."""
