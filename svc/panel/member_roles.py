@@ -86,8 +86,8 @@ member of one site has no part in it, whatever their role."""
 
 
 def about_sites(operation: Scoped) -> bool:
-    """Whether it is about one site, or about who may work in it."""
-    return _names((*_SITES, "member"), operation)
+    """Whether it is about one site, or about who may work in it, or about where it came from."""
+    return _names((*_SITES, "member", "migration"), operation)
 
 
 def roles_for(operation: Scoped) -> frozenset[str]:

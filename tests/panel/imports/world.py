@@ -29,11 +29,11 @@ class FolderAccounts(RecordedAccounts):
 
     def __init__(self, sites: Path) -> None:
         super().__init__()
-        self._sites = sites
+        self.sites = sites
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
         await super().make(account, first_page)
-        home = self._sites / account.name
+        home = self.sites / account.name
         for folder in (home, home / "public", home / "private"):
             folder.mkdir(parents=True, exist_ok=True)
             os.chown(folder, account.uid, account.uid)

@@ -12,6 +12,7 @@ import { auditView } from "./views/audit";
 import { drillsView } from "./views/drills";
 import { healthView } from "./views/health";
 import { updatesView } from "./views/updates";
+import { importsView, importView } from "./views/imports";
 import { jobView } from "./views/job";
 import { jobsView } from "./views/jobs";
 import { membershipsView, membersView } from "./views/members";
@@ -33,6 +34,12 @@ const SCOPES = ["read", "sites", "files", "databases", "backups", "deploy", "mig
 const SECTIONS: Section<Me>[] = [
   { path: "sites", label: "Sites", roles: EVERYBODY, open: (me, [id, ...rest]) => (id ? siteView(me, id, rest) : sitesView(me)) },
   { path: "", label: "Sites", roles: EVERYBODY, unlisted: true, open: (me) => sitesView(me) },
+  {
+    path: "imports",
+    label: "Imports",
+    roles: ["administrator", "customer"],
+    open: (me, [id]) => (id ? importView(me, id) : importsView()),
+  },
   { path: "jobs", label: "Jobs", roles: EVERYBODY, open: (me, [id]) => (id ? jobView(me, id) : jobsView()) },
   { path: "tokens", label: "API tokens", roles: EVERYBODY, open: () => tokensView(SCOPES, undefined, true) },
   { path: "operations", label: "Operations", roles: EVERYBODY, open: (me, [name]) => operationsView(me, name) },

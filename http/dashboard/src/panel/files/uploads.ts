@@ -7,7 +7,7 @@ import { api, ApiError } from "../../shared/api";
 import { changed } from "../../shared/page";
 import type { FileUpload } from "../model";
 import { joined } from "./paths";
-import { Sha256 } from "./sha256";
+import { sendParts } from "./parts";
 
 export interface Sending {
   site: string;
@@ -21,10 +21,6 @@ export interface Sending {
   /** A file of that name is there; it may be replaced if this is said. */
   replace: boolean;
 }
-
-const AT_ONCE = 3;
-const PART_TRIES = 5;
-const RETRY_MILLISECONDS = 1000;
 
 const all = new Set<Sending>();
 const listeners = new Set<(done: Sending) => void>();
@@ -98,35 +94,17 @@ async function sendOne(one: Sending, stop: AbortSignal): Promise<void> {
   const { file, site } = one;
   const upload = (await begun(one)) ?? (await api.post<FileUpload>(`/sites/${site}/files/upload`, beginning(one)));
   const place = `/sites/${site}/files/upload/${upload.id}`;
-  const sum = new Sha256();
-  const flying = new Set<Promise<void>>();
-  one.sent = upload.received.reduce((total, range) => total + range.end - range.start, 0);
-  let failed: unknown = null;
-  for (let offset = 0; offset < file.size && !failed && !stop.aborted; offset += upload.chunk_bytes) {
-    const bytes = await read(file, offset, offset + upload.chunk_bytes);
-    sum.add(bytes);
-    if (upload.received.some(({ start, end }) => start <= offset && offset + bytes.length <= end)) continue;
-    while (flying.size >= AT_ONCE) await Promise.race(flying);
-    const part = put(place, offset, bytes, stop)
-      .then(() => {
-        one.sent = Math.min(file.size, one.sent + bytes.length);
-        changed();
-      })
-      .catch((error: unknown) => {
-        failed ??= error;
-      })
-      .finally(() => flying.delete(part));
-    flying.add(part);
-  }
-  await Promise.all(flying);
+  const digest = await sendParts(place, file, upload, stop, (sent) => {
+    one.sent = sent;
+    changed();
+  });
   if (stop.aborted) {
     await api.delete(place, {});
     throw new ApiError(0, "invalid", "It was stopped.", null);
   }
-  if (failed) throw failed;
   one.state = "checking";
   changed();
-  await api.post(`${place}/finish`, { sha256: sum.digest() });
+  await api.post(`${place}/finish`, { sha256: digest });
 }
 
 function beginning(one: Sending): object {
@@ -139,36 +117,4 @@ async function begun(one: Sending): Promise<FileUpload | undefined> {
   return open.find(
     (each) => each.status === "open" && each.path === one.path && each.size === one.file.size && each.replace === one.replace,
   );
-}
-
-/** A part may be put twice; so one whose answer was lost is sent again. */
-async function put(place: string, offset: number, bytes: Uint8Array, stop: AbortSignal): Promise<void> {
-  const body = { offset, data_base64: base64(bytes) };
-  for (let tried = 1; !stop.aborted; tried++) {
-    try {
-      await api.put(place, body);
-      return;
-    } catch (error) {
-      const passes = error instanceof ApiError && [0, 429, 503].includes(error.status);
-      if (!passes || tried >= PART_TRIES) throw error;
-      await new Promise((resolve) => setTimeout(resolve, tried * RETRY_MILLISECONDS));
-    }
-  }
-}
-
-async function read(file: File, start: number, end: number): Promise<Uint8Array> {
-  try {
-    return new Uint8Array(await file.slice(start, end).arrayBuffer());
-  } catch {
-    throw new ApiError(0, "invalid", `${file.name} cannot be read any more.`, "It was changed or moved: choose it again.");
-  }
-}
-
-const PIECE = 0x8000;
-
-function base64(bytes: Uint8Array): string {
-  let text = "";
-  // More arguments than this are too many for a call.
-  for (let at = 0; at < bytes.length; at += PIECE) text += String.fromCharCode(...bytes.subarray(at, at + PIECE));
-  return btoa(text);
 }

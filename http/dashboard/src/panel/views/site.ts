@@ -22,6 +22,7 @@ import { siteDns } from "./site-dns";
 import { siteDomains } from "./site-domains";
 import { siteHtaccess } from "./site-htaccess";
 import { siteLogs } from "./site-logs";
+import { siteMigration } from "./site-migration";
 import { sitePhp } from "./site-php";
 import { siteSchedules } from "./site-schedules";
 import { siteStaging } from "./site-staging";
@@ -68,6 +69,7 @@ export const SITE_TABS: SiteTab[] = [
   { path: "members", label: "Members", for: ["member.list"], open: siteMembers },
   { path: "diagnosis", label: "Diagnosis", for: ["site.diagnose"], open: siteDiagnosis },
   { path: "htaccess", label: ".htaccess", of: ["php", "wordpress", "static"], for: ["htaccess.analyse"], open: siteHtaccess },
+  { path: "migration", label: "Migration", for: ["migration.report"], open: siteMigration },
   { path: "logs", label: "Logs", for: ["site.log_sources"], open: (site, _, [source]) => siteLogs(site, source) },
 ];
 

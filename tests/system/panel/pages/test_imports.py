@@ -1,0 +1,60 @@
+"""The page of imports: an archive is uploaded, its plan is gone through, and what is ticked is applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from svc_actors.store import Database
+from tests.panel.imports.world import FolderAccounts
+from tests.support import foreign_archives as foreign
+from tests.support.foreign_archives import ADDON, MAIN
+from tests.support.panel import recorded_host
+from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+ADA = "ada@example.com"
+
+
+async def test_an_archive_is_gone_through_item_by_item_and_becomes_a_site(
+    tier: PagesTier, panel_database: Database, tmp_path: Path
+) -> None:
+    archive = tmp_path / "cpmove-ada.tar.gz"
+    archive.write_bytes(foreign.cpanel(foreign.model()))
+    accounts = FolderAccounts(tmp_path / "sites")
+    async with panel_with_pages(tier, panel_database, host=replace(recorded_host(), accounts=accounts)) as panel:
+        await panel.core.person(ADA)
+        accounts.sites = panel.core.services.config.folders.sites
+
+        def visit(browser: Browser) -> None:
+            browser.sign_in(ADA)
+            browser.follow("Imports")
+            browser.page.get_by_label("Upload an archive", exact=True).set_input_files(archive)
+            browser.shows("The plan")
+            expect(browser.row("mailboxes are not imported").first).to_contain_text("leave out")
+            browser.page.get_by_label(f"Import site {ADDON}", exact=True).uncheck()
+            browser.press("Apply")
+            browser.shows("left out")
+            browser.press("Apply")
+            expect(browser.page.get_by_text("succeeded").first).to_be_visible()
+
+            browser.follow("Imports")
+            browser.follow("cpmove-ada.tar.gz")
+            browser.shows("1 site made of it")
+            browser.follow(MAIN)
+            browser.follow("Migration")
+            browser.shows("It was not compared yet")
+
+            browser.follow("Imports")
+            browser.follow("cpmove-ada.tar.gz")
+            browser.press("Delete")
+            browser.press("Delete")
+            browser.shows("No imports.")
+
+        await panel.browse(visit)
+
+    assert await panel_database.fetchval("SELECT array_agg(domain) FROM sites") == [MAIN]
