@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trio
 
+from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError
 from svc_actors.host.log_writer import LARGEST
 from svc_actors.host.nginx import Certificate, NginxError, SiteServer, program
@@ -269,6 +270,27 @@ async def test_a_kill_at_any_step_leaves_one_whole_generation_and_the_next_start
     assert (refused, problems) == ({}, [])
     assert (await nginx.visit("new.example")).text == "page of 1001"
     assert (await nginx.visit_tls("new.example")).text == "page of 1001"
+    assert await _consistent(nginx)
+
+
+async def test_a_late_answer_of_a_worker_that_ends_takes_no_change_back(
+    nginx: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy server a worker of the generation before may not have heard yet that it is to end."""
+    await nginx.generations.start([nginx.site(1001)])
+    before = await program.served_generation(nginx.folders)
+    await nginx.generations.apply({1002: nginx.site(1002)})
+    asked = program.served_generation
+    late = iter([before])
+
+    async def answers(folders: HostFolders) -> int | None:
+        return next(late, None) or await asked(folders)
+
+    monkeypatch.setattr(program, "served_generation", answers)
+    await nginx.generations.apply({1003: nginx.site(1003)})
+
+    pages = [(await nginx.visit(f"site{number}.example")).text for number in (1001, 1002, 1003)]
+    assert pages == ["page of 1001", "page of 1002", "page of 1003"]
     assert await _consistent(nginx)
 
 

@@ -85,6 +85,8 @@ class Generations:
         self._ports = ports
         self._worker_user = worker_user
         self._tree = Tree(folders.nginx)
+        self._proven: int | None = None
+        """What nginx answered with for a while, and only that."""
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
         """Serve exactly these sites. Where nginx does so already, nothing is written or reloaded. See `apply`."""
@@ -219,6 +221,10 @@ class Generations:
                 running = current
             except _NotServedError:
                 return current, False
+        if running is not None and self._proven == current:
+            # A worker of a generation before that is late to end may have been the one that answered. What is built on
+            # its generation would take back what the current one changed.
+            return current, True
         if running in there:
             return running, running == current
         return current, False
@@ -245,6 +251,7 @@ class Generations:
                     if said := program.words("".join(log.read() for log in logs), self._folders):
                         raise _NotServedError(said)
                 await trio.sleep(POLL_SECONDS)
+            self._proven = generation
             return
         raise _NotServedError(f"nginx did not take up its configuration within {RELOAD_SECONDS:g} seconds")
 
