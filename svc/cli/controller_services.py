@@ -24,6 +24,7 @@ from svc_actors.controller.alert_webhooks.telling import tell_receivers
 from svc_actors.controller.backups import watch as backup_watch
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
+from svc_actors.controller.images.empty_disk import keep_empty_disk
 from svc_actors.controller.images.files import ImageFiles, ImageSources
 from svc_actors.controller.images.rescue_system import keep_rescue_system
 from svc_actors.controller.machines.windows import WindowsPasswords
@@ -89,6 +90,7 @@ async def open_services(
             alert=loop_alerts.notice,
         )
         files = ImageFiles(config.data_dir)
+        await keep_empty_disk(files)
         if config.rescue_system is not None:
             await keep_rescue_system(database, files, config.rescue_system)
         agent = await trio.to_thread.run_sync(agent_release, config.data_dir)

@@ -214,7 +214,7 @@ class ImagePullRequest(Request):
 async def list_images(context: Context[Controller], request: Empty) -> list[Image]:
     everything = context.principal.role is Role.ADMINISTRATOR
     rows = await context.services.database.fetch(
-        """SELECT * FROM images WHERE enabled AND kind <> 'rescue' OR $1
+        """SELECT * FROM images WHERE (enabled AND kind <> 'rescue' OR $1) AND kind <> 'empty'
            ORDER BY kind, custom, distribution, release DESC, slug""",
         everything,
     )
@@ -267,7 +267,7 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
 async def upload_image(context: Context[Controller], request: ImageRequest) -> Image:
     """The file, beneath the data folder, with its digest computed on the way; then the record."""
     database = context.services.database
-    row = await database.fetchrow("SELECT source, slug FROM images WHERE id = $1", request.id)
+    row = await database.fetchrow("SELECT source, slug FROM images WHERE id = $1 AND kind <> 'empty'", request.id)
     if row is None:
         raise not_found("There is no such image.")
     if row["source"] != ImageSource.FILE.value:

@@ -80,4 +80,16 @@ async def test_a_person_gives_a_machine_a_volume_and_a_disc_and_rescues_it() -> 
             await page.press("End rescue")
             await page.until("!document.querySelector('main').innerText.includes('In rescue since')")
 
+            await page.press("Machines")
+            await page.press("Create a machine")
+            await page.shows("for cloud-init of the first boot")
+            await page.fill("Image", "Installer, an ISO")
+            await page.until("!document.querySelector('dialog').innerText.includes('for cloud-init of the first boot')")
+            await page.fill("Name", "installed")
+            await page.press("Create")
+            await page.shows("Install it on its console")
+            await page.press("Done")
+            await page.until("document.querySelector('main .head .badge')?.innerText === 'running'")
+            await page.shows("Installer")
+
             assert [line for line in page.complaints if "Security" in line] == []

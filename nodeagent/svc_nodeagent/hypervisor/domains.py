@@ -86,9 +86,10 @@ def domain_xml(
         _text(system, "kernel", str(boot.kernel))
         _text(system, "initrd", str(boot.initrd))
         _text(system, "cmdline", boot.command_line)
-    if medium is not None and medium.boot:
-        ElementTree.SubElement(system, "boot", dev="cdrom")
-    ElementTree.SubElement(system, "boot", dev="hd")
+    # A UEFI boots nothing but what is named here.
+    drives = ["hd"] if medium is None else ["cdrom", "hd"] if medium.boot else ["hd", "cdrom"]
+    for drive in drives:
+        ElementTree.SubElement(system, "boot", dev=drive)
     features = ElementTree.SubElement(domain, "features")
     for feature in ("acpi", "apic"):
         ElementTree.SubElement(features, feature)

@@ -26,6 +26,7 @@ from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.files import SECRET, Folders, MachineRecord, in_thread
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.media import installer, write_inserted
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import without
 from svc_nodeagent.hypervisor.platforms import require_platform
@@ -128,6 +129,8 @@ class Machines:
         async def fetched(percent: int, message: str) -> None:
             await report(percent * 6 // 10, message)
 
+        if operation.iso is not None:
+            await self._images.ensure(operation.iso, fetched)
         await self._images.ensure(operation.image, fetched)
         fault_point("create.image")
         async with self._turns.steps(spec.vm_id):
@@ -271,6 +274,8 @@ class Machines:
         await report(60, "making the disks, the first boot's seed and the network")
         await in_thread(self._folders.abandonment(record.vm_id).unlink, missing_ok=True)
         await self._definitions.write(record, operation.machine.seed.account.password_hash)
+        if operation.iso is not None:
+            await in_thread(write_inserted, self._folders, record.vm_id, installer(operation.iso))
         fault_point("create.record")
         await _together(partial(self._make_disks, record), partial(self._network.apply, record.vm_id, record.network))
         fault_point("create.network")

@@ -20,7 +20,8 @@ from svc_nodeagent.durable import sync_folder, write_whole
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.domains import Medium
 from svc_nodeagent.hypervisor.files import MEDIUM, Folders
-from svc_nodeagent.protocol import FailureCode
+from svc_nodeagent.hypervisor.images import file_name
+from svc_nodeagent.protocol import FailureCode, ImageSpec
 
 
 class Inserted(BaseModel):
@@ -31,6 +32,11 @@ class Inserted(BaseModel):
     image_id: UUID
     file: str
     boot: bool
+
+
+def installer(iso: ImageSpec) -> Inserted:
+    """What a machine is installed from: booted after its disk, which is empty at first."""
+    return Inserted(image_id=iso.image_id, file=file_name(iso), boot=False)
 
 
 def inserted(folders: Folders, vm_id: UUID) -> Inserted | None:

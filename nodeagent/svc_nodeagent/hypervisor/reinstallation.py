@@ -30,15 +30,18 @@ from svc_nodeagent.hypervisor.files import (
     in_thread,
     read_record,
 )
+from svc_nodeagent.hypervisor.media import Inserted, write_inserted
 
 
 class _Decision(BaseModel):
-    """What the machine is from now on. Its file is root's alone, as it holds the first boot's secret."""
+    """What the machine is from now on. Its file is root's alone, as it holds the first boot's secret. `medium` takes
+    the place of what is in its CD-ROM drive; None leaves that."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     record: MachineRecord
     password_hash: str | None
+    medium: Inserted | None = None
 
 
 async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
@@ -48,9 +51,10 @@ async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owne
     fault_point("reinstall.prepared")
 
 
-def decide(record: MachineRecord, password_hash: str | None, folders: Folders) -> None:
-    decision = _Decision(record=record, password_hash=password_hash)
-    write_whole(_path(folders, record.vm_id), decision.model_dump_json().encode(), mode=0o600)
+def decide(record: MachineRecord, password_hash: str | None, medium: Inserted | None, folders: Folders) -> None:
+    decision = _Decision(record=record, password_hash=password_hash, medium=medium)
+    unsaid = {"medium"} if medium is None else None  # an agent that is put back to an earlier release reads the rest
+    write_whole(_path(folders, record.vm_id), decision.model_dump_json(exclude=unsaid).encode(), mode=0o600)
     fault_point("reinstall.decided")
 
 
@@ -85,6 +89,8 @@ def complete(folders: Folders, vm_id: UUID) -> None:
     else:
         first_boot = FirstBoot(password_hash=decision.password_hash)
         write_whole(folder / SECRET, first_boot.model_dump_json().encode(), mode=0o600)
+    if decision.medium is not None:
+        write_inserted(folders, vm_id, decision.medium)
     write_whole(folder / RECORD, decision.record.stored(), mode=0o600)
     fault_point("reinstall.recorded")
     _path(folders, vm_id).unlink()

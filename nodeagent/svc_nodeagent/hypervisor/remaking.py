@@ -23,6 +23,7 @@ from svc_nodeagent.hypervisor.domains import disk_target
 from svc_nodeagent.hypervisor.files import GIB, Folders, MachineRecord, in_thread
 from svc_nodeagent.hypervisor.guests import Guests, absent
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.media import installer
 from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.hypervisor.processors import cpu_element, with_processor
 from svc_nodeagent.hypervisor.shutdown import OFF, wait_until_off
@@ -122,6 +123,8 @@ class Remaking:
 
         if await self._instance(vm_id) != operation.seed.instance_id:
             await in_thread(require_platform, operation.platform)
+            if operation.iso is not None:
+                await self._images.ensure(operation.iso, fetched)
             await self._images.ensure(operation.image, fetched)
             async with self._turns.steps(vm_id):
                 order.check()
@@ -225,8 +228,9 @@ class Remaking:
             update={"account": operation.seed.account.model_copy(update={"password_hash": None})}
         )
         new = record.model_copy(update={"base": base, "seed": seed, "platform": operation.platform})
+        medium = None if operation.iso is None else installer(operation.iso)
         with trio.CancelScope(shield=True):
-            await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, self._folders)
+            await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, medium, self._folders)
 
     async def _start_system(self, operation: VmReinstall, order: Order) -> DomainState:
         """Put the new system in its place, which is done before any step of a machine, and start it."""

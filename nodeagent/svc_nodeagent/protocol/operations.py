@@ -76,13 +76,15 @@ CPU_RESTART_SECONDS: Final = 180.0
 
 
 class VmCreate(Wire):
-    """Fetch the image if the cache lacks it, make disks and seed, apply the network, define, and start if asked."""
+    """Fetch the image if the cache lacks it, make disks and seed, apply the network, define, and start if asked. `iso`
+    is in its CD-ROM drive from its first start on, which it boots where there is nothing on its disk."""
 
     facts: ClassVar[Facts] = Facts(Lane.CREATIONS, task_seconds=1800.0)
     op: Literal["vm.create"] = "vm.create"
     machine: MachineSpec
     image: ImageSpec
     start: bool = True
+    iso: Annotated[ImageSpec | None, Since(5)] = None
 
 
 class VmStart(Wire):
@@ -199,7 +201,8 @@ class VmReinstall(Wire):
     """Make disk 0 anew from an image, and with it what firmware and TPM keep, and start its first boot. The guest runs
     on until the new disk is ready; a failure leaves it as it was, and success means that the machine is the new system,
     started or not.
-    `seed.instance_id` tells one reinstallation from another.
+    `seed.instance_id` tells one reinstallation from another. `iso` takes the place of what is in the CD-ROM drive, and
+    is booted after the disk.
 
     Its seconds are of one attempt. The task itself has no deadline: only the host knows which system the machine is, so
     it is asked again until it has given its word."""
@@ -211,6 +214,7 @@ class VmReinstall(Wire):
     seed: SeedSpec
     network: NetworkSpec
     platform: Annotated[Platform, Since(5)] = PLAIN
+    iso: Annotated[ImageSpec | None, Since(5)] = None
 
 
 class VmBackup(Wire):

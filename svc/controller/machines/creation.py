@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -50,21 +50,29 @@ from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
 
+_IMAGE: Final = "SELECT id, login_user, os_family, kind FROM images WHERE (id = $1 OR slug = $2) AND enabled"
+
 
 class VMCreateRequest(Request):
-    """`image_id` or `image` (its slug); `plan_id` or `plan` (its slug), or for staff explicit sizes. `project_id` may
-    be left out where the caller has exactly one. `node_id` is for administrators. Without `access_mode` the image's own
-    user with sudo. `backup_id`: a backup that the disk is made from, in the place of an image; where nothing else is
-    said, project, plan, access mode and SSH keys are those of the machine that it is of. `password`: true asks for a
-    generated one, returned once; `set_password` chooses it. In no security group the machine is not filtered; in those
-    given it is from its first packet. `restart_policy`: whether it is started again when it goes off without an order;
-    `on_failure` unless its guest has shut itself down."""
+    """`image_id` or `image` (its slug), or an ISO to install it from: `iso_id` or `iso` (its slug); `plan_id` or `plan`
+    (its slug), or for staff explicit sizes. `project_id` may be left out where the caller has exactly one. `node_id` is
+    for administrators. Without `access_mode` the image's own user with sudo. `backup_id`: a backup that the disk is
+    made from, in the place of an image; where nothing else is said, project, plan, access mode and SSH keys are those
+    of the machine that it is of. `password`: true asks for a generated one, returned once; `set_password` chooses it. A
+    machine that is installed from an ISO has the accounts that its installer makes, and is given none of this. In no
+    security group the machine is not filtered; in those given it is from its first packet. `restart_policy`: whether it
+    is started again when it goes off without an order; `on_failure` unless its guest has shut itself down."""
 
     name: MachineName
     hostname: Hostname | None = None
     project_id: UUID | None = None
     image_id: UUID | None = None
     image: Annotated[str, Field(max_length=100), LINE] | None = None
+    iso_id: Annotated[
+        UUID | None,
+        Field(description="An ISO that is in the drive of the machine, whose disk is empty, instead of an image."),
+    ] = None
+    iso: Annotated[str, Field(max_length=100), LINE] | None = None
     backup_id: Annotated[
         UUID | None, Field(description="The backup of a machine that the disk is made from, instead of an image.")
     ] = None
@@ -178,6 +186,10 @@ async def _way_in(
     account = account_name(mode.value, image["login_user"])
     wants_password = request.set_password is not None or request.password
     keys = await guest_access.ssh_keys(queryable, principal, request.ssh_keys, request.ssh_key_ids)
+    if image["kind"] == "iso":
+        ways = ("access_mode", "set_password", "password", "ssh_keys", "ssh_key_ids", "user_data")
+        guest_access.require_none({name: getattr(request, name) for name in ways})
+        return WayIn(mode, ACCOUNT if image["os_family"] == "windows" else account, (), None)
     if image["os_family"] == "windows":
         guest_access.require_windows(request.access_mode, request.user_data)
         given = guest_access.windows_password(request.set_password, field="set_password") if wants_password else None
@@ -200,7 +212,7 @@ async def resolve(
         raise forbidden("Only administrators name the node of a machine.")
     source = await _source(queryable, principal, request)
     project_id = await _project(queryable, principal, request.project_id or (source.project_id if source else None))
-    image = source.image if source else await enabled_image(queryable, request.image_id, request.image)
+    image = source.image if source else await _image(queryable, request)
     plan = await _plan(queryable, request, source)
     vcpus, memory_mib, disk_gib = _sizes(request, plan, principal)
     if source is not None:
@@ -230,6 +242,7 @@ async def resolve(
         first_boot=way_in.first_boot,
         held=source.held if source else None,
         user_data=request.user_data,
+        iso_id=image["id"] if image["kind"] == "iso" and source is None else None,
     )
     return new, way_in
 
@@ -273,8 +286,8 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID 
 async def _source(queryable: Queryable, principal: Principal, request: VMCreateRequest) -> BackupSource | None:
     if request.backup_id is None:
         return None
-    if request.image_id is not None or request.image is not None:
-        raise wrong_field("backup_id", "give this or an image, not both")
+    if any(each is not None for each in (request.image_id, request.image, request.iso_id, request.iso)):
+        raise wrong_field("backup_id", "give this, an image or an ISO, and only one of them")
     return await backup_source(queryable, principal, request.backup_id)
 
 
@@ -286,17 +299,31 @@ async def _plan(queryable: Queryable, request: VMCreateRequest, source: BackupSo
     return await enabled_plan(queryable, request.plan_id, request.plan)
 
 
+async def _image(queryable: Queryable, request: VMCreateRequest) -> Record:
+    if request.iso_id is None and request.iso is None:
+        return await enabled_image(queryable, request.image_id, request.image)
+    if request.image_id is not None or request.image is not None:
+        raise wrong_field("iso_id", "give this or an image, not both")
+    return await enabled_iso(queryable, request.iso_id, request.iso)
+
+
 async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str | None) -> Record:
-    """`id`, `login_user` and `os_family` of the image that one of the two names. Raises invalid, not_found."""
+    """`id`, `login_user`, `os_family` and `kind` of the image that one of the two names. Raises invalid, not_found."""
     if (image_id is None) == (slug is None):
         raise wrong_field("image_id", "give this, or image (its slug)")
-    row = await queryable.fetchrow(
-        "SELECT id, login_user, os_family FROM images WHERE (id = $1 OR slug = $2) AND enabled AND kind = 'disk'",
-        image_id,
-        slug,
-    )
+    row = await queryable.fetchrow(f"{_IMAGE} AND kind = 'disk'", image_id, slug)
     if row is None:
         raise not_found("There is no such image.")
+    return row
+
+
+async def enabled_iso(queryable: Queryable, iso_id: UUID | None, slug: str | None) -> Record:
+    """As `enabled_image`, of an ISO."""
+    if iso_id is not None and slug is not None:
+        raise wrong_field("iso_id", "give this or iso, not both")
+    row = await queryable.fetchrow(f"{_IMAGE} AND kind = 'iso'", iso_id, slug)
+    if row is None:
+        raise not_found("There is no such ISO image.")
     return row
 
 

@@ -19,8 +19,8 @@ _GIB: Final = 1024**3
 
 @dataclass(frozen=True)
 class BackupSource:
-    """`image`: `id`, `login_user` and `os_family`, of the image that the machine was made from. `node_id`: at whose
-    target the backup lies; None: every node reaches it."""
+    """`image`: `id`, `login_user`, `os_family` and `kind`, of the image that the machine was made from. `node_id`: at
+    whose target the backup lies; None: every node reaches it."""
 
     held: Held
     node_id: UUID | None
@@ -49,7 +49,9 @@ async def backup_source(queryable: Queryable, principal: Principal, backup_id: U
     if row is None or (row["deleted_at"] is not None and principal.role is not Role.ADMINISTRATOR):
         raise not_found("There is no such backup.")
     await require_visible(queryable, principal, row["project_id"], what="backup")
-    image = await queryable.fetchone("SELECT id, login_user, os_family FROM images WHERE id = $1", row["image_id"])
+    image = await queryable.fetchone(
+        "SELECT id, login_user, os_family, kind FROM images WHERE id = $1", row["image_id"]
+    )
     if image["os_family"] == "windows":
         raise conflict(
             "No new machine is made from a backup of a Windows: it would be two machines of one identity.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -115,6 +115,18 @@ def require_windows(mode: AccessMode | None, user_data: str | None) -> None:
         raise wrong_field("user_data", "must be left out: a Windows machine has no cloud-init")
     if mode is not None:
         raise wrong_field("access_mode", "must be left out: a Windows machine has its administrator account alone")
+
+
+def require_none(given: Mapping[str, object]) -> None:
+    """Raise invalid for any way into a machine that is installed from an ISO: whoever installs it makes its
+    accounts."""
+    for name, value in given.items():
+        if value:
+            raise wrong_field(
+                name,
+                "must be left out: what is installed from an ISO has the accounts that its installer makes",
+                hint="Install it on its console.",
+            )
 
 
 async def _crypt(password: str) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from svc.controller.machines.creation import enabled_iso
 from svc.controller.machines.machines import VMRequest
 from svc.controller.machines.models import visible_machine
 from svc.controller.machines.remaking import Slug
@@ -21,7 +22,7 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.media import NewMedium
-from svc_actors.errors import not_found, wrong_field
+from svc_actors.errors import wrong_field
 
 operations = Operations[Controller]()
 
@@ -49,14 +50,8 @@ async def insert(context: Context[Controller], request: VMIsoInsertRequest) -> T
     await visible_machine(context.services.database, context.principal, request.id)
     if (request.image_id is None) == (request.image is None):
         raise wrong_field("image_id", "give this, or image (its slug)")
-    image_id = await context.services.database.fetchval(
-        "SELECT id FROM images WHERE (id = $1 OR slug = $2) AND enabled AND kind = 'iso'",
-        request.image_id,
-        request.image,
-    )
-    if image_id is None:
-        raise not_found("There is no such ISO image.")
-    return await _change(context, request.id, NewMedium(image_id, request.boot))
+    iso = await enabled_iso(context.services.database, request.image_id, request.image)
+    return await _change(context, request.id, NewMedium(iso["id"], request.boot))
 
 
 @operations.declare(

@@ -74,13 +74,14 @@ class VMFacts(Model):
 
 
 class VM(Model):
-    """A machine. `user` is the account that its access mode names; a Windows machine has
-    its administrator account and no access mode. `status_reason` says why a machine failed, or what
-    is unusual about it. `desired_power` is what its last order wants; `restart_policy` whether it is started again when
-    it goes off without one. `protected` keeps it from being deleted and reinstalled. `rescue_since`: from
-    when on it boots the rescue system instead of its own disk; null where it does not. `iso`: what is in its CD-ROM
-    drive. `firmware` and `tpm` are those of the image, or of the backup, that it was made from last. `node_id` and
-    `node_name` are for staff and administrators."""
+    """A machine. `user` is the account that its access mode names; a Windows machine has its administrator account and
+    no access mode, and one that is installed from an ISO has none either: its `image_id` is that ISO, and `user` the
+    account whose password a reset changes. `status_reason` says why a machine failed, or what is unusual about it.
+    `desired_power` is what its last order wants; `restart_policy` whether it is started again when it goes off without
+    one. `protected` keeps it from being deleted and reinstalled. `rescue_since`: from when on it boots the rescue
+    system instead of its own disk; null where it does not. `iso`: what is in its CD-ROM drive. `firmware` and `tpm` are
+    those of the image, or of the backup, that it was made from last. `node_id` and `node_name` are for staff and
+    administrators."""
 
     id: UUID
     name: str
@@ -145,7 +146,7 @@ class VM(Model):
             disk_gib=row["disk_gib"],
             firmware=Firmware(row["firmware"]),
             tpm=Tpm(row["tpm"]),
-            access_mode=None if windows else AccessMode(row["access_mode"]),
+            access_mode=None if windows or row["image_kind"] == "iso" else AccessMode(row["access_mode"]),
             user=ACCOUNT if windows else account_name(row["access_mode"], row["login_user"]),
             primary_ip=next((address.ip for address in addresses if address.primary), None),
             addresses=addresses,
@@ -199,7 +200,7 @@ def has_status(status: VMStatus | None) -> Condition:
 VM_SELECT: Final = f"""
 SELECT vms.*, {shown_status("vms.status")} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,
-       (SELECT name FROM images WHERE id = vms.iso_image_id) AS iso_name,
+       images.kind AS image_kind, (SELECT name FROM images WHERE id = vms.iso_image_id) AS iso_name,
        (SELECT coalesce(json_agg(json_build_object('ip', address_text(held.ip), 'state', held.state,
                                                    'primary', held.is_primary, 'pool_id', held.pool_id)
                                  ORDER BY held.is_primary DESC, held.ip), '[]')

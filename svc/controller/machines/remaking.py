@@ -14,7 +14,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc.controller.machines import guest_access
-from svc.controller.machines.creation import enabled_image, enabled_plan
+from svc.controller.machines.creation import enabled_image, enabled_iso, enabled_plan
 from svc.controller.machines.fields import Confirmation, DiskGib, GivenPassword, MemoryMib, SshKeyText, UserData, Vcpus
 from svc.controller.machines.guest_access import MAX_KEYS
 from svc.controller.machines.models import VM, AccessMode, show, visible_machine
@@ -23,7 +23,7 @@ from svc.controller.tasks import TaskModel
 from svc.registry.declare import Operations
 from svc.registry.idempotency import key_owner, run_idempotent
 from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.principal import Access
+from svc.registry.principal import Access, Principal
 from svc.registry.scopes import Scope
 from svc.registry.shapes import LINE
 from svc_actors.controller.machines.machine import Decide, Machine
@@ -37,6 +37,8 @@ from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
 
+Iso = tuple[UUID | None, str | None]
+"""An ISO by its id or its slug, or neither."""
 Slug = Annotated[str, Field(max_length=100), LINE]
 Key = Annotated[
     str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing."), LINE
@@ -81,12 +83,15 @@ class System(Request):
 
 class VMReinstallRequest(System):
     """Everything on the machine's disk is lost, its snapshots too; its name, addresses, size and groups stay.
-    `image_id` or `image` (its slug), or neither for the machine's own image. `user_data` is the new system's: that of
-    the old one goes with it."""
+    `image_id` or `image` (its slug), or neither for the machine's own image. With an ISO, `iso_id` or `iso` (its slug)
+    or the machine's own, its disk is empty, the ISO in its drive, and it has the accounts that the installer makes.
+    `user_data` is the new system's: that of the old one goes with it."""
 
     id: UUID
     confirm: Confirmation
     image: Slug | None = None
+    iso_id: Annotated[UUID | None, Field(description="An ISO to install it from, instead of an image.")] = None
+    iso: Slug | None = None
     ssh_key_ids: Annotated[list[UUID], Field(default_factory=list, max_length=MAX_KEYS)]
     user_data: Annotated[UserData | None, Field(repr=False)] = None
     idempotency_key: Key | None = None
@@ -162,6 +167,7 @@ async def _reinstall(context: Context[Controller], request: VMReinstallRequest, 
         row,
         request,
         image=request.image,
+        iso=(request.iso_id, request.iso),
         ssh_key_ids=request.ssh_key_ids,
         user_data=request.user_data,
         key=request.idempotency_key,
@@ -198,6 +204,7 @@ async def reinstall_machine(
     system: System,
     *,
     image: str | None,
+    iso: Iso = (None, None),
     ssh_key_ids: Sequence[UUID] = (),
     user_data: str | None = None,
     key: str | None,
@@ -206,7 +213,11 @@ async def reinstall_machine(
     """`row` is what `visible_machine` gives. `key`, of the caller, keeps an order whose answer was lost in a crash from
     being done a second time."""
     services, principal = context.services, context.principal
-    wanted = await _image(services.database, row, system.image_id, image)
+    wanted = await _image(services.database, row, system.image_id, image, iso)
+    if wanted["kind"] == "iso":
+        return await _install(
+            context, row, system, wanted, ssh_key_ids=ssh_key_ids, user_data=user_data, key=key, decide=decide
+        )
     keys = await guest_access.ssh_keys(services.database, principal, system.ssh_keys, ssh_key_ids)
     wants_password = system.set_password is not None or system.password
     if not keys and not wants_password:
@@ -232,12 +243,11 @@ async def reinstall_machine(
         ssh_keys=keys,
         password_hash=password_hash,
         generated=generated,
-        order=f"{key_owner(principal)} {key}" if key is not None else None,
+        order=_order(principal, key),
         first_boot=first_boot,
         user_data=user_data,
     )
-    machine = services.actors.ref(Machine, str(row["id"]))
-    task, begun = await machine.ask(Machine.reinstall, context.caller, new, decide)
+    task, begun = await _begin(context, row, new, decide)
     if begun:
         return Reinstalled(task, account, new.generated, begun=True)
     # Of an order that came again the password is the one that was made up first, while it is still needed.
@@ -245,14 +255,60 @@ async def reinstall_machine(
     return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated, begun=False)
 
 
+async def _install(
+    context: Context[Controller],
+    row: Record,
+    system: System,
+    iso: Record,
+    *,
+    ssh_key_ids: Sequence[UUID],
+    user_data: str | None,
+    key: str | None,
+    decide: Decide | None,
+) -> Reinstalled:
+    """From an ISO, on an empty disk."""
+    given = {name: getattr(system, name) for name in ("access_mode", "set_password", "password", "ssh_keys")}
+    guest_access.require_none(given | {"ssh_key_ids": ssh_key_ids, "user_data": user_data})
+    new = NewSystem(
+        image_id=iso["id"],
+        access_mode=AccessMode.USER_SUDO.value,
+        ssh_keys=(),
+        password_hash=None,
+        generated=None,
+        order=_order(context.principal, key),
+        iso_id=iso["id"],
+    )
+    task, begun = await _begin(context, row, new, decide)
+    account = ACCOUNT if iso["os_family"] == "windows" else account_name(new.access_mode, iso["login_user"])
+    return Reinstalled(task, account, None, begun)
+
+
+async def _begin(context: Context[Controller], row: Record, new: NewSystem, decide: Decide | None) -> tuple[Task, bool]:
+    machine = context.services.actors.ref(Machine, str(row["id"]))
+    return await machine.ask(Machine.reinstall, context.caller, new, decide)
+
+
+def _order(principal: Principal, key: str | None) -> str | None:
+    return f"{key_owner(principal)} {key}" if key is not None else None
+
+
 async def offers_password(queryable: Queryable, row: Record, system: System, image: str | None) -> bool:
     """Is there an account with a password, by the access mode and the image that were chosen or are the machine's?"""
     wanted = await _image(queryable, row, system.image_id, image)
+    if wanted["kind"] == "iso":
+        return False
     mode = system.access_mode or AccessMode(row["access_mode"])
     return wanted["os_family"] == "windows" or mode is not AccessMode.ROOT_KEY
 
 
-async def _image(queryable: Queryable, row: Record, image_id: UUID | None, slug: str | None) -> Record:
+async def _image(
+    queryable: Queryable, row: Record, image_id: UUID | None, slug: str | None, iso: Iso = (None, None)
+) -> Record:
+    if iso != (None, None):
+        if image_id is not None or slug is not None:
+            raise wrong_field("iso_id", "give this or an image, not both")
+        return await enabled_iso(queryable, *iso)
     if image_id is None and slug is None:
-        image_id = row["image_id"]
+        of_own = enabled_iso if row["image_kind"] == "iso" else enabled_image
+        return await of_own(queryable, row["image_id"], None)
     return await enabled_image(queryable, image_id, slug)

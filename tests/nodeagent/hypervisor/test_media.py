@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from uuid import UUID
 from xml.etree import ElementTree
 
 import pytest
@@ -15,10 +16,14 @@ from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.protocol import (
     ConsoleKind,
     FailureCode,
+    Firmware,
+    ImageFormat,
     ImageRemove,
+    Platform,
     VmCreate,
     VmForceStop,
     VmIso,
+    VmReinstall,
     VmStart,
 )
 from tests.nodeagent.hypervisor.builders import ADDRESS, image, iso_image, machine, network, seed, silent
@@ -31,6 +36,8 @@ PASSWORD = "Kelp-marble-41"
 LABEL = "sudo dd if=/dev/sr0 bs=8 skip=4101 count=2 2>/dev/null"
 """Where a volume descriptor says it."""
 SYSLINUX, SAID = Path("/usr/lib"), "ISOLINUX"
+TRIED = "QEMU CD-ROM"
+"""A UEFI names what it tries; isolinux is for a BIOS."""
 
 
 def data_iso(target: Path, label: str, word: str) -> Path:
@@ -110,3 +117,39 @@ async def test_a_guest_sees_the_medium_at_once_loses_it_when_it_is_ejected_and_b
         if system == SAID:
             await host.perform(VmIso(vm_id=vm_id, image=None), silent)
     assert not (data_folder / "machines" / str(vm_id) / "iso.json").exists()
+
+
+@pytest.mark.parametrize(("firmware", "says"), [(Firmware.BIOS, SAID), (Firmware.UEFI, TRIED)])
+async def test_a_machine_whose_disk_is_empty_boots_the_iso_that_it_is_made_with(
+    host: LibvirtHost, files: dict[str, Path], tmp_path: Path, firmware: Firmware, says: str
+) -> None:
+    boots, zeros = bootable_iso(tmp_path / "boot.iso"), tmp_path / "empty.raw"
+    zeros.write_bytes(bytes(2**20))
+    iso, empty = iso_image(boots), image(zeros, format=ImageFormat.RAW)
+    files |= {iso.digest: boots, empty.digest: zeros}
+    spec = machine(network(ADDRESS)).model_copy(update={"platform": Platform(firmware=firmware)})
+    await host.perform(VmCreate(machine=spec, image=empty, iso=iso), silent)
+    await until(host, spec.vm_id, says)
+
+
+async def test_a_machine_is_made_anew_from_an_iso_on_an_empty_disk(
+    host: LibvirtHost, demo_image: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    boots, zeros = bootable_iso(tmp_path / "boot.iso"), tmp_path / "empty.raw"
+    zeros.write_bytes(bytes(2**20))
+    iso, empty = iso_image(boots), image(zeros, format=ImageFormat.RAW)
+    files |= {iso.digest: boots, empty.digest: zeros}
+    spec, system, again = machine(network(ADDRESS)), seed(), seed()
+    vm_id = spec.vm_id
+    await host.perform(VmCreate(machine=spec, image=image(demo_image)), silent)
+    await host.perform(VmReinstall(vm_id=vm_id, image=empty, iso=iso, seed=system, network=spec.network), silent)
+    await until(host, vm_id, SAID)
+
+    # The ISO stays in the drive of a system from an image, which boots its disk
+    await host.perform(VmReinstall(vm_id=vm_id, image=image(demo_image), seed=again, network=spec.network), silent)
+    await until(host, vm_id, f"instance {again.instance_id} is set up")
+
+
+async def until(host: LibvirtHost, vm_id: UUID, words: str) -> None:
+    with trio.fail_after(120):
+        await ConsoleReader(await host.open_console(vm_id, ConsoleKind.SERIAL)).until(words)

@@ -118,10 +118,12 @@ class ImageSources:
             digest_algorithm=image["digest_algorithm"],
             digest=image["digest"],
             size_bytes=image["size_bytes"],
-            kind=ImageKind(image["kind"]),
+            kind=ImageKind.DISK if image["kind"] == "empty" else ImageKind(image["kind"]),
         )
 
-    async def of_task(self, run: TaskRun, image_id: UUID, *, span: tuple[int, int]) -> tuple[ImageSpec, bool]:
+    async def of_task(
+        self, run: TaskRun, image_id: UUID, *, span: tuple[int, int], step: str = PULL_STEP
+    ) -> tuple[ImageSpec, bool]:
         """The image of a machine as its task's node is to have it; and whether it was brought there first, in a step of
         its own that covers `span` of the progress, since the record says that the node has it not."""
         node_id = run.task.node_id
@@ -137,18 +139,22 @@ class ImageSources:
         if image is None:
             raise not_found("There is no such image.")
         if not image["cached"]:
-            await self.pull(run, image["id"], node_id, span=span)
+            await self.pull(run, image["id"], node_id, span=span, step=step)
         return self._spec(image, node_id), not image["cached"]
 
     async def pull(
-        self, run: TaskRun, image_id: UUID, node_id: UUID, *, span: tuple[int, int] = (0, 100)
+        self,
+        run: TaskRun,
+        image_id: UUID,
+        node_id: UUID,
+        *,
+        span: tuple[int, int] = (0, 100),
+        step: str = PULL_STEP,
     ) -> ImageResult:
         """Bring the image into the node's cache and note what it has. The digest was checked there."""
         spec = await self.spec(image_id, node_id)
         await run.log(f"Fetching the image {spec.name}.")
-        result = await run.perform(
-            ImagePull(image=spec), step=PULL_STEP, timeout=PULL_TIMEOUT, node_id=node_id, span=span
-        )
+        result = await run.perform(ImagePull(image=spec), step=step, timeout=PULL_TIMEOUT, node_id=node_id, span=span)
         if not isinstance(result, ImageResult):
             raise TypeError(f"image.pull was answered with {result.kind}")
         await note_cached(self._database, node_id, result.image, digest=spec.digest)

@@ -101,7 +101,7 @@ async def change_image(
 ) -> Record:
     """None leaves a thing as it is. Machines that exist keep the firmware and the TPM that they have. Raises not_found,
     conflict (what a published image needs, its publisher knows), invalid."""
-    row = await tx.fetchrow("SELECT * FROM images WHERE id = $1 FOR NO KEY UPDATE", image_id)
+    row = await tx.fetchrow("SELECT * FROM images WHERE id = $1 AND kind <> 'empty' FOR NO KEY UPDATE", image_id)
     if row is None:
         raise not_found("There is no such image.")
     if (firmware is not None or tpm is not None) and not row["custom"]:
@@ -133,7 +133,7 @@ async def set_file(tx: Transaction, caller: Caller, image_id: UUID, file: Stored
     """The image's file was written whole: this is its digest from now on."""
     row = await tx.fetchrow(
         """UPDATE images SET digest_algorithm = 'sha256', digest = $2, size_bytes = $3, refreshed_at = now()
-           WHERE id = $1 AND source = 'file' RETURNING *""",
+           WHERE id = $1 AND source = 'file' AND kind <> 'empty' RETURNING *""",
         image_id,
         file.digest,
         file.size_bytes,

@@ -61,7 +61,8 @@ class NewMachine:
     """What is to be made. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
     the password itself where the service made it, kept sealed until the task has ended, and so is `user_data`, the
     owner's own for cloud-init. `first_boot`: of a Windows. `held`: the copy of another machine that its disk is made
-    from."""
+    from. `iso_id`: what is in its CD-ROM drive from its first start on; where it is `image_id` too, the disk is
+    empty."""
 
     name: str
     hostname: str
@@ -88,6 +89,7 @@ class NewMachine:
     first_boot: FirstBoot | None = None
     held: Held | None = None
     user_data: str | None = field(default=None, repr=False)
+    iso_id: UUID | None = None
 
 
 @dataclass(frozen=True)
@@ -248,8 +250,11 @@ async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
 
 
 async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
-    """Raises what keeps a machine of this size from being made from the image: not_found, not_ready, invalid."""
-    row = await tx.fetchrow("SELECT slug, digest FROM images WHERE id = $1 AND enabled AND kind = 'disk'", image_id)
+    """Raises what keeps a machine of this size from being made from the image, or installed from it where it is an ISO:
+    not_found, not_ready, invalid."""
+    row = await tx.fetchrow(
+        "SELECT slug, digest FROM images WHERE id = $1 AND enabled AND kind IN ('disk', 'iso')", image_id
+    )
     if row is None:
         raise not_found("There is no such image.")
     if row["digest"] is None:
@@ -302,9 +307,9 @@ async def _insert(
                INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
                                 status, access_mode, ssh_keys, sealed_seed, rate_mbps, idempotency_owner,
                                 idempotency_key, created_by, desired_power, restart_policy,
-                                labels, protected, firmware, tpm)
+                                labels, protected, firmware, tpm, iso_image_id)
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $21, $22,
-                       $23, $24, $25, $26)
+                       $23, $24, $25, $26, $27)
                RETURNING id
            )
            INSERT INTO nics (vm_id, network_id, position, mac) SELECT id, $19, 0, $20 FROM vm
@@ -335,6 +340,7 @@ async def _insert(
         new.protected,
         platform.firmware.value,
         platform.tpm.value,
+        new.iso_id,
     )
     return vm_id, nic_id or await new_nic(tx, vm_id=vm_id, network_id=network_id, position=0)
 

@@ -18,9 +18,11 @@ from svc_actors.controller.tasks.records import Ending, Task
 from svc_actors.controller.tasks.runner import TaskRun, Work
 from svc_actors.errors import conflict, not_found
 from svc_actors.store import Database, Transaction
-from svc_nodeagent.protocol import OperationResult, VmIso
+from svc_nodeagent.protocol import ImageSpec, OperationResult, VmIso
 
 OP: Final = "vm.iso"
+ISO: Final = "iso_id"
+"""The parameter of a reinstallation that names what the new system is installed from: null where it is in its image."""
 _STEP: Final = "host"
 
 
@@ -67,8 +69,15 @@ def require_boots_disk(vm: MachineRow) -> None:
         )
 
 
+async def reinstalled(tx: Transaction, task: Task) -> None:
+    """The host has put a new system in the place of the old one: what that is installed from is in the drive now."""
+    if (iso_id := task.parameters.get(ISO)) is not None:
+        await _write(tx, task.resource_id, UUID(iso_id), False)
+
+
 class MediaWork:
-    """What the task does on the node, and what a move does for it on the other one."""
+    """What the task does on the node, and what the tasks of others do for it: that which makes the machine, or its
+    system anew, and a move on the other node."""
 
     def __init__(self, database: Database, images: ImageSources) -> None:
         self._database = database
@@ -85,6 +94,14 @@ class MediaWork:
             image, fetched = await self._images.of_task(run, UUID(parameters["image_id"]), span=(0, 90))
         operation = VmIso(vm_id=run.task.resource_id, image=image, boot=parameters["boot"])
         return await run.perform(operation, step=_STEP, span=(90, 100) if fetched else (0, 100))
+
+    async def installer(self, run: TaskRun, iso_id: UUID | None) -> ImageSpec | None:
+        """The ISO that is in the drive of a machine that is being made, brought to its node; None where there is
+        none."""
+        if iso_id is None:
+            return None
+        image, _ = await self._images.of_task(run, iso_id, span=(0, 40), step="iso")
+        return image
 
     async def carry(self, run: TaskRun, node_id: UUID, *, attempt: int) -> None:
         """Have the node that has taken the machine in put the same into its drive; nothing where that is empty."""

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import trio
 
+from svc_actors.controller.images.empty_disk import disk_image
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.live_work import LiveWork, follows
 from svc_actors.controller.machines.media import MediaWork
@@ -125,11 +126,11 @@ class MoveWork:
         vm_id = run.task.resource_id
         kept = await self._described(run, vm_id, attempt)
         vm = await self._database.fetchone(
-            """SELECT vms.image_id, images.digest, coalesce(vms.cpu_next_mode, vms.cpu_mode) AS cpu_mode
-               FROM vms JOIN images ON images.id = vms.image_id WHERE vms.id = $1""",
-            vm_id,
+            "SELECT image_id, coalesce(cpu_next_mode, cpu_mode) AS cpu_mode FROM vms WHERE id = $1", vm_id
         )
-        if kept.image_digest != vm["digest"]:
+        image_id = await disk_image(self._database, vm["image_id"])
+        digest = await self._database.fetchval("SELECT digest FROM images WHERE id = $1", image_id)
+        if kept.image_digest != digest:
             raise conflict(
                 "The machine's disk stands on an earlier version of its image, which no other node can fetch; it was"
                 " left where it is.",
@@ -140,8 +141,8 @@ class MoveWork:
                 "The machine's disks are not as they are recorded; it was left where it is.",
                 hint="Look at the machine on its node.",
             )
-        await self._images.pull(run, vm["image_id"], _target(run), span=(0, 10))
-        return _Ready(kept, vm["image_id"], CpuMode(vm["cpu_mode"]))
+        await self._images.pull(run, image_id, _target(run), span=(0, 10))
+        return _Ready(kept, image_id, CpuMode(vm["cpu_mode"]))
 
     async def _attempt(self, run: TaskRun, attempt: int) -> None:
         vm_id = run.task.resource_id

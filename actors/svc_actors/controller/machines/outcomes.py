@@ -196,6 +196,7 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
         task.parameters["ssh_keys"],
     )
     await platforms.changed(tx, task)
+    await media.reinstalled(tx, task)
     if (system := task.parameters.get(WINDOWS)) is not None:
         await windows.expect(tx, vm.id, password=system["password"])
     else:

@@ -16,7 +16,7 @@ from svc_actors.controller.machines.admission import (
     require_unprotected,
 )
 from svc_actors.controller.machines.creation import KEY_LIFETIME, require_large_enough, require_usable
-from svc_actors.controller.machines.media import require_boots_disk
+from svc_actors.controller.machines.media import ISO, require_boots_disk
 from svc_actors.controller.machines.network_attachment import require_addresses_allowed
 from svc_actors.controller.machines.outcomes import GENERATION, WINDOWS
 from svc_actors.controller.machines.records import MachineRow, write_size
@@ -66,7 +66,8 @@ class NewSize:
 class NewSystem:
     """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
     the service made it. `order` tells one order from another, where it is repeated. `first_boot`: of a Windows.
-    `user_data` is the owner's own, for cloud-init."""
+    `user_data` is the owner's own, for cloud-init. `iso_id`: an ISO from which it is installed on an empty disk; it is
+    `image_id` then too."""
 
     image_id: UUID
     access_mode: str
@@ -76,6 +77,7 @@ class NewSystem:
     order: str | None = None
     first_boot: FirstBoot | None = None
     user_data: str | None = field(default=None, repr=False)
+    iso_id: UUID | None = None
 
 
 async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
@@ -127,7 +129,8 @@ async def reinstall(
     meanwhile. Raises conflict, invalid, not_found, not_ready."""
     require_unprotected(vm, Order.REINSTALL)
     require_not_in_rescue(vm, refusal_text(Order.REINSTALL))
-    require_boots_disk(vm)
+    if new.iso_id is None:
+        require_boots_disk(vm)
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.REINSTALL)
     await require_usable(tx, new.image_id, disk_gib=vm.disk_gib, memory_mib=vm.memory_mib)
@@ -144,6 +147,7 @@ async def reinstall(
         WINDOWS: None if new.first_boot is None else {"password": new.first_boot.password is not None},
         GENERATION: vm.net_wanted,
         platforms.PLATFORM: platforms.told(platform),
+        ISO: None if new.iso_id is None else str(new.iso_id),
     }
     return parameters, status
 

@@ -22,12 +22,13 @@ from svc_actors.controller.backups.records import (
     to_forget,
 )
 from svc_actors.controller.backups.targets import place_at, tell_failed
+from svc_actors.controller.images.empty_disk import disk_image
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines import platforms
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.machines.media import MediaWork
+from svc_actors.controller.machines.media import ISO, MediaWork
 from svc_actors.controller.machines.move_work import MoveWork
 from svc_actors.controller.machines.outcomes import DESTROYED
 from svc_actors.controller.machines.rescue_work import RescueWork
@@ -162,16 +163,18 @@ class MachineWork:
 
     async def create(self, run: TaskRun) -> OperationResult:
         spec = await machine_spec(self._database, self._sealer, run.task.resource_id)
-        image_id = await self._database.fetchval("SELECT image_id FROM vms WHERE id = $1", spec.vm_id)
-        image, fetched = await self._images.of_task(run, image_id, span=(0, 50))
+        vm = await self._database.fetchone("SELECT image_id, iso_image_id FROM vms WHERE id = $1", spec.vm_id)
+        iso = await self._media.installer(run, vm["iso_image_id"])
+        image_id = await disk_image(self._database, vm["image_id"])
+        image, fetched = await self._images.of_task(run, image_id, span=(40 if iso else 0, 50))
         if fetched:
             await run.log("Building the machine.")
         if "copy_id" in run.task.parameters:
             return await self._create_from_copy(run, spec, image, span=(50, 100) if fetched else (0, 100))
         return await run.perform(
-            VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"])),
+            VmCreate(machine=spec, image=image, start=bool(run.task.parameters["start"]), iso=iso),
             step=HOST_STEP,
-            span=(50, 100) if fetched else (0, 100),
+            span=(50, 100) if fetched or iso else (0, 100),
         )
 
     async def _create_from_copy(
@@ -274,16 +277,20 @@ class MachineWork:
         )
         account = account_name(parameters["access_mode"], vm["login_user"])
         secret = Seed.unsealed(self._sealer, vm["sealed_seed"])
-        image, fetched = await self._images.of_task(run, image_id, span=(0, 50))
+        iso_id = parameters.get(ISO)
+        iso = await self._media.installer(run, iso_id and UUID(iso_id))
+        disk_id = await disk_image(self._database, image_id)
+        image, fetched = await self._images.of_task(run, disk_id, span=(40 if iso else 0, 50))
         operation = VmReinstall(
             vm_id=vm_id,
             image=image,
             seed=seed_spec(str(run.task.id), vm["hostname"], account, parameters["ssh_keys"], secret),
             network=await network_spec(self._database, vm_id),
             platform=platforms.of_task(run.task) or PLAIN,
+            iso=iso,
         )
-
-        return await insist(run, operation, says_why, step=HOST_STEP, span=(50, 100) if fetched else (0, 100))
+        span = (50, 100) if fetched or iso else (0, 100)
+        return await insist(run, operation, says_why, step=HOST_STEP, span=span)
 
     async def back_up(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)

@@ -4,8 +4,9 @@ import { api, ApiError, everyOf, firstOf } from "../../shared/api";
 import type { Image, Machine, Me, Named, Node, Plan } from "../model";
 import type { SecurityGroup } from "../networking";
 import { go } from "../../shared/page";
+import { installing, isIso, made, systems } from "./installing";
 import { RESTART_POLICIES } from "./machines";
-import { ask, chosen, given, note, secret, size, type Field } from "../../shared/ui";
+import { ask, chosen, given, note, secret, size, type Field, type Values } from "../../shared/ui";
 
 interface Created {
   vm: Machine;
@@ -29,15 +30,50 @@ async function form(me: Me): Promise<void> {
     everyOf<SecurityGroup>("/security-groups"),
     me.role === "administrator" ? firstOf<Node>("/nodes") : [],
   ]);
-  const ready = images.filter((image) => image.kind === "disk" && image.enabled && image.digest !== null);
+  const ready = made(images);
   if (!ready.length) {
     note("There is no image to make a machine from yet: refresh the catalogue, or upload one.", true);
     return;
   }
   const key = crypto.randomUUID();
+  const begin = ready[0]?.id ?? "";
+  const fromIso = (values: Values) => isIso(ready, values["image_id"] ?? begin);
+  const access: Field[] = [
+    {
+      name: "access_mode",
+      label: "Access",
+      kind: "select",
+      options: [
+        { value: "", label: "the image's own user, with sudo" },
+        { value: "root_password", label: "root, by password" },
+        { value: "root_key", label: "root, by SSH key" },
+      ],
+    },
+    {
+      name: "set_password",
+      label: "Password",
+      kind: "password",
+      autocomplete: "new-password",
+      hint: "left empty, one is generated and shown once",
+    },
+    { name: "ssh_keys", label: "SSH keys", kind: "textarea", placeholder: "ssh-ed25519 AAAA… one a line" },
+    {
+      name: "user_data",
+      label: "User-data",
+      kind: "textarea",
+      hint: "for cloud-init of the first boot: a script, or #cloud-config",
+    },
+  ];
   const fields: Field[] = [
     { name: "name", label: "Name", required: true, placeholder: "web-1" },
-    { name: "image_id", label: "Image", kind: "select", options: ready.map((image) => ({ value: image.id, label: image.name })) },
+    {
+      name: "image_id",
+      label: "Image",
+      kind: "select",
+      value: begin,
+      options: systems(ready),
+      hint: "from an ISO it is installed by you, on its console",
+    },
     {
       name: "plan_id",
       label: "Plan",
@@ -83,37 +119,14 @@ async function form(me: Me): Promise<void> {
           },
         ]
       : []),
-    {
-      name: "access_mode",
-      label: "Access",
-      kind: "select",
-      options: [
-        { value: "", label: "the image's own user, with sudo" },
-        { value: "root_password", label: "root, by password" },
-        { value: "root_key", label: "root, by SSH key" },
-      ],
-    },
     { name: "restart_policy", label: "Restart", kind: "select", options: RESTART_POLICIES },
-    {
-      name: "set_password",
-      label: "Password",
-      kind: "password",
-      autocomplete: "new-password",
-      hint: "left empty, one is generated and shown once",
-    },
-    { name: "ssh_keys", label: "SSH keys", kind: "textarea", placeholder: "ssh-ed25519 AAAA… one a line" },
-    {
-      name: "user_data",
-      label: "User-data",
-      kind: "textarea",
-      hint: "for cloud-init of the first boot: a script, or #cloud-config",
-    },
   ];
   ask({
     title: "Create a machine",
-    fields,
+    fields: (values) => [...fields, ...(fromIso(values) ? [] : access)],
     action: "Create",
     submit: async (values) => {
+      const iso = fromIso(values);
       const keys = (values["ssh_keys"] ?? "")
         .split("\n")
         .map((line) => line.trim())
@@ -123,13 +136,14 @@ async function form(me: Me): Promise<void> {
       const created = await api.post<Created>("/vms", {
         idempotency_key: key,
         name: values["name"],
-        image_id: values["image_id"],
+        [iso ? "iso_id" : "image_id"]: values["image_id"],
         ...given(values, ["plan_id", "project_id", "node_id", "access_mode", "restart_policy", "user_data"]),
         ...(keys.length ? { ssh_keys: keys } : {}),
         ...(joined.length ? { security_group_ids: joined } : {}),
-        ...(password ? { set_password: password } : keys.length ? {} : { password: true }),
+        ...(password ? { set_password: password } : keys.length || iso ? {} : { password: true }),
       });
       go(`/machines/${created.vm.id}`);
+      if (iso) return installing(created.vm);
       return created.password
         ? html`<p>The password of ${created.vm.name}. It is shown this once.</p>${secret(created.password)}`
         : undefined;

@@ -3,6 +3,7 @@ import { html, nothing } from "lit-html";
 import { api, firstOf } from "../../shared/api";
 import { ask, attempt, given, givenNumbers, note, secret, size, type Field, type Fragment, type Values } from "../../shared/ui";
 import type { Image, Machine, Me, Plan } from "../model";
+import { installing, isIso, made, systems } from "./installing";
 
 const SIZES = ["vcpus", "memory_mib", "disk_gib"];
 
@@ -72,43 +73,47 @@ interface Reinstalled {
 
 /** The key makes a repeated submit the same order. */
 async function reinstall(machine: Machine): Promise<void> {
-  const images = (await api.get<Image[]>("/images")).filter(
-    (image) => image.kind === "disk" && image.id !== machine.image_id && image.enabled && image.digest !== null,
-  );
+  const all = await api.get<Image[]>("/images");
+  const images = made(all).filter((image) => image.id !== machine.image_id);
+  const fromIso = (values: Values) => isIso(all, values["image_id"] || machine.image_id);
   const key = crypto.randomUUID();
+  const access: Field[] = [
+    { name: "password", label: "Make up a password, and show it once", kind: "checkbox", value: "on" },
+    { name: "set_password", label: "Password of your own", kind: "password", autocomplete: "new-password" },
+    {
+      name: "ssh_keys",
+      label: "SSH keys",
+      kind: "textarea",
+      placeholder: "ssh-ed25519 AAAA… one a line",
+      hint: "without keys and a password, it keeps the keys that it has",
+    },
+    {
+      name: "user_data",
+      label: "User-data",
+      kind: "textarea",
+      hint: "for cloud-init of the first boot: a script, or #cloud-config",
+    },
+  ];
   ask({
     title: `Reinstall ${machine.name}`,
     text: "Everything on its disk is lost, and its snapshots and what its UEFI and TPM keep with it. Its name, addresses, size and groups stay, and it starts as on its first day.",
-    fields: [
+    fields: (values) => [
       {
         name: "image_id",
         label: "Image",
         kind: "select",
-        options: [
-          { value: "", label: `${machine.image_name}, as it is published now` },
-          ...images.map((image) => ({ value: image.id, label: image.name })),
-        ],
+        value: "",
+        options: [{ value: "", label: `${machine.image_name}, as it is published now` }, ...systems(images)],
+        hint: "from an ISO it is installed by you, on its console",
       },
-      { name: "password", label: "Make up a password, and show it once", kind: "checkbox", value: "on" },
-      { name: "set_password", label: "Password of your own", kind: "password", autocomplete: "new-password" },
-      {
-        name: "ssh_keys",
-        label: "SSH keys",
-        kind: "textarea",
-        placeholder: "ssh-ed25519 AAAA… one a line",
-        hint: "without keys and a password, it keeps the keys that it has",
-      },
-      {
-        name: "user_data",
-        label: "User-data",
-        kind: "textarea",
-        hint: "for cloud-init of the first boot: a script, or #cloud-config",
-      },
+      ...(fromIso(values) ? [] : access),
     ],
     action: "Reinstall",
     dangerous: true,
     typed: machine.name,
     submit: async (values) => {
+      const iso = fromIso(values);
+      const wanted = values["image_id"] || undefined;
       const keys = (values["ssh_keys"] ?? "")
         .split("\n")
         .map((line) => line.trim())
@@ -117,10 +122,12 @@ async function reinstall(machine: Machine): Promise<void> {
       const { user, password } = await api.post<Reinstalled>(`/vms/${machine.id}/reinstall`, {
         confirm: machine.name,
         idempotency_key: key,
-        ...given(values, ["image_id", "user_data"]),
+        ...(wanted ? { [iso ? "iso_id" : "image_id"]: wanted } : {}),
+        ...given(values, ["user_data"]),
         ...(keys.length ? { ssh_keys: keys } : {}),
         ...(chosen ? { set_password: chosen } : values["password"] === "on" ? { password: true } : {}),
       });
+      if (iso) return installing(machine);
       return password ? html`<p>The password of ${user} in the new system. It is shown this once.</p>${secret(password)}` : undefined;
     },
   });
