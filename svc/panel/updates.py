@@ -13,11 +13,12 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc_actors.alerts import close_alert
 from svc_actors.errors import not_found, unavailable
 from svc_actors.host.packages import PackageError, PackageName, PackageUpdate
 from svc_actors.panel.updates import UpdateMode, Wanted
 from svc_actors.panel.updates.records import last_run, read_look, read_mode, write_mode
-from svc_actors.panel.updates.work import enqueue_install, enqueue_look, under_way
+from svc_actors.panel.updates.work import ALERT, enqueue_install, enqueue_look, under_way
 from svc_actors.store import Target, Transaction, audit
 
 operations = Operations[Panel]()
@@ -137,6 +138,8 @@ async def configure(context: Context[Panel], request: UpdateConfigureRequest) ->
 
     async def work(tx: Transaction) -> None:
         await write_mode(tx, request.mode)
+        if request.mode is UpdateMode.OFF:
+            await close_alert(tx, ALERT)
         await audit.record(tx, context.caller, _SERVER, {"mode": request.mode})
 
     await context.services.database.transact(work)

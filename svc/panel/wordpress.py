@@ -30,7 +30,7 @@ from svc_actors.host.wordpress import (
 from svc_actors.panel.certificates import read_site_certificate
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus, SiteType
-from svc_actors.panel.wordpress.records import WordPressOrder, WordPressRow, read_wordpress
+from svc_actors.panel.wordpress.records import WordPressOrder, WordPressRow, read_wordpress, wordpress_site
 from svc_actors.store import Transaction, audit
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class WordPressMaintenanceRequest(SiteChange):
 )
 async def get_wordpress(context: Context[Panel], request: WordPressGetRequest) -> WordPressView:
     site, ordered = await _installed(context, request)
-    state = await _told(lambda: context.services.wordpress.look(site.account, site.limits, site.domain))
+    state = await _told(lambda: context.services.wordpress.look(wordpress_site(site)))
     return WordPressView(
         site_id=site.id,
         url=await _address(context, site),
@@ -176,7 +176,7 @@ async def login(context: Context[Panel], request: WordPressLoginRequest) -> Word
     site, ordered = await _installed(context, request)
     name = request.login or ordered.admin_login
     await _record(context, site, {"login": name})
-    link = await _told(lambda: context.services.wordpress.login_link(site.account, site.limits, site.domain, name))
+    link = await _told(lambda: context.services.wordpress.login_link(wordpress_site(site), name))
     return WordPressLoginLink(
         url=f"{await _address(context, site)}{link.path}",
         login=link.login,
@@ -196,7 +196,7 @@ async def reset_password(context: Context[Panel], request: WordPressPasswordRequ
     site, ordered = await _installed(context, request)
     name, password = request.login or ordered.admin_login, secrets.token_urlsafe(18)
     await _record(context, site, {"login": name})
-    await _told(lambda: context.services.wordpress.set_password(site.account, site.limits, site.domain, name, password))
+    await _told(lambda: context.services.wordpress.set_password(wordpress_site(site), name, password))
     return WordPressPassword(login=name, password=password)
 
 
@@ -266,7 +266,7 @@ async def _switch(context: Context[Panel], request: SiteChange, plugin: str, *, 
     site, _ = await _installed(context, request)
     wordpress = context.services.wordpress
     await _record(context, site, {"plugin": plugin})
-    await _told(lambda: wordpress.switch_plugin(site.account, site.limits, site.domain, plugin, active=active))
+    await _told(lambda: wordpress.switch_plugin(wordpress_site(site), plugin, active=active))
     return WordPressPluginState(plugin=plugin, active=active)
 
 

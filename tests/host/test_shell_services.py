@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from svc_actors.host.accounts import SiteAccount
@@ -47,6 +48,19 @@ async def test_a_shell_without_a_limit_bounds_its_own_processes_and_none_of_its_
     [service] = launcher.services.values()
     assert processes(service) == MOST_PROCESSES
     assert launcher.limits == {site_group(SITE): Limits()}
+
+
+async def test_what_php_would_mail_from_a_shell_of_a_copy_is_kept(tmp_path: Path) -> None:
+    launcher = RecordedLauncher()
+    [login] = logins(Limits(), "ada")
+
+    await Shells(HostFolders(tmp_path), launcher).agree([replace(login, staged=True)], ())
+
+    [service] = launcher.services.values()
+    settings = Path(service.environment["PHP_INI_SCAN_DIR"].removeprefix(":"))
+    told = next(word for word in service.command if word.startswith("{"))
+    assert "keep_mail.php" in (settings / "mail.ini").read_text()
+    assert str(settings.parent) in json.loads(told)["shown"]
 
 
 async def test_limits_that_change_hold_before_the_shell_is_compared_and_leave_its_program_as_it_is(

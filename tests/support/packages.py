@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from svc_actors.errors import unavailable
+from svc_actors.host.apt import RunProgram
 from svc_actors.host.launcher import ServiceName
 from svc_actors.host.packages import PackageError, PackageUpdate
-from svc_actors.host.php.extensions import RunProgram
 
 
 @dataclass

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.apt import RunProgram
 from svc_actors.host.launcher import ServiceName
 from svc_actors.host.php import Extension, PhpError, Pool, number_of
-from svc_actors.host.php.extensions import ExtensionState, RunProgram, UnloadableError
+from svc_actors.host.php.extensions import ExtensionState, UnloadableError
 
 
 @dataclass

@@ -16,6 +16,7 @@ from svc_actors.host.wordpress import (
     SiteDatabase,
     Theme,
     WordPressRefusedError,
+    WordPressSite,
     WordPressState,
 )
 from tests.support.panel_sites import nothing
@@ -41,6 +42,8 @@ class RecordedWordPress:
     handed_over: list[tuple[str, Handover]] = field(default_factory=list)
     limits: dict[tuple[str, str], Limits] = field(default_factory=dict)
     """Those that the site's own code had, by what it was last asked."""
+    staged: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Whether it was told that the site is a copy."""
     before: Callable[[str], Awaitable[None]] = field(default=lambda step: nothing())
 
     async def languages(self) -> frozenset[str]:
@@ -59,8 +62,8 @@ class RecordedWordPress:
         self.passwords[account.name, wanted.login] = wanted.password
         return "6.1.9"
 
-    async def look(self, account: SiteAccount, limits: Limits, domain: str) -> WordPressState:
-        self.limits[account.name, "look"] = limits
+    async def look(self, site: WordPressSite) -> WordPressState:
+        account = self._asked(site, "look")
         await self.before("look")
         wanted = self.installed[account.name]
         return WordPressState(
@@ -82,29 +85,27 @@ class RecordedWordPress:
             themes=[Theme(folder="twentytwentythree", name="T", version="1.0", active=True, update="1.1")],
         )
 
-    async def login_link(self, account: SiteAccount, limits: Limits, domain: str, login: str) -> LoginLink:
-        self.limits[account.name, "login_link"] = limits
+    async def login_link(self, site: WordPressSite, login: str) -> LoginLink:
+        account = self._asked(site, "login_link")
         await self.before("login_link")
         self._known(account, login)
         self.links.append((account.name, login))
         return LoginLink(path=f"/svc-login-{len(self.links):064x}.php", login=login, until=_EXPIRES)
 
-    async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
-        self.limits[account.name, "set_password"] = limits
+    async def set_password(self, site: WordPressSite, login: str, password: str) -> None:
+        account = self._asked(site, "set_password")
         self._known(account, login)
         self.passwords[account.name, login] = password
 
-    async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
-        self.limits[account.name, "hand_over"] = limits
+    async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
+        account = self._asked(site, "hand_over")
         await self.before("hand_over")
         self.handed_over.append((account.name, wanted))
         self.passwords = {key: "" if key[0] == account.name else known for key, known in self.passwords.items()}
         return 1
 
-    async def switch_plugin(
-        self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool
-    ) -> None:
-        self.limits[account.name, "switch_plugin"] = limits
+    async def switch_plugin(self, site: WordPressSite, plugin: str, *, active: bool) -> None:
+        account = self._asked(site, "switch_plugin")
         if plugin != PLUGIN:
             raise WordPressRefusedError(f"there is no plugin {plugin}")
         (self.active.add if active else self.active.discard)((account.name, plugin))
@@ -120,13 +121,18 @@ class RecordedWordPress:
         await self.before("configuration_of_copy")
         return f"<?php // {domain} {database.name} {database.user}\n"
 
-    async def flush(self, account: SiteAccount, limits: Limits, domain: str) -> None:
+    async def flush(self, site: WordPressSite) -> None:
         await self.before("flush")
-        self.flushed.append(account.name)
+        self.flushed.append(site.account.name)
 
     async def leave_cron(self, account: SiteAccount) -> None:
         await self.before("leave_cron")
         self.left_cron.append(account.name)
+
+    def _asked(self, site: WordPressSite, question: str) -> SiteAccount:
+        self.limits[site.account.name, question] = site.limits
+        self.staged[site.account.name, question] = site.staged
+        return site.account
 
     def _known(self, account: SiteAccount, login: str) -> None:
         if (account.name, login) not in self.passwords:

@@ -19,9 +19,8 @@ from typing import Annotated, Final, Protocol
 import trio
 from pydantic import StringConstraints
 
-from svc_actors.errors import ServiceError
+from svc_actors.host.apt import APT_GET, KEEP, QUIET, RunProgram, configure_rest, run_unlocked
 from svc_actors.host.launcher import ServiceName
-from svc_actors.host.php.extensions import RunProgram
 
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]{1,99}$", max_length=100)]
 
@@ -32,16 +31,10 @@ _SOURCES: Final = re.compile(
 _SECURITY: Final = "Debian-Security:"
 """The label of Debian's archive of security updates, as apt shows where a version is from."""
 _LINE: Final = re.compile(r"Inst (?P<name>\S+) \[(?P<old>\S+)\] \((?P<new>\S+) (?P<origins>.*) \[\S+\]\)")
-_QUIET: Final = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1"}
-_APT: Final = ("/usr/bin/apt-get", "-o", "DPkg::Lock::Timeout=600")
 _UPDATES_ALONE: Final = ("--only-upgrade", "--no-install-recommends", "install")
 _LOOK_SECONDS: Final = 60.0
 _REFRESH_SECONDS: Final = 600.0
 _INSTALL_SECONDS: Final = 3600.0
-_LOCKED: Final = re.compile(r"Unable to lock|Could not get lock|#db-lock")
-"""In the last line that apt and dpkg write, which is what is told of a program that failed."""
-_AGAIN_SECONDS: Final = 5.0
-_TRIES: Final = 60
 _OLD: Final = re.compile(r" /(usr|lib|bin|sbin)\S* \(deleted\)$", re.MULTILINE)
 
 
@@ -94,7 +87,7 @@ class DebianPackages:
         if not known:
             return []
         simulate = ("--simulate", "-o", "Debug::NoLocking=1", "--ignore-hold", *_UPDATES_ALONE, *sorted(known))
-        return updates_in(await _said(*_APT, *simulate), {name for name, (_, held) in known.items() if held})
+        return updates_in(await _said(*APT_GET, *simulate), {name for name, (_, held) in known.items() if held})
 
     async def versions(self) -> Mapping[str, str]:
         return {name: version for name, (version, _) in (await self._known()).items()}
@@ -106,16 +99,15 @@ class DebianPackages:
         await _said("/usr/bin/apt-mark", "hold" if held else "unhold", name)
 
     async def refresh(self, run: RunProgram) -> None:
-        await _unlocked(run, (*_APT, "--error-on=any", "update"), _REFRESH_SECONDS)
+        await run_unlocked(run, (*APT_GET, "--error-on=any", "update"), _REFRESH_SECONDS)
 
     async def install(self, updates: Sequence[PackageUpdate], run: RunProgram) -> None:
         """What an earlier installation that was ended half-way has left undone is done first."""
-        keep = ("--force-confdef", "--force-confold")
-        await _unlocked(run, ("/usr/bin/dpkg", *keep, "--configure", "-a"), _INSTALL_SECONDS)
-        options = (word for option in keep for word in ("-o", f"Dpkg::Options::={option}"))
+        await configure_rest(run, _INSTALL_SECONDS)
+        options = (word for option in KEEP for word in ("-o", f"Dpkg::Options::={option}"))
         wanted = (f"{update.name}={update.available}" for update in updates)
-        command = (*_APT, "-y", "--no-remove", *options, *_UPDATES_ALONE, *wanted)
-        await run(command, seconds=_INSTALL_SECONDS, environment=_QUIET)
+        command = (*APT_GET, "-y", "--no-remove", *options, *_UPDATES_ALONE, *wanted)
+        await run(command, seconds=_INSTALL_SECONDS, environment=QUIET)
 
     async def outdated(self, processes: Mapping[ServiceName, int]) -> frozenset[ServiceName]:
         return await trio.to_thread.run_sync(_outdated, dict(processes))
@@ -161,20 +153,8 @@ def _runs_old(pid: int, read: Callable[[Path], str] = Path.read_text) -> bool:
         return False  # It has ended; what follows it is new.
 
 
-async def _unlocked(run: RunProgram, command: Sequence[str], seconds: float) -> None:
-    """Of dpkg, and of apt's lists, nobody waits for the lock that another one holds."""
-    for left in reversed(range(_TRIES)):
-        try:
-            await run(command, seconds=seconds, environment=_QUIET)
-            return
-        except ServiceError as error:
-            if not left or _LOCKED.search(error.message) is None:
-                raise
-        await trio.sleep(_AGAIN_SECONDS)
-
-
 async def _said(*command: str) -> str:
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **_QUIET}
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", **QUIET}
     with trio.move_on_after(_LOOK_SECONDS):
         ended = await trio.run_process(
             command, check=False, capture_stdout=True, stderr=subprocess.STDOUT, env=environment

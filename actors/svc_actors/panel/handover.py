@@ -33,7 +33,7 @@ from svc_actors.panel.sftp import records as access
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.panel.wordpress.database import LABEL, WordPressDatabases
-from svc_actors.panel.wordpress.records import read_wordpress, write_administrator
+from svc_actors.panel.wordpress.records import read_wordpress, wordpress_site, write_administrator
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction, service_itself
 
@@ -163,9 +163,9 @@ class SiteHandover:
         generation = None if pending is None else pending["generation"]
         password = await self._database.transact(partial(self._database_password, site=site, generation=generation))
         await self._databases.agree(site.id)
-        wanted = Handover(site.domain, installed.admin_login, email, password)
+        wanted = Handover(installed.admin_login, email, password)
         try:
-            administrators = await self._wordpress.hand_over(site.account, site.limits, wanted)
+            administrators = await self._wordpress.hand_over(wordpress_site(site), wanted)
         except WordPressError as error:
             left = "Its database has a new password; wp-config.php may still have the old one."
             raise unavailable(

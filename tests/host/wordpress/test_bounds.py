@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
 from svc_actors.host.programs import Program
-from svc_actors.host.wordpress import ServerWordPress, WordPressSource, WordPressTree, sites
+from svc_actors.host.wordpress import ServerWordPress, WordPressSite, WordPressSource, WordPressTree, sites
 
+_NONE = Limits()
 STATE: dict[str, Any] = {
     "version": "6.1",
     "update": None,
@@ -34,12 +35,14 @@ class Played:
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, ...]] = []
+        self.environments: list[Mapping[str, str]] = []
         self.running = self.most = 0
 
     async def __call__(self, program: Program, take: Callable[[list[str]], Awaitable[None]]) -> int:
         assert program.stdin is not None
         nonce = json.loads(program.stdin.read_text())["nonce"]
         self.commands.append(program.command)
+        self.environments.append(program.environment)
         self.running += 1
         self.most = max(self.most, self.running)
         await trio.testing.wait_all_tasks_blocked()
@@ -61,8 +64,12 @@ def wordpress(tmp_path: Path) -> ServerWordPress:
     return ServerWordPress(folders, WordPressTree(WordPressSource(), folders.wordpress))
 
 
+def blog(number: int = 1001, *, limits: Limits = _NONE, staged: bool = False) -> WordPressSite:
+    return WordPressSite(SiteAccount(number), "blog.example", limits, staged)
+
+
 async def test_it_has_the_memory_and_the_processes_of_the_site(wordpress: ServerWordPress, played: Played) -> None:
-    await wordpress.look(SiteAccount(1001), Limits(memory_mib=256, processes=20), "blog.example")
+    await wordpress.look(blog(limits=Limits(memory_mib=256, processes=20)))
 
     [command] = played.commands
     [entered] = [json.loads(word) for word in command if word.startswith("{")]
@@ -71,9 +78,21 @@ async def test_it_has_the_memory_and_the_processes_of_the_site(wordpress: Server
     assert {name: entered[name] for name in wanted} == wanted
 
 
+async def test_what_a_copy_would_mail_is_kept_whatever_it_is_asked(wordpress: ServerWordPress, played: Played) -> None:
+    await wordpress.look(blog())
+    await wordpress.look(blog(staged=True))
+
+    live, copy = [environment.get("PHP_INI_SCAN_DIR", "") for environment in played.environments]
+    [settings] = [folder for folder in copy.split(":") if folder]
+    assert live == ""
+    assert "keep_mail.php" in Path(settings, "mail.ini").read_text()
+    [entered] = [json.loads(word) for word in played.commands[1] if word.startswith("{")]
+    assert str(Path(settings).parent) in entered["shown"]
+
+
 async def test_of_one_site_one_question_at_a_time_is_asked(wordpress: ServerWordPress, played: Played) -> None:
     async with trio.open_nursery() as nursery:
         for number in (1001, 1001, 1001):
-            nursery.start_soon(wordpress.look, SiteAccount(number), Limits(), "blog.example")
+            nursery.start_soon(wordpress.look, blog(number))
 
     assert (len(played.commands), played.most) == (3, 1)

@@ -169,6 +169,30 @@ async def test_an_import_that_a_restart_interrupted_is_applied_again_without_dup
         assert not (world.home(await world.site(MAIN)) / "public" / "left-behind").exists()
 
 
+async def test_a_reading_that_a_restart_interrupted_begins_anew_and_names_its_job(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = tmp_path / "hangs.py"
+    hangs.write_text("import time\ntime.sleep(600)\n")
+    async with world_of(panel_database, tmp_path) as world:
+        with monkeypatch.context() as patched:
+            patched.setattr("svc_actors.panel.imports.analysing._SURVEY", hangs)
+            begun = await world.upload(foreign.by_hand(foreign.model()))
+            with trio.fail_after(60):
+                while (await world.ada.get(f"/jobs/{begun['job_id']}")).json()["status"] != "running":
+                    await trio.sleep(0.01)
+        host = world.panel.host
+    async with world_of(panel_database, tmp_path, host) as world:
+        with trio.fail_after(60):
+            while (imported := await world.shown(begun))["status"] == "analysing":
+                await trio.sleep(0.01)
+        read = (await world.ada.get(f"/jobs/{imported['job_id']}")).json()
+
+    assert imported["status"] == "ready", imported
+    assert imported["job_id"] > begun["job_id"]
+    assert read["kind"] == "import.analyse"
+
+
 async def test_an_import_is_its_owners_alone_and_applied_once(world: World) -> None:
     imported = await world.uploaded(foreign.by_hand(foreign.model()))
     path = f"/imports/{imported['id']}"

@@ -64,6 +64,12 @@ class World:
 
     async def uploaded(self, archive: bytes, by: Client | None = None) -> dict[str, Any]:
         """The import, when its archive was read or refused."""
+        begun = await self.upload(archive, by)
+        await self.job(begun["job_id"], by)
+        return cast(dict[str, Any], (await (by or self.ada).get(f"/imports/{begun['id']}")).json())
+
+    async def upload(self, archive: bytes, by: Client | None = None) -> dict[str, Any]:
+        """The import, whose archive has come."""
         client = by or self.ada
         began = await client.post("/imports/upload", {"name": "backup.tar.gz", "size": len(archive)})
         assert began.status_code == 201, began.text
@@ -76,8 +82,7 @@ class World:
             assert put.status_code == 200, put.text
         finished = await client.post(f"{path}/upload/finish", {"sha256": hashlib.sha256(archive).hexdigest()})
         assert finished.status_code == 200, finished.text
-        await self.job(finished.json()["job_id"], client)
-        return cast(dict[str, Any], (await client.get(path)).json())
+        return cast(dict[str, Any], finished.json())
 
     async def applied(self, imported: dict[str, Any], **choices: Any) -> dict[str, Any]:
         """The job, when it has ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import trio
 
@@ -12,6 +14,7 @@ from svc_actors.store import Database
 from tests.panel.staging.shops import COPY, DOMAIN, Shop, home_of, put
 from tests.panel.wordpress.blogs import databases_of
 from tests.support.harness import Client
+from tests.support.wordpress import PLUGIN, RecordedWordPress
 
 
 async def member(shop: Shop, role: str, site_id: str | None = None) -> Client:
@@ -45,6 +48,27 @@ async def test_a_copy_is_a_site_of_its_own_behind_a_password(shop: Shop) -> None
     live = shop.world.served(DOMAIN)
     assert live is not None
     assert live.staged is None
+
+
+async def test_what_is_asked_of_the_wordpress_of_a_copy_mails_nobody(shop: Shop) -> None:
+    await shop.staged()
+    copy, played = await shop.copy(), cast(RecordedWordPress, shop.world.panel.host.wordpress)
+    played.installed[copy["account"]] = played.installed[shop.site["account"]]
+    played.passwords[copy["account"], "ada"] = ""
+
+    for site in (copy, shop.site):
+        path = f"/sites/{site['id']}/wordpress"
+        answers = [
+            await shop.world.root.get(path),
+            await shop.world.root.post(f"{path}/login", {"login": "ada"}),
+            await shop.world.root.post(f"{path}/password", {"login": "ada"}),
+            await shop.world.root.post(f"{path}/plugins/activate", {"plugin": PLUGIN}),
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 4, [answer.text for answer in answers]
+
+    questions = ("look", "login_link", "set_password", "switch_plugin")
+    assert [played.staged[copy["account"], question] for question in questions] == [True] * 4
+    assert [played.staged[shop.site["account"], question] for question in questions] == [False] * 4
 
 
 async def test_the_copy_has_files_and_tables_but_its_own_configuration(shop: Shop) -> None:

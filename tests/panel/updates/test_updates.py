@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import subprocess
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,9 +15,10 @@ import trio
 
 from svc_actors.errors import ServiceError, unavailable
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.apt import RunProgram
 from svc_actors.host.launcher import ServiceName
 from svc_actors.host.packages import DebianPackages, PackageUpdate, managed, updates_in
-from svc_actors.host.php.extensions import RunProgram
+from svc_actors.host.php.extensions import PhpExtensions
 from svc_actors.host.site_runtime import service_name
 from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
 from svc_actors.panel.updates.watch import look_daily
@@ -273,6 +274,61 @@ async def test_they_are_looked_for_once_a_day_and_installed_where_that_is_wanted
     assert world.packages.there == {"knot": "3.2-1", "nginx": "1.22-2"}
 
 
+async def alert(world: World) -> str | None:
+    found: str | None = await world.database.fetchval(
+        "SELECT message FROM alerts WHERE key = 'update-lists' AND closed_at IS NULL"
+    )
+    return found
+
+
+@pytest.mark.parametrize("mode", ["manual", "automatic"])
+async def test_a_server_without_network_is_one_alert_after_days_and_no_failed_job_each_day(
+    world: World, mode: str
+) -> None:
+    await world.mode(mode)
+    world.packages.unreachable = "There is no network."
+
+    alerts = []
+    for days in range(5):
+        await world.database.execute(
+            """UPDATE update_looks SET tried_at = tried_at - interval '25 hours',
+                   failing_since = failing_since - interval '25 hours'"""
+        )
+        assert len(await world.daily()) == 1, days
+        alerts.append(await alert(world))
+    statuses = await world.database.fetch("SELECT DISTINCT status FROM jobs WHERE kind LIKE 'update.%'")
+    told = await world.database.fetchval("SELECT count(*) FROM webhook_events WHERE event = 'job.failed'")
+    shown = await world.show()
+    opened = await world.database.fetchval("SELECT count(*) FROM alerts WHERE key = 'update-lists'")
+
+    assert ([row["status"] for row in statuses], told) == (["succeeded"], 0)
+    assert [each is not None for each in alerts] == [False, False, False, True, True]
+    assert "There is no network." in (alerts[-1] or "")
+    assert opened == 1
+    assert (shown["look_error"], shown["looked_at"]) == ("There is no network.", None)
+    assert world.packages.there == {"knot": "3.2-1"}
+
+
+@pytest.mark.parametrize("end", ["look", "off"])
+async def test_the_alert_ends_when_the_lists_are_fetched_or_nobody_wants_them(world: World, end: str) -> None:
+    world.packages.unreachable = "There is no network."
+    await world.daily()
+    await world.database.execute(
+        "UPDATE update_looks SET tried_at = now() - interval '5 days', failing_since = now() - interval '5 days'"
+    )
+    await world.daily()
+    before = await alert(world)
+
+    if end == "look":
+        world.packages.unreachable = None
+        await world.look()
+    else:
+        await world.mode("off")
+
+    assert before is not None
+    assert await alert(world) is None
+
+
 async def test_one_job_at_a_time_installs(world: World) -> None:
     answers = [await world.sites.root.post("/updates/install") for _ in range(2)]
 
@@ -343,10 +399,18 @@ def test_managed_is_what_the_panel_drives_and_is_installed() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "install",
+    [
+        lambda run: DebianPackages().install([NGINX], run),
+        lambda run: PhpExtensions().install("8.2", "redis", run),
+    ],
+    ids=["updates", "extensions"],
+)
 async def test_another_ones_lock_is_waited_for_and_any_other_failure_is_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[[RunProgram], Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr("svc_actors.host.packages._AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("svc_actors.host.apt._AGAIN_SECONDS", 0.01)
     (tmp_path / "updates").mkdir()
     (tmp_path / "info").mkdir()
     (tmp_path / "status").touch()
@@ -366,6 +430,6 @@ async def test_another_ones_lock_is_waited_for_and_any_other_failure_is_told_at_
                 raise unavailable(ended.stdout.decode().splitlines()[-1])
 
         with pytest.raises(ServiceError, match="no such package"):
-            await DebianPackages().install([NGINX], cast(RunProgram, run))
+            await install(cast(RunProgram, run))
 
     assert ran == ["dpkg", "dpkg", "dpkg", "apt-get"]

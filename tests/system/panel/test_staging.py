@@ -30,6 +30,10 @@ wp_mail('ada@example.com', 'By WordPress', 'one');
 mail('ada@example.com', 'By PHP', 'two');
 echo wp_get_environment_type(), ' ', defined('DISABLE_WP_CRON') && DISABLE_WP_CRON ? 'no cron' : 'cron';
 """
+PLUGIN = """<?php
+/* Plugin Name: Tells */
+register_activation_hook(__FILE__, fn () => wp_mail('ada@example.com', 'By the activation', 'three'));
+"""
 REACHES = """<?php
 mysqli_report(MYSQLI_REPORT_OFF);
 $live = @file_get_contents('{live}/public/wp-config.php') === false ? 'no file' : 'file';
@@ -61,6 +65,7 @@ class Life:
     content: dict[str, str] = field(default_factory=dict)
     worked: str = ""
     mails: list[str] = field(default_factory=list)
+    activated: tuple[int, list[str]] = (0, [])
     reaches: str = ""
     preview: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +166,13 @@ class Scene:
         self.write(self.work / "mails.php", MAILS)
         life.worked = (await self.ask("/mails.php")).text
         folder = self.work.parent / "private" / "mail"
-        life.mails = sorted(file.read_text() for file in folder.glob("*.eml"))
+        kept = set(folder.glob("*.eml"))
+        life.mails = sorted(file.read_text() for file in kept)
+        self.write(self.work / "wp-content" / "plugins" / "tells.php", PLUGIN)
+        asked = await self.root.post(
+            f"/sites/{self.copied['id']}/wordpress/plugins/activate", json={"plugin": "tells.php"}
+        )
+        life.activated = (asked.status_code, [file.read_text() for file in set(folder.glob("*.eml")) - kept])
         configured = (self.public / "wp-config.php").read_text()
         known = dict(re.findall(r"define\('(DB_[A-Z]+)', '(.*?)'\)", (self.work / "wp-config.php").read_text()))
         socket = self.socket
@@ -356,6 +367,13 @@ def test_addresses_in_the_copy_are_its_own_and_serialised_lengths_follow(life: L
     assert life.content["widget_shop"] == 'a:1:{s:3:"url";s:36:"http://staging.shop.example.com/äö";}'
     assert life.content["post"] == f"see http://{COPY}/"
     assert life.content["guid"] == f"http://{DOMAIN}/?p=77"
+
+
+def test_what_a_plugin_of_the_copy_mails_when_the_panel_activates_it_is_kept(life: Life) -> None:
+    status, mails = life.activated
+
+    assert status == 200
+    assert ["By the activation" in mail for mail in mails] == [True]
 
 
 def test_what_the_copy_mails_is_kept_and_its_schedules_are_off(life: Life) -> None:

@@ -7,21 +7,20 @@ PHP is started with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import trio
 from pydantic import StringConstraints
 
+from svc_actors.host.apt import APT_GET, QUIET, RunProgram, configure_rest
 from svc_actors.host.php.pool import program
 from svc_actors.host.php.versions import Extension, installed_extensions
 
 ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_+.-]{0,38}$", max_length=39)]
 
-_NO_QUESTIONS: Final = {"DEBIAN_FRONTEND": "noninteractive"}
-_APT: Final = ("/usr/bin/apt-get", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "install")
 _APT_SECONDS: Final = 1800.0
 _SECONDS: Final = 60.0
 _NOT_EXTENSIONS: Final = frozenset({"cgi", "cli", "common", "dev", "fpm", "phpdbg"})
@@ -36,19 +35,6 @@ class ExtensionState(StrEnum):
     """It is installed, and no site has it."""
     AVAILABLE = "available"
     """Debian has a package of it, which is not installed."""
-
-
-class RunProgram(Protocol):
-    """Runs a program to its end. Raises where it does not succeed, with the last line that it wrote."""
-
-    async def __call__(
-        self,
-        command: Sequence[str],
-        *,
-        seconds: float,
-        environment: Mapping[str, str] | None = None,
-        read: Callable[[list[str]], Awaitable[None]] | None = None,
-    ) -> None: ...
 
 
 class UnloadableError(Exception):
@@ -67,8 +53,9 @@ class PhpExtensions:
     async def install(self, version: str, name: str, run: RunProgram) -> None:
         """The package, as Debian has it, which enables what it brings. What an earlier installation that was ended
         half-way has left undone is done first."""
-        await run(("/usr/bin/dpkg", "--configure", "-a"), seconds=_APT_SECONDS, environment=_NO_QUESTIONS)
-        await run((*_APT, f"php{version}-{name}"), seconds=_APT_SECONDS, environment=_NO_QUESTIONS)
+        await configure_rest(run, _APT_SECONDS)
+        command = (*APT_GET, "-y", "--no-install-recommends", "install", f"php{version}-{name}")
+        await run(command, seconds=_APT_SECONDS, environment=QUIET)
 
     async def enable(self, version: str, name: str, run: RunProgram) -> None:
         await run(("/usr/sbin/phpenmod", "-v", version, "-s", "fpm", name), seconds=_SECONDS)

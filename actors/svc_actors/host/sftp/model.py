@@ -25,7 +25,8 @@ class AccessKind(StrEnum):
 @dataclass(frozen=True)
 class SftpLogin:
     """Somebody who may sign in as the account of a site. `folder` is beneath its home, "" the home itself.
-    `password_hash` as in shadow(5); without one only keys open it. `limits`: of all that runs for a shell."""
+    `password_hash` as in shadow(5); without one only keys open it. `limits`: of all that runs for a shell.
+    `staged`: the site is a copy of one; what PHP would mail from a shell is kept in it."""
 
     name: str
     account: SiteAccount
@@ -34,6 +35,7 @@ class SftpLogin:
     keys: tuple[str, ...]
     kind: AccessKind = AccessKind.SFTP
     limits: Limits = field(default_factory=Limits)
+    staged: bool = False
 
 
 @dataclass(frozen=True)

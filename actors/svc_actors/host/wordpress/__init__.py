@@ -11,6 +11,7 @@ from svc_actors.host.wordpress.sites import (
     ServerWordPress,
     Theme,
     WordPressRefusedError,
+    WordPressSite,
     WordPressSites,
     WordPressState,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Theme",
     "WordPressError",
     "WordPressRefusedError",
+    "WordPressSite",
     "WordPressSites",
     "WordPressSource",
     "WordPressState",

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
+from svc_actors.host.php import kept_mail
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import bounded_command, site_environment
 from svc_actors.host.wordpress.configuration import SiteDatabase, configuration, new_salts
@@ -117,11 +118,21 @@ class Installation:
 
 
 @dataclass(frozen=True)
+class WordPressSite:
+    """Whose own code runs for what it is asked: within its limits. `staged`: it is a copy of a site, in which what it
+    would mail is kept."""
+
+    account: SiteAccount
+    domain: str
+    limits: Limits
+    staged: bool
+
+
+@dataclass(frozen=True)
 class Handover:
     """`login` is the first administrator, whose address becomes `email`. Without a `database_password` the one in
     wp-config.php stays."""
 
-    domain: str
     login: str
     email: str
     database_password: str | None
@@ -157,25 +168,23 @@ class WordPressSites(Protocol):
         """A new WordPress in the site's database, of which nothing is kept; its version."""
         ...
 
-    async def look(self, account: SiteAccount, limits: Limits, domain: str) -> WordPressState: ...
+    async def look(self, site: WordPressSite) -> WordPressState: ...
 
-    async def login_link(self, account: SiteAccount, limits: Limits, domain: str, login: str) -> LoginLink:
+    async def login_link(self, site: WordPressSite, login: str) -> LoginLink:
         """A new link that logs one visitor in. Raises `WordPressRefusedError` where there is no such user."""
         ...
 
-    async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
+    async def set_password(self, site: WordPressSite, login: str, password: str) -> None:
         """The user's sessions are ended. Raises `WordPressRefusedError` where there is no such user."""
         ...
 
-    async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
+    async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
         """What the owner before may know opens it no more: the database has this password in wp-config.php, if one is
         given, every administrator has another one and no session, application password or login link; how many those
         are."""
         ...
 
-    async def switch_plugin(
-        self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool
-    ) -> None:
+    async def switch_plugin(self, site: WordPressSite, plugin: str, *, active: bool) -> None:
         """Raises `WordPressRefusedError` where there is none, or it cannot be activated."""
         ...
 
@@ -192,7 +201,7 @@ class WordPressSites(Protocol):
         but with salts of its own. Changes nothing. Raises as `configured`."""
         ...
 
-    async def flush(self, account: SiteAccount, limits: Limits, domain: str) -> None:
+    async def flush(self, site: WordPressSite) -> None:
         """What WordPress and its plugins keep of its content in caches is gone."""
         ...
 
@@ -235,33 +244,28 @@ class ServerWordPress:
         }
         return (await self._ask(_Installed, account, order, limits=limits, seconds=_INSTALL_SECONDS)).version
 
-    async def look(self, account: SiteAccount, limits: Limits, domain: str) -> WordPressState:
-        return await self._ask(WordPressState, account, {"do": "look", "host": domain}, limits=limits)
+    async def look(self, site: WordPressSite) -> WordPressState:
+        return await self._ask_site(WordPressState, site, {"do": "look"})
 
-    async def login_link(self, account: SiteAccount, limits: Limits, domain: str, login: str) -> LoginLink:
-        order = {"do": "login", "host": domain, "login": login, "seconds": LINK_SECONDS}
-        return await self._ask(LoginLink, account, order, limits=limits)
+    async def login_link(self, site: WordPressSite, login: str) -> LoginLink:
+        return await self._ask_site(LoginLink, site, {"do": "login", "login": login, "seconds": LINK_SECONDS})
 
-    async def set_password(self, account: SiteAccount, limits: Limits, domain: str, login: str, password: str) -> None:
-        order = {"do": "set_password", "host": domain, "login": login, "password": password}
-        await self._ask(_Done, account, order, limits=limits)
+    async def set_password(self, site: WordPressSite, login: str, password: str) -> None:
+        await self._ask_site(_Done, site, {"do": "set_password", "login": login, "password": password})
 
-    async def hand_over(self, account: SiteAccount, limits: Limits, wanted: Handover) -> int:
+    async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
         password = wanted.database_password
         order = {
             "do": "hand_over",
-            "host": wanted.domain,
             "constants": {**new_salts(), **({"DB_PASSWORD": password} if password is not None else {})},
             "login": wanted.login,
             "email": wanted.email,
         }
-        return (await self._ask(_HandedOver, account, order, limits=limits)).administrators
+        return (await self._ask_site(_HandedOver, site, order)).administrators
 
-    async def switch_plugin(
-        self, account: SiteAccount, limits: Limits, domain: str, plugin: str, *, active: bool
-    ) -> None:
-        order = {"do": "switch_plugin", "host": domain, "plugin": plugin, "active": active, "with_plugins": active}
-        await self._ask(_Done, account, order, limits=limits)
+    async def switch_plugin(self, site: WordPressSite, plugin: str, *, active: bool) -> None:
+        order = {"do": "switch_plugin", "plugin": plugin, "active": active, "with_plugins": active}
+        await self._ask_site(_Done, site, order)
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
         await self._ask(_Done, account, {"do": "set_maintenance", "maintenance": maintenance})
@@ -284,11 +288,15 @@ class ServerWordPress:
         }
         return (await self._ask(_Configuration, account, order)).text
 
-    async def flush(self, account: SiteAccount, limits: Limits, domain: str) -> None:
-        await self._ask(_Done, account, {"do": "flush", "host": domain, "with_plugins": True}, limits=limits)
+    async def flush(self, site: WordPressSite) -> None:
+        await self._ask_site(_Done, site, {"do": "flush", "with_plugins": True})
 
     async def leave_cron(self, account: SiteAccount) -> None:
         await self._ask(_Done, account, {"do": "leave_cron"})
+
+    async def _ask_site(self, kind: type[A], site: WordPressSite, order: dict[str, Any]) -> A:
+        order = {"host": site.domain, **order}
+        return await self._ask(kind, site.account, order, limits=site.limits, staged=site.staged)
 
     async def _ask(
         self,
@@ -297,10 +305,17 @@ class ServerWordPress:
         order: dict[str, Any],
         *,
         limits: Limits = _NONE,
+        staged: bool = False,
         shown: Path | None = None,
         seconds: float = _ASK_SECONDS,
     ) -> A:
         await self._place_tool()
+        environment, seen = site_environment(self._folders, account), [self._tool]
+        if shown is not None:
+            seen.append(shown)
+        if staged:
+            seen.append(await trio.to_thread.run_sync(kept_mail.prepare, account, self._folders))
+            environment |= kept_mail.environment(account, self._folders)
         nonce = secrets.token_hex(16)
         public = self._folders.sites / account.name / "public"
         whole = json.dumps({"nonce": nonce, "public": str(public), **order}).encode()
@@ -309,7 +324,7 @@ class ServerWordPress:
             account,
             (_PHP, "-d", "display_errors=0", "-d", "memory_limit=512M", str(self._tool / "tool.php")),
             limits,
-            shown=[path for path in (self._tool, shown) if path is not None],
+            shown=seen,
         )
         answer: list[str] = []
         read = 0
@@ -324,7 +339,7 @@ class ServerWordPress:
         # One after another: whatever is asked of a site at once, it has its limits once.
         async with self._asked[account.number]:
             with _in_memory(whole) as stdin, trio.move_on_after(seconds) as deadline:
-                program = Program(command, site_environment(self._folders, account), stdin=stdin)
+                program = Program(command, environment, stdin=stdin)
                 status = await run_program(program, take)
         if deadline.cancelled_caught:
             raise WordPressError(f"the site's WordPress did not answer within {seconds:g} seconds")

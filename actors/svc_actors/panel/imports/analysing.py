@@ -12,7 +12,7 @@ from svc_actors.errors import conflict, invalid
 from svc_actors.host import confined
 from svc_actors.host.archives.model import account_of
 from svc_actors.host.folders import HostFolders
-from svc_actors.panel.imports.records import ImportRow, lock_import, read_import, write_found, write_move
+from svc_actors.panel.imports.records import ImportRow, lock_import, read_import, write_found, write_job, write_move
 from svc_actors.panel.imports.states import ImportMove, ImportStatus
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
 from svc_actors.store import Database, Transaction
@@ -100,7 +100,7 @@ class ImportAnalysis:
         if locked.status is not ImportStatus.ANALYSING:
             return
         if job.error == INTERRUPTED:
-            await _enqueue(tx, locked)
+            await write_job(tx, locked.id, (await _enqueue(tx, locked)).id)
             return
         problem = job.error.message if job.error is not None else "Its reading was cancelled."
         await write_move(tx, locked, ImportMove.BROKEN, problem=problem)

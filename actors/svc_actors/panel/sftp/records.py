@@ -106,7 +106,7 @@ async def open_logins(queryable: Queryable) -> list[SftpLogin]:
     """Of all sites that are active: those of a suspended one stay recorded, and open nothing; nor does a shell of a
     site that may have none any more."""
     rows = await queryable.fetch(
-        f"""SELECT {_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes {_FROM}
+        f"""SELECT {_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes, sites.staging_of {_FROM}
             WHERE sites.status = 'active' AND (sftp_accounts.kind = 'sftp' OR {SHELL_ALLOWED})
             ORDER BY sftp_accounts.id"""
     )
@@ -119,6 +119,7 @@ async def open_logins(queryable: Queryable) -> list[SftpLogin]:
             tuple(row["keys"]),
             AccessKind(row["kind"]),
             Limits(row["cpu_percent"], row["memory_mib"], row["processes"]),
+            staged=row["staging_of"] is not None,
         )
         for row in rows
     ]

@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from svc_actors.errors import ServiceError, conflict
-from svc_actors.host.php.extensions import ExtensionState, RunProgram, UnloadableError
+from svc_actors.host.apt import RunProgram
+from svc_actors.host.php.extensions import ExtensionState, UnloadableError
 from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.php import PHP_TYPES
 from svc_actors.panel.sites.states import SiteStatus

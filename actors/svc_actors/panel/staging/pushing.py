@@ -40,6 +40,7 @@ from svc_actors.panel.staging.selection import Choice, Seen
 from svc_actors.panel.staging.states import StagingEnd
 from svc_actors.panel.staging.tools import Tools, told
 from svc_actors.panel.staging.undoing import JOURNAL, Undoing, new_database, old_database, top_of
+from svc_actors.panel.wordpress.records import wordpress_site
 from svc_actors.runtime import DeliveryError
 from svc_actors.store import Transaction, service_itself
 
@@ -254,7 +255,7 @@ class StagingPush:
         """What a plugin makes of it is no reason to undo a push: what counts is how the site answers."""
         try:
             with told():
-                await self._tools.wordpress.flush(live.account, live.limits, live.domain)
+                await self._tools.wordpress.flush(wordpress_site(live))
         except ServiceError as error:
             await run.log(f"The caches of WordPress were not emptied: {error.message}")
 

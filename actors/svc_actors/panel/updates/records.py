@@ -27,11 +27,13 @@ class Wanted(StrEnum):
 
 @dataclass(frozen=True)
 class Look:
-    """`looked_at`: when the lists were fetched last; `error`: why the last try, at `tried_at`, did not."""
+    """`looked_at`: when the lists were fetched last; `error`: why the last try, at `tried_at`, did not fetch them, and
+    neither did any other since `failing_since`."""
 
     looked_at: datetime | None
     tried_at: datetime
     error: str | None
+    failing_since: datetime | None
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,22 @@ async def write_mode(tx: Transaction, mode: UpdateMode) -> None:
 
 
 async def read_look(queryable: Queryable) -> Look | None:
-    row = await queryable.fetchrow("SELECT looked_at, tried_at, error FROM update_looks")
+    row = await queryable.fetchrow("SELECT looked_at, tried_at, error, failing_since FROM update_looks")
     return Look(**dict(row)) if row is not None else None
 
 
-async def write_look(tx: Transaction, *, error: str | None = None) -> None:
-    await tx.execute(
-        """INSERT INTO update_looks (looked_at, error) VALUES (CASE WHEN $1::text IS NULL THEN now() END, $1)
+async def write_look(tx: Transaction, *, error: str | None = None) -> Look:
+    row = await tx.fetchone(
+        """INSERT INTO update_looks (looked_at, error, failing_since)
+           VALUES (CASE WHEN $1::text IS NULL THEN now() END, $1, CASE WHEN $1::text IS NOT NULL THEN now() END)
            ON CONFLICT (one) DO UPDATE SET tried_at = now(), error = EXCLUDED.error,
-               looked_at = coalesce(EXCLUDED.looked_at, update_looks.looked_at)""",
+               looked_at = coalesce(EXCLUDED.looked_at, update_looks.looked_at),
+               failing_since = CASE WHEN $1::text IS NOT NULL
+                   THEN coalesce(update_looks.failing_since, EXCLUDED.failing_since) END
+           RETURNING looked_at, tried_at, error, failing_since""",
         error,
     )
+    return Look(**dict(row))
 
 
 async def write_plan(tx: Transaction, *, job_id: int, planned: Sequence[PackageUpdate]) -> None:

@@ -25,8 +25,8 @@ async def look_daily(database: Database) -> None:
         if mode is UpdateMode.OFF or not due or queued is not None or await under_way(tx) is not None:
             return
         if mode is UpdateMode.AUTOMATIC:
-            await enqueue_install(tx, Wanted.SECURITY)
+            await enqueue_install(tx, Wanted.SECURITY, daily=True)
         else:
-            await enqueue_look(tx)
+            await enqueue_look(tx, daily=True)
 
     await database.transact(work)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
+from svc_actors.alerts import set_alert
 from svc_actors.errors import ServiceError, conflict, unavailable
 from svc_actors.host.apps.model import KIND as APP
 from svc_actors.host.launcher import LauncherError, ServiceName, SiteLauncher
@@ -45,6 +47,9 @@ LOOK: Final = "update.look"
 INSTALL: Final = "update.install"
 STEPS: Final = ("look", "visit_before", "install", "restart", "visit_after")
 IRREVOCABLE: Final = "Packages that are installed half-way would be left behind."
+ALERT: Final = "update-lists"
+PATIENCE: Final = timedelta(days=3)
+"""How long the package lists may be out of reach before somebody has to look."""
 _AT_ONCE: Final = 8
 _VISIT_SECONDS: Final = 20.0
 _PATIENCE: Final = 60.0
@@ -56,18 +61,21 @@ T = TypeVar("T")
 _OF_A_SITE: Final = re.compile(rf"site-(?P<number>[0-9]+)-(?P<kind>{PHP}|{APP})?.*")
 
 
-async def enqueue_look(tx: Transaction) -> Job:
+async def enqueue_look(tx: Transaction, *, daily: bool = False) -> Job:
+    """`daily`: nobody has ordered it."""
     await require_on(tx)
-    return await enqueue(tx, NewJob(LOOK, "Look for updates of packages", JobClass.SYSTEM, ("look",)))
+    title = "Look for updates of packages"
+    return await enqueue(tx, NewJob(LOOK, title, JobClass.SYSTEM, ("look",), parameters={"daily": daily}))
 
 
-async def enqueue_install(tx: Transaction, wanted: Wanted) -> Job:
-    """Raises `conflict` where updates are off, or a job of this kind has not ended."""
+async def enqueue_install(tx: Transaction, wanted: Wanted, *, daily: bool = False) -> Job:
+    """`daily`: nobody has ordered it. Raises `conflict` where updates are off, or a job of this kind has not ended."""
     await require_on(tx)
     if (other := await under_way(tx)) is not None:
         raise conflict("Updates are being installed already.", hint=f"Follow their job, {other}.")
     title = "Install security updates" if wanted is Wanted.SECURITY else "Install updates"
-    return await enqueue(tx, NewJob(INSTALL, title, JobClass.SYSTEM, STEPS, parameters={"wanted": wanted.value}))
+    parameters = {"wanted": wanted.value, "daily": daily}
+    return await enqueue(tx, NewJob(INSTALL, title, JobClass.SYSTEM, STEPS, parameters=parameters))
 
 
 async def under_way(queryable: Queryable) -> int | None:
@@ -97,16 +105,23 @@ class UpdateWork:
     restart_site: Callable[[SiteRow], Awaitable[None]]
 
     async def look(self, run: JobRun) -> None:
+        """That the lists cannot be fetched fails what somebody has ordered. Of the daily look it is what was found: it
+        installs nothing, and is an alert once it lasts."""
         await require_on(self.database)
+        fetched = True
         try:
             await self.packages.refresh(run.program)
         except ServiceError as error:
-            await run.transact(partial(write_look, error=error.message))
-            raise
-        await run.transact(write_look)
+            await run.transact(partial(_looked, error=error.message))
+            if not run.parameters.get("daily"):
+                raise
+            await run.log(f"The package lists could not be fetched: {error.message}")
+            fetched = False
+        else:
+            await run.transact(_looked)
         if run.job.kind == LOOK:
             return
-        planned = chosen(await self._updates(), Wanted(run.parameters["wanted"]))
+        planned = chosen(await self._updates(), Wanted(run.parameters["wanted"])) if fetched else []
         await run.transact(partial(write_plan, job_id=run.id, planned=planned))
         await run.log(*map(_line, planned) if planned else ["There is nothing to install."])
 
@@ -243,6 +258,17 @@ class UpdateWork:
                     break
             return status
         return 0
+
+
+async def _looked(tx: Transaction, *, error: str | None = None) -> None:
+    look = await write_look(tx, error=error)
+    message = None
+    if look.failing_since is not None and look.tried_at - look.failing_since >= PATIENCE:
+        message = (
+            f"Debian's package lists could not be fetched since {look.failing_since:%Y-%m-%d}, so security updates are "
+            f"not found: {error} (`svc update look` tries again; `svc update configure --mode off` ends the daily look)"
+        )
+    await set_alert(tx, ALERT, message)
 
 
 def _well(status: int) -> bool:

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from svc_actors.host.wordpress import WordPressSite
+from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Transaction
 
 _COLUMNS: Final = "site_id, title, locale, admin_email, admin_login, installed_at"
@@ -36,6 +38,10 @@ class WordPressRow:
     admin_email: str
     admin_login: str
     installed_at: datetime | None
+
+
+def wordpress_site(site: SiteRow) -> WordPressSite:
+    return WordPressSite(site.account, site.domain, site.limits, staged=site.staging_of is not None)
 
 
 async def read_wordpress(queryable: Queryable, site_id: UUID) -> WordPressRow | None:

@@ -14,6 +14,7 @@ import trio
 
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, ListeningSocket, Service, ServiceName, SiteLauncher
+from svc_actors.host.php import kept_mail
 from svc_actors.host.sftp.model import AccessKind, SftpLogin
 from svc_actors.host.sftp.shell import enter, serve
 from svc_actors.host.site_runtime import service_name, site_command, site_environment, site_group
@@ -48,13 +49,17 @@ class Shells:
     def service(self, login: SftpLogin) -> Service:
         # By RLIMIT_NPROC, which is of a shell alone: the limits of the group are those of all programs of the site.
         processes = MOST_PROCESSES if login.limits.processes is None else None
-        command = site_command(self._folders, login.account, (), processes=processes)
+        environment, shown = site_environment(self._folders, login.account), []
+        if login.staged:
+            environment |= kept_mail.environment(login.account, self._folders)
+            shown.append(kept_mail.folder_of(login.account, self._folders))
+        command = site_command(self._folders, login.account, (), shown=shown, processes=processes)
         program = (sys.executable, "-I", "-S", str(serve.__file__), str(login.account.uid))
         path = self._folders.shells / f"{login.name}.sock"
         return Service(
             name=_service_name(login),
             command=(*program, *command),
-            environment=site_environment(self._folders, login.account),
+            environment=environment,
             sockets=(ListeningSocket(path, 0o660, "root", login.account.name, serve.LISTENING),),
             limits=login.limits,
             limit_group=site_group(login.account),
@@ -73,6 +78,8 @@ class Shells:
             if _NAME.fullmatch(name) and name not in wanted:
                 await self._launcher.stop(name)
         for login, service in zip(shells, services, strict=True):
+            if login.staged:
+                await trio.to_thread.run_sync(kept_mail.prepare, login.account, self._folders)
             try:
                 # Before the definition is compared: limits that have changed hold in a shell that goes on.
                 await self._launcher.limit(site_group(login.account), login.limits)
