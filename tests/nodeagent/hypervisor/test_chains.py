@@ -8,7 +8,7 @@ from svc_nodeagent.hypervisor.backups.chains import kept, tags_of, tags_of_note
 
 ONE, TWO, THREE = (uuid4() for _ in range(3))
 ENTRIES = (
-    ("a", tags_of(ONE, None), "/disk-0.raw"),
+    ("a", tags_of(ONE, None), "/disk-0.blocks"),
     ("b", tags_of(TWO, ONE), "/disk-0.changed"),
     ("c", tags_of(THREE, TWO), "/disk-0.changed"),
 )

@@ -24,11 +24,12 @@ from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
 from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES
 from svc_nodeagent.hypervisor.backups.copies import MachineBackups
 from svc_nodeagent.hypervisor.backups.store import store_at
+from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.protocol import PLAIN, BackupResult, DiskSpec, VmBackup, VmBackupsForget, VmRestore
+from svc_nodeagent.protocol import PLAIN, BackupResult, CopiedDisk, DiskSpec, VmBackup, VmBackupsForget, VmRestore
 from tests.nodeagent.hypervisor.bare_qemu import Domain, Guests, Qemu, monitor_of
-from tests.nodeagent.hypervisor.memory_store import MemoryStore
+from tests.nodeagent.hypervisor.memory_store import Kept, MemoryStore
 
 KEY, MIB = "the key of the store", 1024 * 1024
 DISK_MIB = 24
@@ -160,6 +161,42 @@ async def test_each_of_a_chain_of_twenty_increments_comes_back_as_it_was(machine
         assert 0 < machine.read[0] <= 3
     for copy, content in (made[0], made[7], made[20]):
         assert await machine.restored(copy) == content
+
+
+@pytest.mark.parametrize("runs", [True, False])
+async def test_zeros_of_a_disk_take_no_room_at_the_target(machine: Machine, runs: bool) -> None:
+    machine.qemu.write(NAME, f"write -z {20 * MIB} {MIB}")
+    content = await machine.content()
+    if not runs:
+        machine.stop()
+    copy = await machine.back_up()
+    [kept] = machine.store.kept_by_id.values()
+    assert 8 * MIB < len(kept.content) < 9 * MIB
+    assert await machine.restored(copy) == content
+
+
+async def test_zeros_of_a_copy_take_the_place_of_what_the_image_has(machine: Machine, tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    await run_program("qemu-img", "create", "-q", "-f", "qcow2", image, f"{DISK_MIB}M")
+    await run_program("qemu-io", "-f", "qcow2", "-c", f"write -P 3 0 {DISK_MIB}M", image)
+    machine.backups._images = cast(Any, SimpleNamespace(base_of=lambda _: BaseImage(image, "qcow2")))
+    copy, content = await machine.back_up(), await machine.content()
+    # It is its first disk, which stands on the image
+    machine.disks = (DiskSpec(index=0, size_gib=1),)
+    [kept] = machine.store.kept_by_id.values()
+    kept.name = "disk-0.blocks"
+    [disk] = copy.disks
+    copy = copy.model_copy(update={"disks": (disk.model_copy(update={"index": 0}),)})
+    assert await machine.restored(copy) == content
+
+
+async def test_a_copy_by_the_first_release_is_restored(machine: Machine) -> None:
+    content = bytes(MIB) + machine.rng.randbytes(3 * MIB) + bytes((DISK_MIB - 4) * MIB)
+    digest, copy_id = hashlib.sha256(content).hexdigest(), uuid4()
+    machine.store.kept_by_id["of old"] = Kept("disk-1.raw", (str(copy_id),), content)
+    disk = CopiedDisk(index=1, size_bytes=len(content), digest=digest)
+    copy = BackupResult(vm_id=machine.vm_id, copy_id=copy_id, disks=(disk,), stored_bytes=0, frozen=False, forgotten=())
+    assert await machine.restored(copy) == digest
 
 
 async def _killed(machine: Machine) -> None:

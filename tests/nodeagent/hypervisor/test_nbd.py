@@ -10,6 +10,8 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups import nbd
+from svc_nodeagent.hypervisor.backups.reading import served
+from svc_nodeagent.hypervisor.programs import run_program
 
 REPLY, ANSWER = 0x3E889045565A9, 0x67446698
 
@@ -55,3 +57,15 @@ async def _read(socket: Path) -> None:
 async def _received(stream: trio.SocketStream, length: int) -> None:
     while length > 0:
         length -= len(await stream.receive_some(length))
+
+
+async def test_what_is_written_twice_ends_as_it_was_written_last(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.qcow2"
+    await run_program("qemu-img", "create", "-q", "-f", "qcow2", disk, "4M")
+    async with served(disk, tmp_path / "nbd"), nbd.opened(tmp_path / "nbd") as sink:
+        for number in range(64):
+            await sink.write(65536 * (number % 3), bytes([number]) * 131072)
+        await sink.zero(0, 65536)
+        await sink.flush()
+        [(_, content)] = [each async for each in sink.pieces([(0, 5 * 65536)])]
+    assert content == bytes(65536) + bytes([63]) * 65536 + bytes([62]) * 131072 + bytes(65536)

@@ -20,12 +20,11 @@ import libvirt_qemu
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
-from svc_nodeagent.hypervisor.programs import run_program
+from svc_nodeagent.hypervisor.backups.nbd import extents
 from svc_nodeagent.protocol import FailureCode
 
 _PREFIX: Final = "svc-"
 _OF_A_BLOCK: Final = {"granularity": BLOCK_BYTES}
-_READ_SECONDS: Final = 300.0
 
 
 def begin(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
@@ -61,9 +60,8 @@ def show(domain: Any, path: Path, mark: str) -> str | None:
 
 async def written(socket: Path, shown: str) -> list[tuple[int, int]]:
     """What the bitmap of this export has, as (offset, length)."""
-    address = f"nbd+unix:///{shown}?socket={socket}"
-    told = await run_program("nbdinfo", "--json", f"--map=qemu:dirty-bitmap:{shown}", address, timeout=_READ_SECONDS)
-    return [(int(each["offset"]), int(each["length"])) for each in json.loads(told) if each["type"] & 1]
+    told = await extents(socket, shown, f"qemu:dirty-bitmap:{shown}")
+    return [(offset, length) for offset, length, flags in told if flags & 1]
 
 
 def monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:

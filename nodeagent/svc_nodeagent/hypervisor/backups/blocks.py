@@ -1,7 +1,8 @@
 """A disk as blocks of 1 MiB, the digest of each, and one of them all: by it a disk is verified of which only what has
 changed was read.
 
-A copy of a whole disk is its content. A copy of what has changed is a row of blocks, each after its number.
+A copy is a row of blocks, each after its number, and one that comes again is in the place of the one before. Of a
+whole disk those that are not there are zeros; of what has changed, those of the copy that it stands on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ class Digests:
         self.known = bytearray(known if known is not None else bytes(_DIGEST_BYTES * blocks_of(size)))
         if len(self.known) != _DIGEST_BYTES * blocks_of(size):
             raise ValueError("not the digests of a disk of this size")
+
+    @classmethod
+    def of_zeros(cls, size: int) -> Digests:
+        whole, rest = divmod(size, BLOCK_BYTES)
+        return cls(size, _ZERO_DIGEST * whole + (hashlib.sha256(bytes(rest)).digest() if rest else b""))
 
     def put(self, number: int, block: bytes) -> None:
         digest = _ZERO_DIGEST if is_zero(block) and len(block) == BLOCK_BYTES else hashlib.sha256(block).digest()

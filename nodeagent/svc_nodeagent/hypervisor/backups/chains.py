@@ -30,6 +30,11 @@ class Snapshot:
     on: UUID | None = None
 
     @property
+    def numbered(self) -> bool:
+        """Blocks, each after its number; else the whole disk from end to end, as copies were made at first."""
+        return not self.disk.endswith(".raw")
+
+    @property
     def name(self) -> str:
         """Of the disk: the same in every copy."""
         return self.disk.partition(".")[0]

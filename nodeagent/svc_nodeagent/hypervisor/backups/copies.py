@@ -24,12 +24,19 @@ from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.bases import Base, DiskBase, key_of, read_base, remove_base, write_base
-from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
+from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, span_of, touched
 from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Kept, Snapshot
-from svc_nodeagent.hypervisor.backups.nbd import opened
+from svc_nodeagent.hypervisor.backups.nbd import content, opened
 from svc_nodeagent.hypervisor.backups.reading import Moment, end_job, moment_of, remove_scratch, served, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
-from svc_nodeagent.hypervisor.backups.streams import KeptDisk, Told, keep_changes, keep_whole, rebuild
+from svc_nodeagent.hypervisor.backups.streams import (
+    PIECE_BYTES,
+    KeptDisk,
+    Told,
+    rebuild,
+    stream_of_changes,
+    stream_of_whole,
+)
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.disks import make_disk
@@ -55,7 +62,6 @@ from svc_nodeagent.protocol import (
 
 log = structlog.get_logger(__name__)
 _MIB: Final = 1024 * 1024
-_PIECE_BYTES: Final = 256 * 1024
 _REMOVE_SECONDS: Final = 30.0
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
@@ -323,18 +329,27 @@ def _to_stand_on(base: Base, record: MachineRecord, there: Kept) -> dict[int, Di
 async def _kept(
     moment: Moment, index: int, before: tuple[UUID, DiskBase] | None, store: MachineStore, copy_id: UUID, told: Told
 ) -> KeptDisk:
-    spans = moment.written.get(index)
-    async with opened(*moment.exports[index]) as source:
-        if before is None or spans is None or before[1].digests.size != source.size:
-            return await keep_whole(source, store, copy_id, _name(index), told)
-        digests = before[1].digests
-        return await keep_changes(
-            source, store, copy_id, _name(index), told, since=before[0], before=digests, spans=spans
-        )
+    export, spans = moment.exports[index], moment.written.get(index)
+    there = await content(*export) if before is None or spans is None else spans
+    async with opened(*export) as source:
+        size = source.size
+        if before is None or spans is None or before[1].digests.size != size:
+            there = there if spans is None or before is None else [(0, size)]
+            stream = stream_of_whole(size, store, copy_id, _name(index))
+        else:
+            stream = stream_of_changes(before[1].digests, store, copy_id, _name(index), before[0])
+        numbers, done = touched(there, size), 0
+        async with stream as sink:
+            sink.looked_at(numbers)
+            async for begin, block in source.pieces(span_of(number, size) for number in numbers):
+                await sink.take(begin // BLOCK_BYTES, block)
+                done += 1
+                await told(done, len(numbers))
+        return sink.kept()
 
 
 async def _pieces(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
-    while piece := await stream.receive_some(_PIECE_BYTES):
+    while piece := await stream.receive_some(PIECE_BYTES):
         yield bytes(piece)
 
 

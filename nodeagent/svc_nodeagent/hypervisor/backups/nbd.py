@@ -7,6 +7,7 @@ nobody who is fed with the disk takes its end for the disk's.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +17,7 @@ from typing import Final
 import trio
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import FailureCode
 
 _CONNECT_SECONDS: Final = 15.0
@@ -26,6 +28,8 @@ _HELLO, _OPTION, _REPLY = b"NBDMAGICIHAVEOPT", b"IHAVEOPT", 0x3E889045565A9
 _GO, _INFO, _ACK, _ERROR = 7, 3, 1, 1 << 31
 _REQUEST, _ANSWER = 0x25609513, 0x67446698
 _READ, _WRITE, _CLOSE, _FLUSH, _ZERO = 0, 1, 2, 3, 6
+_IS_ZERO: Final = 2
+"""Of the flags of base:allocation."""
 
 
 class NbdDisk:
@@ -35,6 +39,7 @@ class NbdDisk:
         self._stream = stream
         self._received = _Received(stream)
         self._cookie = 0
+        self._unwritten: dict[int, tuple[int, int]] = {}
         self.size = size
 
     async def pieces(self, spans: Iterable[tuple[int, int]]) -> AsyncIterator[tuple[int, bytes]]:
@@ -55,19 +60,33 @@ class NbdDisk:
             yield offset, answered.pop(first)
 
     async def write(self, offset: int, data: bytes) -> None:
-        await self._ask(_WRITE, offset, len(data), data)
-        await self._answer()
+        """Told as written only by `flush`."""
+        await self._change(_WRITE, offset, len(data), data)
 
     async def zero(self, offset: int, length: int) -> None:
         while length > 0:
             part = min(length, _MOST_ZEROES)
-            await self._ask(_ZERO, offset, part)
-            await self._answer()
+            await self._change(_ZERO, offset, part)
             offset, length = offset + part, length - part
 
     async def flush(self) -> None:
+        while self._unwritten:
+            await self._written()
         await self._ask(_FLUSH, 0, 0)
         await self._answer()
+
+    async def _change(self, what: int, offset: int, length: int, data: bytes = b"") -> None:
+        """The server may do what is under way in any order, so what is written twice is written one after the other."""
+        while len(self._unwritten) >= _UNDER_WAY or any(
+            offset < begin + long and begin < offset + length for begin, long in self._unwritten.values()
+        ):
+            await self._written()
+        self._unwritten[await self._ask(what, offset, length, data)] = (offset, length)
+
+    async def _written(self) -> None:
+        cookie, _ = await self._answer()
+        if self._unwritten.pop(cookie, None) is None:
+            raise HostError(FailureCode.HOST, "QEMU answered what it was not asked.")
 
     async def close(self) -> None:
         await self._ask(_CLOSE, 0, 0)
@@ -75,7 +94,9 @@ class NbdDisk:
     async def _ask(self, what: int, offset: int, length: int, data: bytes = b"") -> int:
         self._cookie += 1
         with _told_by_server(_ANSWER_SECONDS):
-            await self._stream.send_all(struct.pack(">IHHQQI", _REQUEST, 0, what, self._cookie, offset, length) + data)
+            await self._stream.send_all(struct.pack(">IHHQQI", _REQUEST, 0, what, self._cookie, offset, length))
+            if data:
+                await self._stream.send_all(data)
         return self._cookie
 
     async def _answer(self, reading: Mapping[int, tuple[int, int]] | None = None) -> tuple[int, bytes]:
@@ -101,6 +122,19 @@ async def opened(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
             disk = NbdDisk(stream, await _greet(stream, export))
         yield disk
         await disk.close()
+
+
+async def extents(socket: Path, export: str, context: str) -> list[tuple[int, int, int]]:
+    """What the server says of the disk in this context, as (offset, length, flags)."""
+    address = f"nbd+unix:///{export}?socket={socket}"
+    told = await run_program("nbdinfo", "--json", f"--map={context}", address, timeout=_ANSWER_SECONDS)
+    return [(int(each["offset"]), int(each["length"]), int(each["type"])) for each in json.loads(told)]
+
+
+async def content(socket: Path, export: str) -> list[tuple[int, int]]:
+    """All of the disk that is not known to be zeros, as (offset, length)."""
+    told = await extents(socket, export, "base:allocation")
+    return [(offset, length) for offset, length, flags in told if not flags & _IS_ZERO]
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """The content of a disk on its way to a store and back, block by block, with their digests.
 
-A stream is the whole disk, or the blocks that have changed since another copy: how many, then each after its number.
+A stream is blocks, each after its number (`blocks`). Of a disk that is read while its guest writes it has some twice,
+of which the last counts.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -21,14 +23,16 @@ from svc_nodeagent.hypervisor.backups.blocks import (
     blocks_of,
     is_zero,
     span_of,
-    touched,
 )
 from svc_nodeagent.hypervisor.backups.chains import Snapshot
 from svc_nodeagent.hypervisor.backups.nbd import NbdDisk
-from svc_nodeagent.hypervisor.backups.store import MachineStore
+from svc_nodeagent.hypervisor.backups.store import MachineStore, Sink
 from svc_nodeagent.protocol import CopiedDisk, FailureCode
 
-_PIECE_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 256 * 1024
+"""Of what a store gives back, read at once."""
+_HEAD: Final = NUMBER.pack(BLOCK_BYTES)
+"""restic keeps nothing that is empty."""
 Told = Callable[[int, int], Awaitable[None]]
 """How many bytes of how many are done."""
 
@@ -42,44 +46,46 @@ class KeptDisk:
     added: int
 
 
-async def keep_whole(source: NbdDisk, store: MachineStore, copy_id: UUID, name: str, told: Told) -> KeptDisk:
-    digests = Digests(source.size)
-    numbers = range(blocks_of(source.size))
-    async with store.writer(copy_id, f"{name}.raw") as sink:
-        async for begin, block in source.pieces(span_of(number, source.size) for number in numbers):
-            digests.put(begin // BLOCK_BYTES, block)
-            await sink.send_all(block)
-            await told(begin + len(block), source.size)
-    return KeptDisk(digests, source.size, sink.added)
+class DiskStream:
+    """Takes blocks of one disk for one copy. `digests` are those of what it has taken, upon what was there before."""
+
+    def __init__(self, sink: Sink, digests: Digests) -> None:
+        self._sink = sink
+        self._looked_at: set[int] = set()
+        self.digests = digests
+
+    async def take(self, number: int, block: bytes) -> None:
+        self.digests.put(number, block)
+        await self._sink.send_all(NUMBER.pack(number))
+        await self._sink.send_all(block)
+
+    def looked_at(self, numbers: Iterable[int]) -> None:
+        self._looked_at.update(numbers)
+
+    def kept(self) -> KeptDisk:
+        """Once its block has ended."""
+        size = self.digests.size
+        return KeptDisk(self.digests, sum(span_of(number, size)[1] for number in self._looked_at), self._sink.added)
 
 
-async def keep_changes(
-    source: NbdDisk,
-    store: MachineStore,
-    copy_id: UUID,
-    name: str,
-    told: Told,
-    *,
-    since: UUID,
-    before: Digests,
-    spans: Sequence[tuple[int, int]],
-) -> KeptDisk:
-    """As `keep_whole`, of a disk whose blocks were `before` in the copy `since` and of which only `spans` were
-    written."""
-    if before.size != source.size:
-        raise ValueError("the digests are of a disk of another size")
-    digests, read = Digests(before.size, bytes(before.known)), 0
-    numbers = touched(spans, source.size)
+@asynccontextmanager
+async def stream_of_whole(size: int, store: MachineStore, copy_id: UUID, name: str) -> AsyncIterator[DiskStream]:
+    """All that is not taken is zeros."""
+    async with store.writer(copy_id, f"{name}.blocks") as sink:
+        await sink.send_all(_HEAD)
+        stream = DiskStream(sink, Digests.of_zeros(size))
+        stream.looked_at(range(blocks_of(size)))
+        yield stream
+
+
+@asynccontextmanager
+async def stream_of_changes(
+    before: Digests, store: MachineStore, copy_id: UUID, name: str, since: UUID
+) -> AsyncIterator[DiskStream]:
+    """All that is not taken is as it was in the copy `since`, whose digests are `before`."""
     async with store.writer(copy_id, f"{name}.changed", since) as sink:
-        await sink.send_all(NUMBER.pack(len(numbers)))
-        async for begin, block in source.pieces(span_of(number, source.size) for number in numbers):
-            number = begin // BLOCK_BYTES
-            digests.put(number, block)
-            await sink.send_all(NUMBER.pack(number))
-            await sink.send_all(block)
-            read += len(block)
-            await told(read, len(numbers) * BLOCK_BYTES)
-    return KeptDisk(digests, read, sink.added)
+        await sink.send_all(_HEAD)
+        yield DiskStream(sink, Digests(before.size, bytes(before.known)))
 
 
 async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot], disk: CopiedDisk, told: Told) -> str:
@@ -90,21 +96,36 @@ async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot],
             f"The copy is by blocks of {disk.block_bytes} bytes, which this agent does not know; nothing was changed.",
             "Upgrade the node's agent.",
         )
-    digests, plain, read = Digests(disk.size_bytes), hashlib.sha256(), 0
+    size = disk.size_bytes
+    digests, plain, read = Digests.of_zeros(size), hashlib.sha256(), 0
+    written = bytearray(blocks_of(size))
     for part in parts:
         async with store.reader(part) as source:
-            async for number, block in _blocks(source, disk.size_bytes, numbered=part.on is not None):
-                begin, _ = span_of(number, disk.size_bytes)
+            async for number, block in _blocks(source, size, numbered=part.numbered):
+                begin, _ = span_of(number, size)
+                written[number] = True
                 await (sink.zero(begin, len(block)) if is_zero(block) else sink.write(begin, block))
                 if disk.block_bytes:
                     digests.put(number, block)
                 else:
                     plain.update(block)
                 read += len(block)
-                await told(read, disk.size_bytes * len(parts))
-    await sink.zero(disk.size_bytes, sink.size - disk.size_bytes)
+                await told(min(read, size), size)
+    for begin, end in _gaps(written):
+        await sink.zero(begin * BLOCK_BYTES, min(size, end * BLOCK_BYTES) - begin * BLOCK_BYTES)
+    await sink.zero(size, sink.size - size)
     await sink.flush()
     return digests.root() if disk.block_bytes else plain.hexdigest()
+
+
+def _gaps(written: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Each row of zeros, as its begin and end."""
+    begin = written.find(0)
+    while begin != -1:
+        end = written.find(1, begin)
+        end = len(written) if end == -1 else end
+        yield begin, end
+        begin = written.find(0, end)
 
 
 async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) -> AsyncIterator[tuple[int, bytes]]:
@@ -113,7 +134,7 @@ async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) 
 
     async def filled(length: int) -> bool:
         while len(kept) < length:
-            if not (piece := await source.receive_some(_PIECE_BYTES)):
+            if not (piece := await source.receive_some(PIECE_BYTES)):
                 return False
             kept.extend(piece)
         return True
