@@ -397,7 +397,12 @@ async def test_a_guest_that_dies_while_it_is_copied_is_no_copy(machine: Machine)
     await machine.back_up()
     kept = machine.store.copies()
     machine.write(1, 20 * MIB)
-    machine.during.append(machine.qemu.process.kill)
+
+    def die() -> None:
+        machine.qemu.process.kill()
+        machine.qemu.process.wait(30)
+
+    machine.during.append(die)
     with pytest.raises(HostError):
         await machine.back_up()
     assert machine.store.copies() == kept
