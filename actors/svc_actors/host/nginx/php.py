@@ -39,6 +39,10 @@ def php_rules(socket: str, *, staged: bool = False) -> Iterator[str]:
     yield "location / {"
     yield "try_files $uri $uri/ /index.php$is_args$args;"
     yield "}"
+    # Other hosts run these as well; here they would be shown as they were written.
+    yield r'location ~* "\.(?:php[0-9]|phtml?|pht)(?:/|$)" {'
+    yield "return 404;"
+    yield "}"
     yield r"location ~ [^/]\.php(/|$) {"
     yield r'fastcgi_split_path_info "^(.+?\.php)(/.*)$";'
     # `try_files` forgets what was split.

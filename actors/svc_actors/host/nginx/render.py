@@ -205,7 +205,7 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
     yield f'root "{root}";'
     yield f'disable_symlinks if_not_owner "from={home}";'
     # Before any other regular expression: .git, .env, .htpasswd.
-    yield r"location ~ /\.(?!well-known/) {"
+    yield r"location ~ ^/\.(?!well-known/)|./\. {"
     yield "return 404;"
     yield "}"
 

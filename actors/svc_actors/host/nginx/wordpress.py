@@ -14,13 +14,17 @@ _NOTHING: Final = (
     r"~* /xmlrpc\.php(?:/|$)",
     # What is uploaded is shown, and never run: a form that takes pictures and lets a program through is not one that
     # lets it be started.
-    r"~* ^/wp-content/(?:uploads|upgrade|languages)/.*\.(?:php[0-9]?|phtml|phar|pht)(?:/|$)",
+    r"~* ^/wp-content/(?:uploads|upgrade|languages)/.*\.(?:php[0-9]?|phps|phtml?|phar|pht)\.?(?:/|$)",
     # WP_DEBUG_LOG, and copies of the database that were made into the site.
     r"~* ^/wp-content/.*\.(?:log|sql)(?:\.[a-z0-9]+)?$",
+    r"~* /debug\.log$",
+    # Parts of its programs, which others include and nobody asks for.
+    r"~* ^/wp-admin/includes/",
+    r"~* ^/wp-includes/(?:[^/]+\.php(?:/|$)|js/tinymce/langs/.+\.php|theme-compat/)",
     # Makes an administrator where the database is empty.
     r"~* ^/wp-admin/(?:install|setup-config)\.php(?:/|$)",
-    # They say which version it is.
-    r"~* ^/(?:readme|license|liesmich|licencia)\.(?:html|txt)$",
+    # They say which version it is, of it and of what is installed in it.
+    r"~* /(?:readme|license|liesmich|licencia)\.(?:html|txt)$",
 )
 
 
