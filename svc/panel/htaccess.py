@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import PurePosixPath
-from typing import Final
-
-from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from svc.panel.access import SiteRequest, site_of
 from svc.panel.services import Panel
@@ -14,22 +10,10 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.host.confined.protocol import Find
-from svc_actors.panel.files import site_folder
-from svc_actors.panel.htaccess import Situation, Verdict, judge, parse
-from svc_actors.panel.htaccess.judging import Redirected
-from svc_actors.panel.sites.php import PHP_TYPES
-from svc_actors.panel.sites.records import SiteRow
-from svc_actors.panel.sites.states import SiteType
-from svc_actors.store import Database
+from svc_actors.panel.htaccess import Verdict
+from svc_actors.panel.htaccess.reading import JudgedFile, judged_files
 
 operations = Operations[Panel]()
-
-_NAME: Final = ".htaccess"
-_MOST_BYTES: Final = 256 << 10
-_SEARCH_SECONDS: Final = 60.0
-_SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
-"""Of the other types nginx serves no file."""
 
 
 class HtaccessLine(Model):
@@ -56,16 +40,6 @@ class HtaccessReport(Model):
     files: list[HtaccessFile]
 
 
-class _Found(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    path: str
-    text: str
-
-
-_FOUND: Final = TypeAdapter(list[_Found])
-
-
 @operations.declare(
     "htaccess.analyse",
     "What becomes of the directives in a site's .htaccess files",
@@ -78,33 +52,20 @@ _FOUND: Final = TypeAdapter(list[_Found])
 async def analyse(context: Context[Panel], request: SiteRequest) -> HtaccessReport:
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
-    folder = site_folder(services.config.folders, site)
-    answer = await services.files.ask(folder, Find("", _NAME, _MOST_BYTES), seconds=_SEARCH_SECONDS)
-    redirects = await _redirects(services.database, site)
-    files = [_judged(found, site, redirects) for found in _FOUND.validate_json(answer.payload)]
+    judged = await judged_files(services.files, services.config.folders, services.database, site)
+    files = [_shown(file) for file in judged.files]
     counts = Counter(line.verdict for file in files for line in file.lines)
-    complete = bool(answer.result["complete"])
     return HtaccessReport(
-        ready=complete and not counts[Verdict.BLOCKS],
-        complete=complete,
+        ready=judged.complete and not counts[Verdict.BLOCKS],
+        complete=judged.complete,
         counts={verdict: counts[verdict] for verdict in Verdict},
         files=files,
     )
 
 
-def _judged(found: _Found, site: SiteRow, redirects: tuple[Redirected, ...]) -> HtaccessFile:
-    path = PurePosixPath(found.path)
-    served = site.type in _SERVED and path.parts[:1] == ("public",)
-    situation = Situation(
-        folder=path.parent.relative_to("public") if served else None,
-        php=site.type in PHP_TYPES,
-        wordpress=site.type is SiteType.WORDPRESS,
-        force_https=site.force_https,
-        redirects=redirects,
-    )
-    judged = judge(parse(found.text), situation)
+def _shown(file: JudgedFile) -> HtaccessFile:
     return HtaccessFile(
-        path=found.path,
+        path=str(file.path),
         lines=[
             HtaccessLine(
                 line=one.directive.line,
@@ -112,11 +73,6 @@ def _judged(found: _Found, site: SiteRow, redirects: tuple[Redirected, ...]) -> 
                 verdict=one.opinion.verdict,
                 reason=one.opinion.reason,
             )
-            for one in judged
+            for one in file.lines
         ],
     )
-
-
-async def _redirects(database: Database, site: SiteRow) -> tuple[Redirected, ...]:
-    rows = await database.fetch("SELECT path, target, status, below FROM site_redirects WHERE site_id = $1", site.id)
-    return tuple(Redirected(row["path"], row["target"], row["status"], row["below"]) for row in rows)

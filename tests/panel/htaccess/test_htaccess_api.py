@@ -46,6 +46,27 @@ async def test_every_file_of_the_tree_is_told_with_what_becomes_of_its_lines(
     assert "root:" not in str(unread)
 
 
+async def test_a_folder_whose_page_nginx_alone_would_show_is_told(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
+    async with open_panel(panel_database, tmp_path) as panel:
+        ada = await panel.customer("ada@example.com")
+        site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "php"})).json()
+        folder = site_folder(tmp_path / "sites", site["number"])
+        give(folder, "public/.htaccess", b"DirectoryIndex index.php\n")
+        give(folder, "public/both/index.php", b"")
+        give(folder, "public/both/index.html", b"")
+        before = (await ada.get(f"/sites/{site['id']}/htaccess")).json()
+        give(folder, "public/papers/index.html", b"")
+
+        report = (await ada.get(f"/sites/{site['id']}/htaccess")).json()
+
+    assert (before["ready"], report["ready"]) == (True, False)
+    assert "papers/index.html" in report["files"][0]["lines"][0]["reason"]
+
+
 async def test_a_site_whose_files_nobody_visits_is_ready(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

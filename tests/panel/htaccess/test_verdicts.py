@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc_actors.panel.htaccess import Situation, Verdict, judge, parse
-from svc_actors.panel.htaccess.judging import Redirected
+from svc_actors.host.php import PhpSettings
+from svc_actors.panel.htaccess import (
+    HttpsForced,
+    NameRedirected,
+    PhpSet,
+    Redirected,
+    Situation,
+    Verdict,
+    Wish,
+    judge,
+    parse,
+)
 
 TOP = PurePosixPath(".")
 WORDPRESS = Situation(TOP, php=True, wordpress=True, force_https=False)
@@ -53,7 +64,7 @@ def test_a_front_controller_below_the_top_or_without_php_is_not() -> None:
 def test_https_is_the_same_where_the_site_forces_it() -> None:
     forced = Situation(TOP, php=True, wordpress=False, force_https=True)
 
-    assert verdicts(TO_HTTPS, forced) == ["same", "same"]
+    assert verdicts(TO_HTTPS, forced) == ["translated", "translated"]
     assert verdicts(TO_HTTPS) == ["blocks", "blocks"]
 
 
@@ -75,7 +86,7 @@ def test_https_is_the_same_where_the_site_forces_it() -> None:
         '<FilesMatch "^\\.?secret">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^(\\.)?secret">\nRequire all denied\n</FilesMatch>',
         '<FilesMatch "^(\\.env|secret)$">\nRequire all denied\n</FilesMatch>',
-        '<Files "readme.html">\nDeny from all\n</Files>',
+        '<Files "changes.html">\nDeny from all\n</Files>',
         "<Limit POST>\nRequire all granted\n</Limit>",
         "<IfModule !mod_authz_core.c>\nDeny from all\n</IfModule>",
         "RewriteRule ^private/ - [F]",
@@ -133,8 +144,10 @@ def test_a_line_for_which_apache_refuses_the_whole_file_blocks(text: str) -> Non
         ("Require all granted", PHP),
         ("Order allow,deny\nAllow from all", PHP),
         ("Options -Indexes +FollowSymLinks", FILES),
-        ("DirectoryIndex index.php index.html", PHP),
-        ("DirectoryIndex index.html", FILES),
+        ("DirectoryIndex index.php index.html index.htm", PHP),
+        ("DirectoryIndex index.html index.htm", FILES),
+        ("<Files readme.html>\nRequire all denied\n</Files>", WORDPRESS),
+        ("RequestHeader unset Proxy", PHP),
         ('Header set X-Content-Type-Options "nosniff"', PHP),
         ("AddHandler application/x-httpd-ea-php82 .php .php", PHP),
         ("FallbackResource /index.php", PHP),
@@ -186,6 +199,114 @@ def test_a_redirect_is_translated_once_the_site_has_it() -> None:
     assert verdicts(text) == ["blocks"]
     assert verdicts(text, has_it) == ["translated"]
     assert verdicts(text, exact) == ["blocks"]
+
+
+@pytest.mark.parametrize(
+    ("words", "folders", "verdict"),
+    [
+        ("index.php", {"a": {"index.html"}}, "blocks"),
+        ("index.php", {"a": {"index.php", "index.html"}}, "same"),
+        ("index.php index.html", {"a": {"index.htm"}}, "blocks"),
+        ("index.html index.php", {"a": {"index.html"}, "b": {"index.php"}}, "same"),
+        ("index.html index.php", {"a": {"index.html", "index.php"}}, "blocks"),
+        ("index.php", None, "blocks"),
+        ("home.php", {}, "blocks"),
+    ],
+)
+def test_the_pages_of_folders_are_the_same_where_no_folder_has_another(
+    words: str, folders: dict[str, set[str]] | None, verdict: str
+) -> None:
+    indexes = None if folders is None else {PurePosixPath(name): frozenset(there) for name, there in folders.items()}
+    situation = replace(PHP, indexes=indexes)
+
+    assert verdicts(f"DirectoryIndex {words}", situation) == [verdict]
+
+
+def wishes(text: str, situation: Situation) -> list[Wish]:
+    return list(dict.fromkeys(wish for one in judge(parse(text), situation) for wish in one.opinion.wishes))
+
+
+@pytest.mark.parametrize(
+    ("text", "wished"),
+    [
+        ("Redirect 301 /a.html /b", [Redirected("/a.html", "/b", 301, below=False)]),
+        (
+            "Redirect /a https://example.org/b",
+            [
+                Redirected("/a", "https://example.org/b", 302, below=False),
+                Redirected("/a/", "https://example.org/b", 302, below=True),
+            ],
+        ),
+        ("RedirectMatch 301 ^/a\\.html$ /b", [Redirected("/a.html", "/b", 301, below=False)]),
+        ("RewriteEngine on\nRewriteRule ^a$ /b [R=301,L]", [Redirected("/a", "/b", 301, below=False)]),
+        ("RewriteEngine on\n" + TO_HTTPS, [HttpsForced()]),
+        (
+            "RewriteEngine on\nRewriteCond %{HTTP_HOST} ^www\\.shop\\.example$ [NC]\n"
+            "RewriteRule ^(.*)$ https://shop.example/$1 [R=301,L]",
+            [NameRedirected("www.shop.example")],
+        ),
+        (
+            "php_value memory_limit 512M\nphp_value max_execution_time 120",
+            [PhpSet("memory_limit_mib", 512), PhpSet("max_execution_time", 120)],
+        ),
+    ],
+)
+def test_what_the_panel_can_be_told_is_wished_for_and_translated_once_it_was(text: str, wished: list[Wish]) -> None:
+    before = replace(PHP, domain="shop.example", names={"www.shop.example": False}, settings=PhpSettings())
+    told = {wish.setting: wish.value for wish in wished if isinstance(wish, PhpSet)}
+    after = replace(
+        before,
+        redirects=tuple(wish for wish in wished if isinstance(wish, Redirected)),
+        force_https=HttpsForced() in wished,
+        names={"www.shop.example": NameRedirected("www.shop.example") in wished},
+        settings=PhpSettings.model_validate(told),
+    )
+
+    assert wishes(text, before) == wished
+    assert set(verdicts(text, after)) <= {"translated", "harmless"}
+    assert "translated" in verdicts(text, after)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Redirect 301 / https://example.org/",
+        "Redirect 301 /a /a/b",
+        "Redirect 301 /.well-known/acme-challenge/x /b",
+        "Redirect gone /a",
+        "RedirectMatch 301 ^/a/(.*)$ /b/$1",
+        "RewriteRule ^a$ /b [R=301,L]",
+        "RewriteEngine on\nRewriteRule ^a - [L]\nRewriteRule ^a$ /b [R=301,L]",
+        '<If "true">\nRedirect 301 /a.html /b\n</If>',
+        "<IfModule mod_of_ours.c>\nRedirect 301 /a.html /b\n</IfModule>",
+        "RewriteEngine on\nRewriteCond %{HTTP_HOST} ^other\\.test$\nRewriteRule ^(.*)$ https://shop.example/$1 [R=301]",
+        "php_value memory_limit 9G",
+        "php_value auto_prepend_file /x.php",
+    ],
+)
+def test_what_the_panel_cannot_be_told_is_not_wished_for(text: str) -> None:
+    situation = replace(PHP, domain="shop.example", names={"www.shop.example": False}, settings=PhpSettings())
+
+    assert wishes(text, situation) == []
+    assert "blocks" in verdicts(text, situation)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RewriteCond %{REQUEST_FILENAME} !-f [OR]\nRewriteCond %{REQUEST_FILENAME} !-d\nRewriteRule . /index.php [L]",
+        "RewriteCond %{REQUEST_FILENAME} -f\nRewriteCond %{REQUEST_FILENAME} -d\nRewriteRule ^ - [L]\n"
+        "RewriteRule ^ index.php [L]",
+        "RewriteRule ^ index.php [L]",
+        '<Files "a">\nRewriteRule ^ - [L]\n</Files>',
+        "RewriteRule !^wp-includes/ - [S=3]\nRewriteRule ^wp-includes/[^/]+\\.php$ - [F]",
+        "RewriteRule (^|/)\\. - [F]",
+        "RewriteRule ^\\.?secret - [F]",
+        "RewriteRule (^|/)\\.(git|env)|secret - [F]",
+    ],
+)
+def test_a_rule_that_only_looks_like_a_known_one_blocks(text: str) -> None:
+    assert "blocks" in verdicts(text, WORDPRESS)
 
 
 def test_lines_are_told_as_they_are_numbered_also_behind_continued_ones() -> None:

@@ -13,13 +13,16 @@ _MOST_SEEN = 500_000
 """Folders and files."""
 _MOST_FOUND = 500
 _MOST_BYTES = 4 << 20
+_MOST_TOLD = 100 << 10
+"""Characters of the paths of folders, which a header has room for."""
 
 
 def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
     """Their paths and texts, bytes that are no UTF-8 as U+FFFD. Not `complete` where a bound ended the search, or one
     of them could not be read. Links are not followed."""
     found: list[dict[str, str]] = []
-    seen = size = 0
+    folders_with: dict[str, list[str]] = {}
+    seen = size = told_of = 0
     complete = True
     with held(tree.open_folder(request.path)) as top, told(request.path):
         for folder, folders, files, _ in os.fwalk(".", dir_fd=top, follow_symlinks=False):
@@ -28,6 +31,11 @@ def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
             if seen > _MOST_SEEN or len(found) >= _MOST_FOUND or size > _MOST_BYTES:
                 complete = False
                 break
+            also = [name for name in request.also if name in files]
+            if also and told_of <= _MOST_TOLD:
+                place = os.path.normpath(os.path.join(request.path, folder))
+                told_of += len(place)
+                folders_with[place] = also
             if request.name in files:
                 path = os.path.normpath(os.path.join(request.path, folder, request.name))
                 try:
@@ -39,4 +47,7 @@ def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
                 complete = complete and len(text) <= request.most_bytes
                 size += len(text)
                 found.append({"path": path, "text": text[: request.most_bytes].decode(errors="replace")})
-    return {"complete": complete}, json.dumps(found, ensure_ascii=True).encode()
+    known = complete and told_of <= _MOST_TOLD
+    return {"complete": complete, "folders": folders_with if known else None}, json.dumps(
+        found, ensure_ascii=True
+    ).encode()

@@ -200,13 +200,15 @@ class UploadDiscard(FileRequest):
 @dataclass(frozen=True)
 class Find(FileRequest):
     """The files called `name` at and below `path`, each with its first `most_bytes`. The answer's bytes are a JSON list
-    of paths and texts; `complete` says whether these are all, and whole."""
+    of paths and texts; `complete` says whether these are all, and whole. `folders` tells those that have a file of the
+    names `also`, and which; none of it where they are too many to be told."""
 
     kind = "find"
     mutates = False
     path: str
     name: str
     most_bytes: int
+    also: list[str]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,29 @@
 """What becomes of a site's .htaccess files, which nginx does not read."""
 
-from svc_actors.panel.htaccess.judging import Judged, Situation, judge
+from svc_actors.panel.htaccess.judging import Judged, judge
 from svc_actors.panel.htaccess.parsing import Directive, parse
-from svc_actors.panel.htaccess.verdicts import Opinion, Verdict
+from svc_actors.panel.htaccess.situation import Situation
+from svc_actors.panel.htaccess.verdicts import (
+    HttpsForced,
+    NameRedirected,
+    Opinion,
+    PhpSet,
+    Redirected,
+    Verdict,
+    Wish,
+)
 
-__all__ = ["Directive", "Judged", "Opinion", "Situation", "Verdict", "judge", "parse"]
+__all__ = [
+    "Directive",
+    "HttpsForced",
+    "Judged",
+    "NameRedirected",
+    "Opinion",
+    "PhpSet",
+    "Redirected",
+    "Situation",
+    "Verdict",
+    "Wish",
+    "judge",
+    "parse",
+]

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Final
 
 from svc_actors.panel.htaccess import rewriting
 from svc_actors.panel.htaccess.parsing import Directive
-from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, Verdict, blocks, harmless, same
+from svc_actors.panel.htaccess.patterns import only_dotfiles
+from svc_actors.panel.htaccess.php_values import php_setting
+from svc_actors.panel.htaccess.redirecting import redirect
+from svc_actors.panel.htaccess.situation import Situation, narrowing
+from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, blocks, harmless, same
 
-_TRANSPARENT: Final = {"ifmodule", "ifdefine", "ifversion"}
-_INDEX_OF_PHP: Final = ("index.php", "index.html", "index.htm")
-_INDEX_OF_FILES: Final = ("index.html", "index.htm")
+INDEXES: Final = ("index.php", "index.html", "index.htm")
+"""What nginx looks for in a folder that is asked for, in this order."""
+_INDEXES_OF_FILES: Final = INDEXES[1:]
 _SAFE_OPTIONS: Final = {
     *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec"),
     *("followsymlinks", "+followsymlinks", "symlinksifownermatch", "+symlinksifownermatch"),
@@ -40,6 +43,8 @@ _ADDED: Final = {
     "x-frame-options": "sameorigin",
     "referrer-policy": "strict-origin-when-cross-origin",
 }
+_SAYS_NOTHING: Final = {"x-powered-by", "server", "etag", "x-xss-protection", "x-ua-compatible", "ms-author-via"}
+"""Headers that browsers do not look at any more, or never did."""
 _HARMLESS: Final = {
     "expiresactive": "How long browsers keep files.",
     "expiresbytype": "How long browsers keep files.",
@@ -65,44 +70,20 @@ _HARMLESS: Final = {
     "rewritebase": "Its rules are judged one by one.",
     "rewriteoptions": "Its rules are judged one by one.",
 }
-_DENIED_IN_WORDPRESS: Final = {"wp-config.php", "wp-config-sample.php", "xmlrpc.php"}
+_DENIED_IN_WORDPRESS: Final = {
+    *("wp-config.php", "wp-config-sample.php", "xmlrpc.php", "debug.log"),
+    *("readme.html", "readme.txt", "license.txt", "license.html"),
+}
 """Wherever they lie."""
-_DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
-"""The beginning of an expression that no name matches but with a dot first: `^\\.ht`, `^(\\.env)$`."""
-_PLAIN: Final = re.compile(r"(?:\\[^A-Za-z0-9]|\\[bdsw]|\[\^?[A-Za-z0-9_.-]+\]|\((?![?*])|[A-Za-z0-9_.*+?{},$^|~)-])*")
 _ANSWERED: Final = re.compile(r"(?:[45]\d\d) (?!https?:|ftp:)\S.*", re.DOTALL)
 """The arguments of an ErrorDocument that leaves the status as it is: an address elsewhere makes a redirect of it."""
+_LEAST_BODY: Final = 1 << 20
+"""A smaller bound is one of the application's."""
 _ON_OR_OFF: Final = {"expiresactive", "rewriteengine"}
 _PAIRS: Final = {
     *("expiresbytype", "addoutputfilterbytype", "addoutputfilter", "addcharset", "addlanguage"),
     *("browsermatch", "browsermatchnocase"),
 }
-
-
-@dataclass(frozen=True)
-class Redirected:
-    """A redirect that the panel has of the site."""
-
-    path: str
-    target: str
-    status: int
-    below: bool
-
-
-@dataclass(frozen=True)
-class Situation:
-    """`folder`: that of the file, relative to what visitors see; None where they see nothing of it. `php`: the site
-    runs PHP; `wordpress`: it is one."""
-
-    folder: PurePosixPath | None
-    php: bool
-    wordpress: bool
-    force_https: bool
-    redirects: tuple[Redirected, ...] = ()
-
-    @property
-    def at_top(self) -> bool:
-        return self.folder == PurePosixPath(".")
 
 
 @dataclass(frozen=True)
@@ -115,7 +96,7 @@ def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]
     if situation.folder is None:
         nothing = same("Visitors see nothing of this folder.")
         return [Judged(directive, nothing) for directive in directives]
-    rewrites = rewriting.opinions(directives, situation.php and situation.at_top, situation.force_https)
+    rewrites = rewriting.opinions(directives, situation)
     return [
         Judged(each, rewrites[number] if number in rewrites else _opinion(each, directives, situation))
         for number, each in enumerate(directives)
@@ -156,11 +137,24 @@ def _options(directive: Directive, _: Sequence[Directive], __: Situation) -> Opi
 
 
 def _index(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
-    ours = _INDEX_OF_PHP if situation.php else _INDEX_OF_FILES
-    wanted = [argument for argument in directive.arguments if argument in ours]
-    if len(wanted) == len(directive.arguments) > 0 and wanted == list(ours[: len(wanted)]):
+    ours = INDEXES if situation.php else _INDEXES_OF_FILES
+    wanted = directive.arguments
+    if not wanted or "#" in wanted or not set(wanted) <= set(ours):
+        return blocks(f"nginx looks for {', '.join(ours)}, in this order.")
+    if narrowing(directive):
+        return blocks("nginx looks for the same pages in all folders.")
+    if wanted == ours:
         return same(f"nginx looks for {', '.join(ours)}, in this order.")
-    return blocks(f"nginx looks for {', '.join(ours)}, in this order.")
+    if situation.indexes is None or situation.folder is None:
+        return blocks(f"nginx looks for {', '.join(ours)}, in this order, and not all folders could be looked at.")
+    for folder, there in situation.indexes.items():
+        if folder.is_relative_to(situation.folder):
+            shown = next((name for name in ours if name in there), None)
+            if shown != next((name for name in wanted if name in there), None):
+                return blocks(
+                    f"nginx shows {folder / (shown or '')} where the folder is asked for, and Apache does not."
+                )
+    return same(f"nginx looks for {', '.join(ours)}; it finds the same page in each folder that there is.")
 
 
 def _access(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
@@ -186,10 +180,9 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
     """All that the section around it is about."""
-    parts = situation.folder.parts if situation.folder is not None else ()
-    if any(part.startswith(".") and part != ".well-known" for part in parts):
+    if any(part.startswith(".") and part != ".well-known" for part in situation.parts):
         return True
-    sections = [section for section in directive.sections if section.name not in _TRANSPARENT]
+    sections = [section for section in directive.sections if section.name in narrowing(directive)]
     if len(sections) != 1:
         return False
     [section] = sections
@@ -198,21 +191,8 @@ def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
         return dotfile or (situation.wordpress and section.argument in _DENIED_IN_WORDPRESS)
     if section.name in ("filesmatch", "files"):
         expression = section.argument.removeprefix("~").strip().strip("\"'")
-        return _DOTFILES.match(expression) is not None and _one_alternative(expression)
+        return only_dotfiles(expression)
     return False
-
-
-def _one_alternative(expression: str) -> bool:
-    """Whatever it matches begins as its beginning does: `|` is inside of parentheses behind it alone. What is not
-    understood for certain (`(?`, `\\Q`, `[]|]`) is taken for more than one."""
-    if not _PLAIN.fullmatch(expression):
-        return False
-    depth = 0
-    for character in re.sub(r"\\.|\[[^\]]*\]", "", expression):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if character == "|" and depth <= 0:
-            return False
-    return True
 
 
 def _inside(directive: Directive, *names: str) -> bool:
@@ -221,26 +201,6 @@ def _inside(directive: Directive, *names: str) -> bool:
 
 def _authentication(*_: object) -> Opinion:
     return blocks("nginx asks nobody for a password: what it protects there would be open here.")
-
-
-def _redirect(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
-    arguments = list(directive.arguments)
-    status = {"redirectpermanent": 301, "redirecttemp": 302}.get(directive.name)
-    if status is None and arguments and (arguments[0].isdecimal() or arguments[0].lower() in _STATUSES):
-        first = arguments.pop(0).lower()
-        status = _STATUSES.get(first) or int(first)
-    status = status or 302
-    if len(arguments) != 2:
-        return blocks("Add it to the site's redirects, if it is one.")
-    path, target = arguments
-    wanted = (path.rstrip("/"), target.rstrip("/"), status)
-    for each in situation.redirects:
-        if each.below and (each.path.rstrip("/"), each.target.rstrip("/"), each.status) == wanted:
-            return Opinion(Verdict.TRANSLATED, "The site has this redirect; what is below it goes to the same page.")
-    return blocks(f"Add a redirect of {path} and what is below it to {target}, with the status {status}.")
-
-
-_STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
 
 
 def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
@@ -254,7 +214,7 @@ def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opin
         return blocks("nginx does not add, change or take away this header.")
     if name in _CACHING:
         return harmless("How long browsers keep files.")
-    if action == "unset" and name in ("x-powered-by", "server", "etag"):
+    if name in _SAYS_NOTHING:
         return harmless("What the header says does not change what visitors get.")
     if action == "set" and value[:1] == [_ADDED.get(name)]:
         return same("nginx adds this header.")
@@ -267,23 +227,27 @@ def _handler(directive: Directive, _: Sequence[Directive], situation: Situation)
     if directive.name == "addtype" and not runs_php:
         return harmless("nginx knows the types of files by their names.")
     endings = {argument.lstrip(".") for argument in arguments[1:]}
-    if runs_php and situation.php and directive.name in ("addhandler", "addtype") and endings == {"php"}:
-        return same("PHP runs files that end with .php, in the version that the site has here.")
+    if runs_php and situation.php and directive.name in ("addhandler", "addtype") and not narrowing(directive):
+        if endings == {"php"}:
+            return same("PHP runs files that end with .php, in the version that the site has here.")
+        if "php" in endings and all(re.fullmatch("php[0-9]?|phtml", ending) for ending in endings):
+            return harmless("PHP runs files that end with .php. Those with the other endings are not shown to anybody.")
+    if situation.parts[:2] == ("wp-content", "cache") and directive.name == "forcetype" and situation.wordpress:
+        return harmless("WordPress shows what it keeps there.")
     return _no_php(situation) or blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
 
 
 def _no_php(situation: Situation) -> Opinion | None:
     """In a folder of WordPress's uploads nothing is run, whatever the file says."""
-    parts = situation.folder.parts if situation.folder is not None else ()
-    if situation.wordpress and parts[:2] == ("wp-content", "uploads"):
+    if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads"):
         return same("nginx runs nothing that was uploaded.")
     return None
 
 
-def _php_setting(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _php_setting(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
     if [argument.lower() for argument in directive.arguments] in (["engine", "off"], ["engine", "0"]):
         return _no_php(situation) or blocks("nginx runs what ends with .php, also here.")
-    return blocks("Make it a setting of the site's PHP, or put it into a file .user.ini.")
+    return php_setting(directive, all_, situation)
 
 
 def _error_document(directive: Directive, *_: object) -> Opinion:
@@ -303,6 +267,26 @@ def _environment(directive: Directive, _: Sequence[Directive], situation: Situat
     return blocks("What hangs on this variable is not done by nginx.")
 
 
+def _encoding(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    if situation.wordpress and situation.parts[:2] == ("wp-content", "cache") and len(directive.arguments) > 1:
+        return harmless("WordPress shows what it keeps there.")
+    return blocks("nginx serves such a file as it is.")
+
+
+def _request_header(directive: Directive, *_: object) -> Opinion:
+    if [argument.lower() for argument in directive.arguments] == ["unset", "proxy"]:
+        return same("PHP is not told of this header.")
+    return blocks("nginx hands on what the visitor sends.")
+
+
+def _body(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    size = " ".join(directive.arguments)
+    taken = re.fullmatch("[0-9]{1,10}", size) is not None and int(size) >= _LEAST_BODY
+    if taken and situation.php and situation.at_top and not narrowing(directive):
+        return harmless("nginx takes up to 512 MB, and PHP as much as its settings say.")
+    return blocks("nginx takes up to 512 MB.")
+
+
 def _fallback(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
     if situation.php and situation.at_top and directive.arguments == ("/index.php",):
         return same("nginx asks index.php for what is no file.")
@@ -313,6 +297,10 @@ def _path_info(directive: Directive, _: Sequence[Directive], situation: Situatio
     if situation.php and [argument.lower() for argument in directive.arguments] == ["on"]:
         return same("What follows the name of a PHP file is given to it.")
     return blocks("What follows the name of a PHP file is given to it by nginx.")
+
+
+def _redirect(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+    return redirect(directive, situation)
 
 
 Judge = Callable[[Directive, Sequence[Directive], Situation], Opinion]
@@ -334,6 +322,9 @@ _JUDGES: Final[dict[str, Judge]] = {
     **dict.fromkeys(("php_value", "php_flag", "php_admin_value", "php_admin_flag"), _php_setting),
     "errordocument": _error_document,
     **dict.fromkeys(("setenv", "setenvif", "setenvifnocase", "unsetenv", "passenv"), _environment),
+    "addencoding": _encoding,
+    "requestheader": _request_header,
+    "limitrequestbody": _body,
     "fallbackresource": _fallback,
     "acceptpathinfo": _path_info,
 }

@@ -1,4 +1,5 @@
-"""The rewrite rules that nginx follows without being told: a front controller, and HTTPS where the site forces it.
+"""The rewrite rules that are known: a front controller, what belongs to one, HTTPS, redirects of one path, and what
+keeps visitors from files that nginx keeps from them as well.
 
 A rule is judged with the conditions before it. Every other rule blocks: what a rewrite does is not known by its text
 alone.
@@ -8,74 +9,275 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from svc_actors.panel.htaccess.parsing import Directive
-from svc_actors.panel.htaccess.verdicts import Opinion, blocks, same
+from svc_actors.panel.htaccess.patterns import only_hidden
+from svc_actors.panel.htaccess.redirecting import literal, redirect_match, rewritten
+from svc_actors.panel.htaccess.situation import Situation, modules, narrowing
+from svc_actors.panel.htaccess.verdicts import (
+    HttpsForced,
+    NameRedirected,
+    Opinion,
+    Verdict,
+    blocks,
+    harmless,
+    same,
+    translated,
+)
 
-_FRONT: Final = {"index.php", "/index.php"}
-_EVERYTHING: Final = {".", "^", ".*", "^.*$", "^(.*)$", "(.*)", "^.*", "^(.+)$"}
-_NO_FILE: Final = {"!-f", "!-d", "!-l"}
+_FRONT: Final = re.compile(r"(?:\./|/|%\{ENV:(?:BASE|REWRITEBASE)\}/?)?index\.php")
+_EVERYTHING: Final = {
+    *(".", "^", ".*", "^.*$", "^(.*)$", "(.*)", "^.*", "^(.+)$", "^", ".?", "(.+)", "^.+$", "^(.*)"),
+}
+_FILES: Final = {"%{REQUEST_FILENAME}", "%{SCRIPT_FILENAME}", "%{DOCUMENT_ROOT}%{REQUEST_URI}"}
 _ENDS: Final = {"l", "last", "end", "qsa", "nc"}
+_TOLD: Final = re.compile(
+    r"e=(?:no-gzip|base|rewritebase|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token)(?::.*)?", re.IGNORECASE
+)
+"""Variables that nothing hangs on but rules that are judged themselves, and headers, which PHP is told of anyway."""
+_BY_HTTPS: Final = "to HTTPS (`force_https`)"
+_KEPT: Final = "It keeps visitors from something that nginx would serve."
+_DOTFILES: Final = "nginx serves none of these files."
+_KEPT_IN_WORDPRESS: Final = {
+    *("^wp-admin/includes/", "^wp-includes/[^/]+\\.php$", "^wp-includes/js/tinymce/langs/.+\\.php"),
+    *("^wp-includes/theme-compat/", "^xmlrpc\\.php$", "^wp-config\\.php$", "^wp-content/debug\\.log$"),
+    *("^wp-content/uploads/.*\\.(?:php[1-7]?|pht|phtml?|phps)\\.?$", "^wp-content/uploads/.*\\.php$"),
+}
+"""Of a WordPress at the top of the site."""
 
 
-def opinions(directives: Sequence[Directive], front_controller: bool, force_https: bool) -> Mapping[int, Opinion]:
-    """By the places of the directives. `front_controller`: nginx asks index.php for what is no file, as it does at the
-    top of a site with PHP."""
+@dataclass(frozen=True)
+class _Rule:
+    directive: Directive
+    pattern: str
+    target: str
+    flags: frozenset[str]
+    asked: tuple[tuple[str, ...], ...]
+    """The conditions' words."""
+
+    @property
+    def about_files(self) -> frozenset[str]:
+        return frozenset(words[1] for words in self.asked if len(words) > 1 and words[0] in _FILES)
+
+    @property
+    def about_others(self) -> list[tuple[str, ...]]:
+        return [words for words in self.asked if not (len(words) > 1 and words[0] in _FILES)]
+
+
+def opinions(directives: Sequence[Directive], situation: Situation) -> Mapping[int, Opinion]:
+    """By the places of the directives."""
     found: dict[int, Opinion] = {}
     conditions: list[int] = []
+    engine = ["".join(each.arguments[:1]).lower() for each in directives if each.name == "rewriteengine"]
+    rules = _Rules(situation, engine_on=set(engine) == {"on"})
     for number, directive in enumerate(directives):
         if directive.name == "rewritecond":
             conditions.append(number)
         elif directive.name == "rewriterule":
-            opinion = _rule(directive, [directives[each] for each in conditions], front_controller, force_https)
+            later = [each.arguments[0] for each in directives[number + 1 :] if each.name == "rewriterule"]
+            opinion = rules.judge(directive, [directives[each] for each in conditions], later)
             found |= dict.fromkeys((*conditions, number), opinion)
             conditions = []
-        elif directive.name in ("rewritemap", "redirectmatch"):
+        elif directive.name == "redirectmatch":
+            found[number] = redirect_match(directive, situation)
+        elif directive.name == "rewritemap":
             found[number] = blocks("nginx does not rewrite or redirect by patterns here. Add redirects of the site.")
     return found | dict.fromkeys(conditions, blocks("No rule follows these conditions."))
 
 
-def _rule(rule: Directive, conditions: Sequence[Directive], front_controller: bool, force_https: bool) -> Opinion:
-    if len(rule.arguments) not in (2, 3):
-        return blocks("It is no rule.")
-    pattern, target, flags = rule.arguments[0], rule.arguments[1], _flags(rule)
-    if any(flag in ("f", "forbidden", "g", "gone") or flag.startswith("r=4") for flag in flags):
-        return blocks("It keeps visitors from something that nginx would serve.")
-    asked = [tuple(condition.arguments) for condition in conditions]
-    if front_controller:
-        if pattern in (r"^index\.php$", "^index.php$") and target == "-" and not asked and flags <= _ENDS:
-            return same("nginx runs index.php where it is asked for.")
-        if target == "-" and [flag.partition(":")[0] for flag in flags] == ["e=http_authorization"]:
-            return same("PHP is told of the header Authorization.")
-        if pattern in _EVERYTHING and target in _FRONT and flags <= _ENDS and _whatever_is_no_file(asked):
-            return same("nginx asks index.php for what is no file.")
-    if _leads_to_https(target) and pattern in _EVERYTHING and asked and all(_plain_http(one) for one in asked):
-        if force_https:
-            return same("Visitors are sent to HTTPS.")
-        return blocks("Have the site send its visitors to HTTPS (`force_https`).")
-    return blocks("nginx does not rewrite this. See whether the application, or a redirect of the site, can do it.")
+class _Rules:
+    """The rules of one file, in their order: a rule may end what later ones would do."""
+
+    def __init__(self, situation: Situation, *, engine_on: bool) -> None:
+        self._situation = situation
+        self._front_controller = situation.php and situation.at_top
+        self._wordpress = situation.wordpress and situation.at_top
+        self._engine_on = engine_on
+        self._files_are_done = False
+        """An earlier rule ended it for what is a file or a folder."""
+        self._all_known = True
+
+    def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
+        """`later`: the patterns of the rules behind it."""
+        opinion = self._judged(directive, conditions, later)
+        if opinion.wishes and not (self._engine_on and self._all_known):
+            opinion = blocks(opinion.reason)
+        self._all_known = self._all_known and (opinion.verdict is not Verdict.BLOCKS or bool(opinion.wishes))
+        return opinion
+
+    def _judged(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
+        if len(directive.arguments) not in (2, 3) or any(len(each.arguments) not in (2, 3) for each in conditions):
+            return blocks("It is no rule.")
+        if any(narrowing(each) for each in (directive, *conditions)):
+            return blocks("A rule in such a section does not do what it does elsewhere.")
+        pattern, target = directive.arguments[0], directive.arguments[1]
+        asked = tuple(tuple(each.arguments) for each in conditions)
+        rule = _Rule(directive, pattern, target, _flags(directive.arguments), asked)
+        if rule.flags == {"s=3"} and (opinion := self._spared(rule, later)) is not None:
+            return opinion
+        if any(flag in ("f", "forbidden", "g", "gone") or flag.startswith("r=4") for flag in rule.flags):
+            return self._denied(rule)
+        for known in (self._harmless, self._front, self._canonical, self._redirect):
+            if (opinion := known(rule)) is not None:
+                return opinion
+        return blocks("nginx does not rewrite this. See whether the application, or a redirect of the site, can do it.")
+
+    def _denied(self, rule: _Rule) -> Opinion:
+        """Conditions make it less."""
+        if rule.target != "-" or not rule.flags <= {"f", "forbidden", "l", "last", "end", "nc"}:
+            return blocks(_KEPT)
+        if only_hidden(rule.pattern):
+            return same(_DOTFILES)
+        if self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS:
+            return same(_DOTFILES)
+        return blocks(_KEPT)
+
+    def _harmless(self, rule: _Rule) -> Opinion | None:
+        if rule.target == "-" and rule.flags and all(_TOLD.fullmatch(flag) for flag in rule.flags):
+            if any(flag.startswith("e=http_authorization") for flag in rule.flags):
+                return same("PHP is told of the header Authorization.")
+            return harmless("It is for rules that are judged themselves.")
+        kept = re.match(r"/?wp-content/cache/[a-z_-]+/", rule.target) is not None and rule.flags <= _ENDS
+        is_there = f"%{{DOCUMENT_ROOT}}/{rule.target.lstrip('/')}"
+        if self._wordpress and kept and any(words[:2] == (is_there, "-f") for words in rule.asked):
+            return harmless("WordPress shows the page itself, which it has kept in this file.")
+        return None
+
+    def _spared(self, rule: _Rule, later: Sequence[str]) -> Opinion | None:
+        if (rule.pattern, rule.target, rule.asked) != ("!^wp-includes/", "-", ()):
+            return None
+        if len(later) < 3 or not all(each.startswith("^wp-includes/") for each in later[:3]):
+            return None
+        return same("It spares the next rules, which say nothing of other paths.")
+
+    def _front(self, rule: _Rule) -> Opinion | None:
+        if not self._front_controller:
+            return None
+        if rule.pattern in (r"^index\.php$", "^index.php$") and rule.target == "-" and not rule.asked:
+            return same("nginx runs index.php where it is asked for.") if rule.flags <= _ENDS else None
+        if rule.pattern in _EVERYTHING and rule.target == "-" and rule.flags <= _ENDS and rule.flags & {"l", "end"}:
+            tested = rule.about_files
+            if not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"} and _either(rule):
+                self._files_are_done = True
+                return same("nginx serves what is a file, and asks index.php for the rest.")
+        if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
+            known = all(len(words) == 2 for words in rule.asked) and all(map(_is_not_itself, rule.about_others))
+            if known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}):
+                return same("nginx asks index.php for what is no file.")
+        if self._without_slash(rule):
+            return harmless("index.php is asked with the slash at the end, too: frameworks take both for one page.")
+        if (
+            rule.pattern == r"^index\.php(?:/(.*)|$)"
+            and rule.target == "%{ENV:BASE}/$1"
+            and rule.flags <= {"r=301", "l"}
+        ):
+            return harmless("The same page is shown at both addresses.")
+        return None
+
+    def _without_slash(self, rule: _Rule) -> bool:
+        """As Laravel has it."""
+        if rule.flags != {"l", "r=301"} or "!-d" not in rule.about_files:
+            return False
+        if (rule.pattern, rule.target) in (("^(.*)/$", "/$1"), ("^(.+)/$", "/$1")):
+            return not rule.about_others
+        return (rule.pattern, rule.target) == ("^", "%1") and rule.about_others == [("%{REQUEST_URI}", "(.+)/$")]
+
+    def _canonical(self, rule: _Rule) -> Opinion | None:
+        """To HTTPS, or to the primary name."""
+        if rule.pattern not in _EVERYTHING or not rule.asked or not rule.flags <= {*_ENDS, "r", "ne", *_REDIRECTS}:
+            return None
+        if not set(modules(rule.directive)) <= {"mod_rewrite.c"}:
+            return None
+        place = re.fullmatch(r"(https?)://([^/]+?)(%\{REQUEST_URI\}|/\$1|/%\{REQUEST_URI\})", rule.target)
+        if place is None:
+            return None
+        secure, host = place[1] == "https", place[2].lower()
+        wishes: list[HttpsForced | NameRedirected] = []
+        for words in rule.asked:
+            named = self._named(words)
+            if secure and _plain_http(words):
+                wishes.append(HttpsForced())
+            elif host == self._situation.domain and named:
+                wishes += [NameRedirected(name) for name in named]
+            else:
+                return None
+        if len(rule.asked) > 1 and not _either(rule) and set(wishes) != {HttpsForced()}:
+            return None
+        if HttpsForced() in wishes and host not in ("%{http_host}", "%{server_name}"):
+            told = {wish.name for wish in wishes if isinstance(wish, NameRedirected)}
+            if host != self._situation.domain or not all(
+                sent or name in told for name, sent in self._situation.names.items()
+            ):
+                return None
+        missing = tuple(dict.fromkeys(wish for wish in wishes if not self._is_so(wish)))
+        if not missing:
+            return translated("Visitors are sent there.")
+        what = [f"from {one.name} to {host}" if isinstance(one, NameRedirected) else _BY_HTTPS for one in missing]
+        wished = missing if self._situation.at_top else ()
+        return blocks(f"Have the site send its visitors {', and '.join(what)}.", *wished)
+
+    def _is_so(self, wish: HttpsForced | NameRedirected) -> bool:
+        if isinstance(wish, HttpsForced):
+            return self._situation.force_https
+        return self._situation.names[wish.name]
+
+    def _named(self, condition: tuple[str, ...]) -> list[str]:
+        """The site's other names that it is about; none where that is not known."""
+        tested, expected, *_ = condition
+        names = self._situation.names
+        if tested not in ("%{HTTP_HOST}", "%{SERVER_NAME}"):
+            return []
+        if expected == r"^www\.":
+            return [name for name in names if name.startswith("www.")]
+        match = re.fullmatch(r"(!?)\^((?:[A-Za-z0-9-]|\\?\.)+)\$", expected)
+        if match is None:
+            return []
+        one = match[2].replace("\\", "").lower()
+        if match[1]:
+            return list(names) if one == self._situation.domain else []
+        return [one] if one in names else []
+
+    def _redirect(self, rule: _Rule) -> Opinion | None:
+        statuses = [int(flag.removeprefix("r=")) for flag in rule.flags if flag in _REDIRECTS]
+        statuses += [302] if "r" in rule.flags else []
+        path = literal(rule.pattern)
+        if path is None or rule.asked or len(statuses) != 1 or not rule.flags <= {"l", "end", "r", "ne", *_REDIRECTS}:
+            return None
+        if (
+            not re.match(r"https?://[^/]|/(?!/)", rule.target)
+            or re.search(r"[$%]", rule.target)
+            or path.startswith("/")
+        ):
+            return None
+        folder = "/".join(("", *self._situation.parts, path))
+        return rewritten(folder, rule.target, statuses[0], rule.directive, self._situation)
 
 
-def _flags(rule: Directive) -> set[str]:
-    written = rule.arguments[2] if len(rule.arguments) == 3 else "[]"
-    return {flag.strip().lower() for flag in written.strip("[]").split(",") if flag.strip()}
+_REDIRECTS: Final = {"r=301", "r=302", "r=307", "r=308"}
 
 
-def _whatever_is_no_file(conditions: Sequence[tuple[str, ...]]) -> bool:
-    """Neither a file nor a folder, and nothing besides but that it is not index.php itself."""
-    tests = {words[1] for words in conditions if len(words) == 2 and words[0] == "%{REQUEST_FILENAME}"}
-    rest = [words for words in conditions if not (len(words) == 2 and words[0] == "%{REQUEST_FILENAME}")]
-    itself = all(words[:2] == ("%{REQUEST_URI}", r"!^/index\.php") and len(words) == 2 for words in rest)
-    return {"!-f", "!-d"} <= tests <= _NO_FILE and itself
+def _flags(arguments: tuple[str, ...]) -> frozenset[str]:
+    written = arguments[2] if len(arguments) == 3 else "[]"
+    return frozenset(flag.strip().lower() for flag in written.strip("[]").split(",") if flag.strip())
 
 
-def _leads_to_https(target: str) -> bool:
-    return re.fullmatch(r"https://%\{(HTTP_HOST|SERVER_NAME)\}(%\{REQUEST_URI\}|/\$1)", target) is not None
+def _either(rule: _Rule) -> bool:
+    """Its conditions are joined by OR, all of them."""
+    return all(len(words) == 3 and "or" in words[2].lower().strip("[]").split(",") for words in rule.asked[:-1])
+
+
+def _is_not_itself(words: tuple[str, ...]) -> bool:
+    if len(words) != 2 or words[0] != "%{REQUEST_URI}":
+        return False
+    return words[1] in (r"!^/index\.php", r"!^/index\.php$", "!=/favicon.ico", "!=/index.php")
 
 
 def _plain_http(condition: tuple[str, ...]) -> bool:
-    tested, expected, *_ = (*condition, "", "")
+    tested, expected, *_ = condition
     if tested == "%{HTTPS}":
-        return expected.lower() in ("off", "!=on", "!on", "^off$")
+        return expected.lower() in ("off", "!=on", "!on", "^off$", "=off")
+    if tested == "%{HTTP:X-Forwarded-Proto}":
+        return expected.lower() in ("!https", "!=https", "=http", "^http$")
     return (tested, expected) in (("%{SERVER_PORT}", "80"), ("%{SERVER_PORT}", "^80$"), ("%{SERVER_PORT}", "!^443$"))

@@ -1,4 +1,4 @@
-"""What a directive can come to."""
+"""What a directive can come to, and what the panel could be told instead of it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,46 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
+class Redirected:
+    """A redirect of the site, as the panel has it or should."""
+
+    path: str
+    target: str
+    status: int
+    below: bool
+
+
+@dataclass(frozen=True)
+class HttpsForced:
+    """Visitors of HTTP are to be sent to HTTPS."""
+
+
+@dataclass(frozen=True)
+class NameRedirected:
+    """Visitors of this name of the site are to be sent to its primary one."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PhpSet:
+    """A setting of the site's PHP, as `PhpSettings` names it."""
+
+    setting: str
+    value: int | bool | str
+
+
+Wish = Redirected | HttpsForced | NameRedirected | PhpSet
+
+
+@dataclass(frozen=True)
 class Opinion:
-    """`reason`: what is so, and what to do where something is to be done."""
+    """`reason`: what is so, and what to do where something is to be done. `wishes`: what the panel has to be told for
+    a line that blocks to be TRANSLATED; none where it cannot be."""
 
     verdict: Verdict
     reason: str
+    wishes: tuple[Wish, ...] = ()
 
 
 def same(reason: str) -> Opinion:
@@ -34,8 +69,12 @@ def harmless(reason: str) -> Opinion:
     return Opinion(Verdict.HARMLESS, reason)
 
 
-def blocks(reason: str) -> Opinion:
-    return Opinion(Verdict.BLOCKS, reason)
+def translated(reason: str) -> Opinion:
+    return Opinion(Verdict.TRANSLATED, reason)
+
+
+def blocks(reason: str, *wishes: Wish) -> Opinion:
+    return Opinion(Verdict.BLOCKS, reason, wishes)
 
 
 UNKNOWN: Final = blocks("It is not known here. Find out what it does before the site moves.")

@@ -130,7 +130,7 @@ class MigrationVerification:
             _check("certificate", bool(certificate.names), "the site has no certificate, and HTTPS is not answered"),
             *await self._imported(site),
         ]
-        blocking = await blocking_lines(self._files, self._folders, site)
+        blocking = await blocking_lines(self._files, self._folders, self._database, site)
         checks.append(_check("htaccess", not blocking, f"{len(blocking)} lines of .htaccess files are not served so"))
         report = {
             "verdict": "ready" if all(check["ok"] for check in checks) else "blocked",

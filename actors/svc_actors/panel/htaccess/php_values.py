@@ -1,0 +1,88 @@
+"""php_value and php_flag, which are settings of the site's PHP here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from pydantic import ValidationError
+
+from svc_actors.host.php import PhpSettings
+from svc_actors.panel.htaccess.parsing import Directive
+from svc_actors.panel.htaccess.situation import Situation, modules, narrowing
+from svc_actors.panel.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, translated
+
+_MIB: Final = {"memory_limit": "memory_limit_mib", "upload_max_filesize": "upload_max_filesize_mib"}
+_NUMBERS: Final = {"max_execution_time": "max_execution_time", "max_input_vars": "max_input_vars"}
+_NO_MORE: Final = {
+    *("magic_quotes_gpc", "magic_quotes_runtime", "magic_quotes_sybase", "register_globals", "register_long_arrays"),
+    *("safe_mode", "allow_call_time_pass_reference", "track_vars", "mbstring.http_input", "mbstring.http_output"),
+}
+_OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
+"""`mod_php.c` is PHP 8's as well."""
+_FORM_MIB: Final = 8
+_ELSEWHERE: Final = "Make it a setting of the site's PHP, or put it into a file .user.ini."
+
+
+def php_setting(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+    if len(directive.arguments) != 2:
+        return blocks(_ELSEWHERE)
+    name, value = directive.arguments[0].lower(), directive.arguments[1]
+    if name in _NO_MORE:
+        return harmless("PHP has no such setting any more.")
+    if situation.settings is None or not situation.at_top or narrowing(directive):
+        return blocks(_ELSEWHERE)
+    if _is_for_php_5(directive):
+        return harmless("It is for a version of PHP that this server does not have.")
+    if name == "max_input_time":
+        return harmless("How long PHP reads a form; nginx has read it whole before.")
+    if _said_again(directive, all_):
+        return harmless("A later line says otherwise.")
+    if name == "post_max_size":
+        wanted = _mebibytes(value)
+        if wanted is not None and wanted <= situation.settings.upload_max_filesize_mib + _FORM_MIB:
+            return translated("PHP takes forms of this size.")
+        return blocks("Have PHP take larger uploads (upload_max_filesize): forms may be 8 MiB larger.")
+    wish = _wish(directive.name, name, value)
+    if wish is None:
+        return blocks(_ELSEWHERE)
+    there = situation.settings.model_dump(mode="json")
+    if there[wish.setting] == wish.value:
+        return translated("The site's PHP has this setting.")
+    try:
+        PhpSettings.model_validate(there | {wish.setting: wish.value})
+    except ValidationError:
+        return blocks(f"The site's PHP cannot have {wish.setting} {wish.value}. Set what it may have, or .user.ini.")
+    return blocks(f"Set {wish.setting} of the site's PHP to {wish.value}.", wish)
+
+
+def _wish(directive: str, name: str, value: str) -> PhpSet | None:
+    if directive.endswith("_flag"):
+        return PhpSet(name, value.lower() in ("on", "1", "true", "yes")) if name == "display_errors" else None
+    if name in _MIB:
+        size = _mebibytes(value)
+        return None if size is None else PhpSet(_MIB[name], size)
+    if name in _NUMBERS:
+        return PhpSet(_NUMBERS[name], int(value)) if re.fullmatch(r"[0-9]{1,9}", value) else None
+    if name == "date.timezone":
+        return PhpSet("timezone", value)
+    return None
+
+
+def _mebibytes(value: str) -> int | None:
+    match = re.fullmatch(r"([0-9]{1,9})\s*([KMG]?)", value.upper())
+    if match is None:
+        return None
+    size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
+    return size >> 20 if size % (1 << 20) == 0 and size > 0 else None
+
+
+def _is_for_php_5(directive: Directive) -> bool:
+    return any(module in _OLD - {"mod_php.c"} for module in modules(directive))
+
+
+def _said_again(directive: Directive, all_: Sequence[Directive]) -> bool:
+    later = all_[all_.index(directive) + 1 :]
+    said = [each for each in later if each.name == directive.name and not narrowing(each) and not _is_for_php_5(each)]
+    return any(each.arguments[:1] == directive.arguments[:1] for each in said)

@@ -1,0 +1,95 @@
+"""Redirects, as the panel can have them: of a path to one place, and of what is below it to the same place."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from svc_actors.host.nginx import CHALLENGES, PathRedirect
+from svc_actors.panel.htaccess.parsing import Directive
+from svc_actors.panel.htaccess.situation import Situation, modules, narrowing
+from svc_actors.panel.htaccess.verdicts import Opinion, Redirected, blocks, harmless, translated
+
+STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
+_LITERAL: Final = re.compile(r"\^(/?(?:[A-Za-z0-9_/~@,=.-]|\\[./~+-])*)\$")
+"""An expression for one path. A dot is meant as one, also where it stands for any character."""
+_PRESENT: Final = {"mod_rewrite.c", "mod_alias.c"}
+
+
+def redirect(directive: Directive, situation: Situation) -> Opinion:
+    """Redirect, RedirectPermanent, RedirectTemp."""
+    arguments = list(directive.arguments)
+    status = {"redirectpermanent": 301, "redirecttemp": 302}.get(directive.name)
+    if status is None and arguments and (arguments[0].isdecimal() or arguments[0].lower() in STATUSES):
+        first = arguments.pop(0).lower()
+        status = STATUSES.get(first) or int(first)
+    status = status or 302
+    if len(arguments) != 2:
+        return blocks("Add it to the site's redirects, if it is one.")
+    path, target = arguments
+    below = "." not in path.rpartition("/")[2]
+    exact = not path.endswith("/")
+    wanted = [Redirected(path, target, status, below=False)] if exact else []
+    wanted += [Redirected(f"{path.rstrip('/')}/", target, status, below=True)] if below else []
+    only = " What is below it goes to the same page." if below else ""
+    return _wanted(wanted, directive, situation, f"The site has this redirect.{only}")
+
+
+def redirect_match(directive: Directive, situation: Situation) -> Opinion:
+    """Of one path alone."""
+    if "!mod_rewrite.c" in modules(directive):
+        return harmless("It takes the place of rewrite rules on a server that has none.")
+    arguments = list(directive.arguments)
+    status = 302
+    if arguments and (arguments[0].isdecimal() or arguments[0].lower() in STATUSES):
+        first = arguments.pop(0).lower()
+        status = STATUSES.get(first) or int(first)
+    path = literal(arguments[0]) if len(arguments) == 2 else None
+    if path is None or not path.startswith("/") or re.search(r"[$\\]", arguments[1]):
+        return blocks("nginx does not redirect by patterns here. Add redirects of the site.")
+    return _wanted([Redirected(path, arguments[1], status, below=False)], directive, situation, "The site has it.")
+
+
+def rewritten(path: str, target: str, status: int, directive: Directive, situation: Situation) -> Opinion:
+    """A rule that redirects one path."""
+    wanted = [Redirected(path, target, status, below=False)]
+    return _wanted(wanted, directive, situation, "The site has this redirect.")
+
+
+def literal(expression: str) -> str | None:
+    """The one text that matches; None where there are others, or it is not known."""
+    match = _LITERAL.fullmatch(expression)
+    return None if match is None else re.sub(r"\\(.)", r"\1", match[1])
+
+
+def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation, reason: str) -> Opinion:
+    if all(any(_is(each, one) for each in situation.redirects) for one in wanted):
+        return translated(reason)
+    path, target, status = wanted[0].path, wanted[0].target, wanted[0].status
+    also = " and what is below it" if any(each.below for each in wanted) else ""
+    advice = f"Add a redirect of {path}{also} to {target}, with the status {status}."
+    inside = all(each.path.startswith("/".join(("", *situation.parts, ""))) for each in wanted)
+    known = inside and not narrowing(directive) and set(modules(directive)) <= _PRESENT
+    possible = known and all(map(_possible, wanted)) and path != "/"
+    return blocks(advice, *(wanted if possible else ()))
+
+
+def _is(there: Redirected, wanted: Redirected) -> bool:
+    """One of all that is below does for one of the path itself."""
+    same_place = there.target.rstrip("/") == wanted.target.rstrip("/") and there.status == wanted.status
+    if there.below and not wanted.below:
+        return same_place and there.path == wanted.path
+    return same_place and there.below is wanted.below and there.path.rstrip("/") == wanted.path.rstrip("/")
+
+
+def _possible(wanted: Redirected) -> bool:
+    if wanted.path.startswith(CHALLENGES) or wanted.target == wanted.path:
+        return False
+    if wanted.below and wanted.target.startswith(wanted.path):
+        return False
+    fields = {"source": wanted.path, "target": wanted.target, "status": wanted.status, "below": wanted.below}
+    try:
+        PathRedirect.model_validate(fields)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""What is known of the site whose file is judged, and of the place of the file in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from svc_actors.host.php import PhpSettings
+from svc_actors.panel.htaccess.parsing import Directive
+from svc_actors.panel.htaccess.verdicts import Redirected
+
+TOP = PurePosixPath(".")
+_TRANSPARENT = frozenset({"ifmodule", "ifdefine", "ifversion"})
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`folder`: that of the file, relative to what visitors see; None where they see nothing of it. `php`: the site
+    runs PHP; `wordpress`: it is one. `domain` is its primary name, `names` its others, each with whether visitors of it
+    are sent to the primary one. `indexes`: the pages of folders that nginx would show, by folder; None: not known."""
+
+    folder: PurePosixPath | None
+    php: bool
+    wordpress: bool
+    force_https: bool
+    redirects: tuple[Redirected, ...] = ()
+    domain: str = ""
+    names: Mapping[str, bool] = field(default_factory=dict)
+    settings: PhpSettings | None = None
+    indexes: Mapping[PurePosixPath, frozenset[str]] | None = None
+
+    @property
+    def at_top(self) -> bool:
+        return self.folder == TOP
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return self.folder.parts if self.folder is not None else ()
+
+
+def narrowing(directive: Directive) -> tuple[str, ...]:
+    """The names of the sections around it that say for what it holds, and not for which server."""
+    return tuple(section.name for section in directive.sections if section.name not in _TRANSPARENT)
+
+
+def modules(directive: Directive) -> tuple[str, ...]:
+    """Those that have to be there for it, as `mod_x.c`; with `!` before it, not to be there."""
+    found = []
+    for section in directive.sections:
+        if section.name == "ifmodule":
+            without, name = section.argument.startswith("!"), section.argument.lstrip("!").strip().lower()
+            if name.endswith("_module"):
+                name = f"mod_{name.removesuffix('_module')}.c"
+            found.append(f"{'!' if without else ''}{name}")
+    return tuple(found)
