@@ -122,6 +122,46 @@ async def test_a_site_whose_htaccess_says_what_is_not_served_so_is_not_opened_un
     assert any("Require ip 192.0.2.0/24" in note for note in notes)
 
 
+async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_the_site_is_open(world: World) -> None:
+    trees = foreign.model()
+    trees[ADDON].files[".htaccess"] = (
+        b"Redirect 301 /old.html https://example.org/new\nphp_value memory_limit 512M\n"
+        b"RewriteEngine on\nRewriteCond %{HTTPS} off\nRewriteRule ^ https://%{HTTP_HOST}%{REQUEST_URI} [R=301,L]\n"
+    )
+    imported = await world.uploaded(foreign.hestia(trees))
+
+    job = await world.applied(imported)
+    site = await world.site(ADDON)
+    redirects = (await world.ada.get(f"/sites/{site['id']}/redirects")).json()
+    php = (await world.ada.get(f"/sites/{site['id']}/php")).json()
+    report = (await world.ada.get(f"/sites/{site['id']}/htaccess")).json()
+    notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
+
+    assert job["status"] == "succeeded", job
+    assert (site["status"], site["force_https"]) == ("active", True)
+    assert [(each["path"], each["target"], each["status"]) for each in redirects] == [
+        ("/old.html", "https://example.org/new", 301)
+    ]
+    assert php["settings"]["memory_limit_mib"] == 512
+    assert (report["ready"], report["counts"]["translated"]) == (True, 4)
+    assert "from .htaccess: PHP has memory_limit_mib 512" in notes
+
+
+async def test_a_site_is_not_opened_for_what_could_be_told_beside_what_could_not(world: World) -> None:
+    trees = foreign.model()
+    trees[ADDON].files[".htaccess"] = b"Redirect 301 /old.html /new\nRequire ip 192.0.2.0/24\n"
+    imported = await world.uploaded(foreign.hestia(trees))
+    await world.applied(imported)
+    site = await world.site(ADDON)
+
+    notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
+
+    assert site["status"] == "suspended"
+    assert [note for note in notes if note.startswith("public/.htaccess:")] == [
+        note for note in notes if "Require ip" in note
+    ]
+
+
 async def test_a_name_that_another_customer_has_fails_the_import_and_nothing_is_taken(world: World) -> None:
     await world.bob.post("/sites", {"domain": f"own.{MAIN}", "type": "static"})
     imported = await world.uploaded(foreign.by_hand(foreign.model()))

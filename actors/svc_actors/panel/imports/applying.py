@@ -29,6 +29,8 @@ from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, datab
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.files import site_folder
+from svc_actors.panel.htaccess.reading import judged_files
+from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
 from svc_actors.panel.imports.belongings import ASIDE, CALLER, MOST_FILE, Belongings
 from svc_actors.panel.imports.blocking import blocking_lines
@@ -55,7 +57,7 @@ from svc_actors.panel.sites.creation import NewSite, create_site
 from svc_actors.panel.sites.names import site_name
 from svc_actors.panel.sites.php import SitePhp
 from svc_actors.panel.sites.records import SiteRow, read_site
-from svc_actors.panel.sites.site import Site
+from svc_actors.panel.sites.site import Changed, Site
 from svc_actors.panel.sites.states import SiteStatus, SiteType, SuspendedBy
 from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.panel.wordpress.records import WordPressOrder, write_installed, write_order
@@ -238,17 +240,39 @@ class ImportApplication:
         return [(database, labels[database.name]) for database in applied.databases(found)]
 
     async def _judge(self, run: JobRun, applied: Applied, site: SiteRow) -> None:
-        """What the .htaccess files of the site say that nginx does not do."""
-        blocking = await blocking_lines(self._parts.files, self._parts.folders, site)
+        """The panel is told what the .htaccess files of the site say; what cannot be told, nginx does not do."""
+        site = await self._tell(run, applied, site)
+        blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site)
         if not blocking:
             return
         for line in blocking[:_NAMED]:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, line)
         if (applied.row.choices or {}).get("accept_htaccess") or site.status is SiteStatus.SUSPENDED:
             return
-        reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc site htaccess says which"
+        reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc htaccess analyse says which"
         await self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
+
+    async def _tell(self, run: JobRun, applied: Applied, site: SiteRow) -> SiteRow:
+        """The site as it is then. Where the panel does not take it, the lines block."""
+        judged = await judged_files(self._parts.files, self._parts.folders, self._database, site)
+        wishes = [wish for _, line in judged.blocking for wish in line.opinion.wishes]
+        told: list[str] = []
+
+        async def change(tx: Transaction, locked: SiteRow) -> Changed:
+            told[:] = await tell(tx, locked, wishes)
+            return Changed(locked.target, {"htaccess": told})
+
+        if not wishes:
+            return site
+        try:
+            await self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change)
+        except (DeliveryError, ServiceError) as error:
+            told.clear()
+            await run.log(f"What the .htaccess files of {site.domain} say was not taken over: {error}")
+        for line in told[:_NAMED]:
+            await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
+        return await read_site(self._database, site.id) or site
 
     async def _load(self, run: JobRun, site: SiteRow, database: FoundDatabase, label: str) -> None:
         name = database_name(site.number, label)

@@ -1,0 +1,47 @@
+"""The panel is told what lines of .htaccess files wish for: redirects, HTTPS, names and settings of PHP, as an owner
+would tell it.
+
+What the site has already is left as it is: a redirect of the same path elsewhere was meant so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from svc_actors.panel.htaccess.verdicts import HttpsForced, NameRedirected, PhpSet, Redirected, Wish
+from svc_actors.panel.sites.claims import set_redirected
+from svc_actors.panel.sites.php import SitePhp, php_of
+from svc_actors.panel.sites.records import SiteRow, change_record
+from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect
+from svc_actors.store import Transaction
+
+
+async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[str]:
+    """What the panel was told, in words; for a site whose row is locked."""
+    told: list[str] = []
+    rows = await tx.fetch("SELECT path, below FROM site_redirects WHERE site_id = $1", site.id)
+    redirected = {(row["path"], row["below"]) for row in rows}
+    settings: dict[str, Any] = {}
+    for wish in dict.fromkeys(wishes):
+        match wish:
+            case Redirected(path, target, status, below):
+                if (path, below) in redirected or len(redirected) >= MOST_REDIRECTS:
+                    continue
+                await add_redirect(tx, site, path, target, status, below=below)
+                redirected.add((path, below))
+                told.append(f"a redirect of {path}{' and all below it' if below else ''} to {target}")
+            case HttpsForced():
+                await change_record(tx, site, {"force_https": True})
+                told.append("visitors are sent to HTTPS")
+            case NameRedirected(name):
+                await set_redirected(tx, site, name, True)
+                told.append(f"visitors of {name} are sent to {site.domain}")
+            case PhpSet(setting, value):
+                settings[setting] = value
+                told.append(f"PHP has {setting} {value}")
+    if settings:
+        php = php_of(site).record
+        php["settings"] |= settings
+        await change_record(tx, site, {"php": SitePhp.model_validate(php).record})
+    return told
