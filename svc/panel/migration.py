@@ -57,15 +57,39 @@ class MigrationCheck(Model):
     reason: str | None
 
 
+class MigrationTable(Model):
+    """Of a database by its name on the old host: how many rows the dump had, came here, and are here now; null where
+    that is not known. `changed`: it was written since it came."""
+
+    database: str
+    table: str
+    rows_before: int | None
+    rows_imported: int | None
+    rows: int | None
+    changed: bool | None
+
+
+class MigrationPhp(Model):
+    """`before`: the old host's, as far as that is known; `missing`: extensions that the site's own files ask for, and
+    `others_missing` those that the old host's command line had besides, which PHP here does not have."""
+
+    before: str | None
+    now: str
+    missing: list[str]
+    others_missing: list[str]
+
+
 class MigrationReport(Model):
     """`blocked` while a check is not `ok`. Of the `urls` that were asked of both hosts, the first 100 that are answered
-    otherwise are named."""
+    otherwise are named, and of the `tables` the first 300: what is otherwise before what is not."""
 
     verdict: Verdict
     address: str
     urls: int
     differences: list[PageDifference]
     checks: list[MigrationCheck]
+    tables: list[MigrationTable]
+    php: MigrationPhp | None
     job_id: int
     created_at: datetime
 
@@ -81,7 +105,9 @@ class MigrationReport(Model):
 async def show_report(context: Context[Panel], request: SiteRequest) -> MigrationReport:
     site = await site_of(context.services.database, context.principal, request.id)
     report = await verifying.read_report(context.services.database, site.id)
-    return MigrationReport(**report.found, address=report.address, job_id=report.job_id, created_at=report.created_at)
+    # Reports of earlier releases have neither tables nor PHP.
+    found = {"tables": [], "php": None, **report.found}
+    return MigrationReport(**found, address=report.address, job_id=report.job_id, created_at=report.created_at)
 
 
 @operations.declare(

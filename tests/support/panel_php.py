@@ -95,6 +95,10 @@ class RecordedExtensions:
     async def states(self, version: str) -> dict[str, ExtensionState]:
         return dict(self.known)
 
+    async def loaded(self, version: str) -> frozenset[str]:
+        enabled = (name for name, state in self.known.items() if state is ExtensionState.ENABLED)
+        return frozenset({"core", "json", "mysqli", *enabled})
+
     async def install(self, version: str, name: str, run: RunProgram) -> None:
         self.known[name] = ExtensionState.ENABLED
 

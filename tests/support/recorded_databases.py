@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.confined.sql_rows import ROWS, RowCounter
 from svc_actors.host.databases import (
     Access,
     DatabaseError,
@@ -110,12 +112,25 @@ class RecordedDatabases:
         await self._begin("dump")
         file.write_bytes(gzip.compress(self.contents[name].encode(), mtime=0))
 
-    async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+    async def load(
+        self,
+        name: DatabaseName,
+        source: Path | SiteFile,
+        account: SiteAccount,
+        run: RunProgram,
+        *,
+        rows: bool = False,
+    ) -> None:
         """Its contents are what the file holds then."""
         await self._begin("load")
         self.loaded.append((name, source, account))
         content = (source if isinstance(source, Path) else source.root / source.path).read_bytes()
         self.contents[name] = (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).decode()
+        if rows:
+            counter = RowCounter()
+            counter.feed(self.contents[name].encode())
+            lines = [f"{ROWS}{json.dumps(told)}" for told in counter.finish().items()]
+            await run(("/usr/bin/printf", "%s\\n", *lines), seconds=10)
 
     async def _begin(self, method: str) -> None:
         await self.before(method)

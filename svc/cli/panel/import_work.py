@@ -10,6 +10,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.outbound import Outbound
 from svc_actors.panel.imports import analysing, applying, fetching, verifying
 from svc_actors.panel.imports.applied import Parts
+from svc_actors.panel.imports.contents import Contents
 from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.wordpress.database import WordPressDatabases
@@ -40,6 +41,7 @@ def handle_imports(
         files=files,
         folders=config.folders,
         databases=data.databases,
+        tables=host.tables,
         wordpress=WordPressDatabases(database, data.databases),
         certificates=served.certificates,
         php_versions=host.php.versions,
@@ -47,6 +49,8 @@ def handle_imports(
         clock=host.clock,
     )
     ports = verifying.SitesPorts(config.sites_http_port, config.sites_https_port)
-    verification = verifying.MigrationVerification(database, files, config.folders, outbound, ports)
+    verification = verifying.MigrationVerification(
+        database, files, config.folders, outbound, ports, Contents(database, host.tables, host.php_extensions.loaded)
+    )
     jobs.handle(verifying.KIND, verification, seconds=verifying.SECONDS)
     jobs.handle(applying.KIND, applying.ImportApplication(parts), seconds=applying.SECONDS)

@@ -76,6 +76,8 @@ def packed(order: dict[str, Any]) -> bytes:
             tar.addfile(info, io.BytesIO(data))
 
         add(order["description"]["entry"], order["description"]["text"].encode())
+        for question in order["asked"]:
+            add(question["entry"], b'Welcome!\n\n["7.4.33", ["Core", "Zend OPcache", "ionCube Loader"]]\n')
         add(order["dump"]["entry"], foreign.DUMP.encode())
         for name, data in tree.files.items():
             add(f".{ROOT}/{name}", data)
@@ -166,6 +168,17 @@ async def test_what_opens_the_host_is_in_no_answer_log_or_audit_and_is_forgotten
     assert [row["sealed_secret"] for row in rows] == [None]
     assert ASKED["password"] not in everything
     assert ASKED["database_password"] not in everything
+
+
+async def test_which_php_the_other_host_has_is_asked_and_the_site_gets_that_one(
+    world: World, hosts: RecordedForeignHosts
+) -> None:
+    imported = await fetched(world)
+    await world.applied(imported)
+    site = await world.site(MAIN)
+
+    assert [question["command"].split()[0] for question in hosts.orders[0]["asked"]] == ["php"]
+    assert site["php"]["version"] == "7.4"
 
 
 async def test_a_fetch_that_failed_says_why_and_forgets_what_opens_the_host(

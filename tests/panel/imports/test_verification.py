@@ -73,6 +73,7 @@ class Host:
     port: int = 0
     answers: int | None = None
     """After so many it closes each connection; None for never."""
+    served_by: str | None = None
 
     async def serve(self, stream: trio.SocketStream) -> None:
         with trio.move_on_after(30):
@@ -91,7 +92,8 @@ class Host:
                     return
                 status, body = self.pages.get(path, (404, b"<p>not found</p>"))
                 kind = "text/html" if path.endswith("/") else "text/css"
-                described = f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close"
+                by = f"X-Powered-By: {self.served_by}\r\n" if self.served_by else ""
+                described = f"{by}Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close"
                 await stream.send_all(f"HTTP/1.1 {status} x\r\n{described}\r\n\r\n".encode() + body)
 
 

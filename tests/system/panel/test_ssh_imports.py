@@ -109,7 +109,20 @@ async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, o
                 await trio.sleep(0.1)  # It is done outside of this process.
         assert job["status"] == "succeeded", job
         site = (await root.get("/sites")).json()["items"][0]
+        # The site as it is served here stands for the old host.
+        compared = {"address": "127.0.0.1", "https": False, "port": panel.http_port}
+        job = (await root.post(f"/sites/{site['id']}/migration/verify", json=compared)).json()
+        with trio.fail_after(120):
+            while (job := (await root.get(f"/jobs/{job['id']}")).json())["status"] in ("queued", "running"):
+                await trio.sleep(0.1)  # It is done outside of this process.
+        report = (await root.get(f"/sites/{site['id']}/migration/verify")).json()
 
+    rows = ("rows_before", "rows_imported", "rows", "changed")
+    assert [(each["table"], *(each[name] for name in rows)) for each in report["tables"]] == [
+        ("wp_options", 2, 2, 2, False)
+    ]
+    assert (report["php"]["before"], report["php"]["missing"]) == (site["php"]["version"], [])
+    assert {check["name"]: check["ok"] for check in report["checks"]}.items() >= {"rows": True, "php": True}.items()
     assert shown["begun"] is None
     assert [key["type"] for key in shown["host_keys"]] == ["ssh-ed25519"]
     assert wrong.status_code == 409

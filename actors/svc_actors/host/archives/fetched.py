@@ -3,6 +3,7 @@ of its database, and first a description, which says what is which.
 
     svc-import.json              {"domain": ..., "folders": [the document root, others], "database": a name or null}
     svc-import/NAME.sql          the dump
+    svc-import/php.json          ["8.2.1", ["Core", ...]]: what PHP of the command line there is, if there is one
     var/www/shop/index.php       a file of /var/www/shop
 """
 
@@ -13,11 +14,13 @@ import re
 from typing import Final
 
 from svc_actors.host.archives.applications import describe
+from svc_actors.host.archives.extensions import extension_names
 from svc_actors.host.archives.model import Account, Format, FoundDatabase, FoundSite, Kind, Survey, domain_of
 from svc_actors.host.archives.placing import below
 
 DESCRIPTION: Final = "svc-import.json"
-WANTED: Final = re.compile(re.escape(DESCRIPTION))
+PHP: Final = "svc-import/php.json"
+WANTED: Final = re.compile(f"{re.escape(DESCRIPTION)}|{re.escape(PHP)}")
 MARKED: Final = re.compile(r"svc-import/[^/]+\.sql")
 
 
@@ -45,7 +48,19 @@ def read(survey: Survey) -> Account | None:
         elif below(root, folder) is None:
             site.home.append(folder)
     describe(survey, site)
+    site.command_line_php, site.command_line_extensions = _php(survey.text(PHP))
     account.sites.append(site)
     if name is not None and dump_path(name) in survey.marks:
         account.databases.append(FoundDatabase(name, "mariadb", dump_path(name), domain))
     return account
+
+
+def _php(said: str) -> tuple[str | None, list[str]]:
+    """What a login shell says beside it is no answer."""
+    for line in said.splitlines():
+        try:
+            version, names = json.loads(line)
+            return ".".join(str(version).split(".")[:2]), extension_names(names)
+        except (ValueError, TypeError):
+            continue
+    return None, []

@@ -55,6 +55,11 @@ class FoundSite:
     without: list[str] = field(default_factory=list)
     home: list[str] = field(default_factory=list)
     php: str | None = None
+    extensions: list[str] = field(default_factory=list)
+    """Those of PHP that its own files ask for."""
+    command_line_php: str | None = None
+    command_line_extensions: list[str] = field(default_factory=list)
+    """Of the old host's command line, which may have another PHP than its websites."""
     wordpress: str | None = None
     """The path of its wp-config.php."""
     applications: list[str] = field(default_factory=list)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from svc_actors.host.archives import cpmove, fetched, hestia, plesk, tree, virtualmin
+from svc_actors.host.archives import cpmove, extensions, fetched, hestia, plesk, tree, virtualmin
 from svc_actors.host.archives.applications import CONFIGURATIONS
 from svc_actors.host.archives.model import Account, Kind, Reader, Survey
 
 _READERS: Final[tuple[Reader, ...]] = (fetched.read, cpmove.read, hestia.read, virtualmin.read, plesk.read)
-_WANTED: Final = (fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED)
+_WANTED: Final = (extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED)
 _MARKED: Final = (
     fetched.MARKED,
     cpmove.MARKED,
@@ -36,11 +36,11 @@ def marked(path: str) -> bool:
 
 
 def read(survey: Survey) -> Account:
-    for reader in _READERS:
-        account = reader(survey)
-        if account is not None:
-            return _bounded(account)
-    return _bounded(tree.read(survey))
+    read_by = (reader(survey) for reader in _READERS)
+    account = _bounded(next((account for account in read_by if account is not None), None) or tree.read(survey))
+    for site in account.sites:
+        site.extensions = extensions.extensions_of(survey, site)
+    return account
 
 
 def _bounded(account: Account) -> Account:

@@ -3,8 +3,9 @@
 The order is a JSON object on standard input, so that its secrets stand in no process list and on no disk: `uid` and
 `gid` of an account that owns nothing but `folder`; `address`, `port`. Without a `user` it prints the host's keys, a
 line each: `key TYPE BASE64`. Else `user`, `host_key` as in known_hosts, `password` or `private_key`; `description`, the
-first entry of the archive; `dump`, null or `entry`, `command` and `input` of what writes SQL; `command`, which writes
-the tar archive of the folders; `most`, the bytes that may come, and `stalled`, the seconds in which some have to.
+first entry of the archive; `asked`, `entry` and `command` of each question that may stay without an answer; `dump`,
+null or `entry`, `command` and `input` of what writes SQL; `command`, which writes the tar archive of the folders;
+`most`, the bytes that may come, and `stalled`, the seconds in which some have to.
 
 OpenSSH runs as that account, without new privileges. It has to be known to the system, so it sees an /etc/passwd of its
 own, and a home in memory that has what opens the other host: both are in a mount namespace that ends with this process.
@@ -43,6 +44,8 @@ _REFUSED: Final = 3
 _BLOCK: Final = 1 << 18
 _RECORD: Final = 512
 _SSH_FAILED: Final = 255
+_ANSWER_SECONDS: Final = 60.0
+_MOST_ANSWERED: Final = 1 << 16
 _HARMLESS: Final = ("changed as we read it", "removed before we read it")
 """What GNU tar says of a site that is used meanwhile, and ends with status 1."""
 _MEANINGS: Final = {
@@ -94,6 +97,8 @@ def fetch(order: dict[str, Any]) -> None:
     with open(f"{order['folder']}/archive", "wb") as archive:
         coming = _Coming(archive, order)
         coming.entry(order["description"]["entry"], order["description"]["text"].encode())
+        for question in order["asked"]:
+            coming.entry(question["entry"], coming.answer(question["command"]))
         if order["dump"] is not None:
             begin = archive.tell()
             archive.write(b"\0" * _RECORD)
@@ -126,6 +131,22 @@ class _Coming:
     def entry(self, name: str, content: bytes) -> None:
         self._archive.write(_header(name, len(content)) + content + b"\0" * (-len(content) % _RECORD))
 
+    def answer(self, command: str) -> bytes:
+        """What the command says, if it does."""
+        try:
+            process = subprocess.run(
+                [*_ssh(self._order), command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                timeout=_ANSWER_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return b""
+        return process.stdout[:_MOST_ANSWERED] if process.returncode == 0 else b""
+
     def take(self, command: str, given: bytes, what: str) -> None:
         with open(_SAID, "wb") as said:
             process = subprocess.Popen(
@@ -133,7 +154,7 @@ class _Coming:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,
-                env={**os.environ, "HOME": _HOME, "SSH_ASKPASS": f"{_HOME}/answer", "SSH_ASKPASS_REQUIRE": "force"},
+                env=_environment(),
             )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -179,6 +200,10 @@ class _Coming:
             how = next((meaning for words, meaning in _MEANINGS.items() if words in said), None)
             raise _FetchError(f"The other host {how or 'ended the connection: ' + (lines or ['it said nothing'])[-1]}.")
         raise _FetchError(f"{what}: {lines[0] if lines else f'exit status {status} there'}")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "HOME": _HOME, "SSH_ASKPASS": f"{_HOME}/answer", "SSH_ASKPASS_REQUIRE": "force"}
 
 
 def _ssh(order: dict[str, Any]) -> list[str]:

@@ -2,8 +2,9 @@
 `python -I -S confined/sql.py ORDER`
 
 The order is a JSON object: `uid` and `gid` of a site's account; `root` and `path` of a file of the site's, both null
-where the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments. The account
-of the database comes in the environment.
+where the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments; `rows`,
+whether a line `rows ["TABLE", NUMBER]` is said of each table of MariaDB that it fills (`sql_rows`). The account of the
+database comes in the environment.
 
 Dumps are written by anybody. What they could do beyond SQL is the client's own commands: running programs, reading and
 writing files, connecting elsewhere. It is started in the site's view of the server (`enter_site`), so that programs of
@@ -44,6 +45,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import kernel
+from svc_actors.host.confined.sql_rows import ROWS, RowCounter
 
 _BLOCK: Final = 1 << 20
 _FAILED: Final = 3
@@ -114,6 +116,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    counter = RowCounter() if order["rows"] and order["dialect"] == "mariadb" else None
     # Answers of the dump's own questions are nobody's; what the client says of errors is the job's.
     with subprocess.Popen(
         order["command"], stdin=subprocess.PIPE, stdout=nowhere, preexec_fn=_ends_with_us, restore_signals=True
@@ -124,6 +127,8 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
             with os.fdopen(file, "rb") as raw:
                 for block in statements(_lines(_unpacked(raw))):
                     client.stdin.write(block)
+                    if counter is not None:
+                        counter.feed(block)
             client.stdin.close()
         except BrokenPipeError:
             pass  # It has stopped at an error, and says which.
@@ -131,6 +136,10 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
             client.kill()
             raise RefusedError(f"The file cannot be read to its end: {error}") from error
         status = client.wait()
+    if counter is not None and status == 0:
+        for table, rows in counter.finish().items():
+            print(ROWS + json.dumps([table, rows]))
+        sys.stdout.flush()
     return status if status >= 0 else 128 - status
 
 

@@ -131,7 +131,15 @@ class DatabaseServer(Protocol):
         when it is whole: the engine's own program has succeeded, and its last line is there. Raises what `run` does."""
         ...
 
-    async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+    async def load(
+        self,
+        name: DatabaseName,
+        source: Path | SiteFile,
+        account: SiteAccount,
+        run: RunProgram,
+        *,
+        rows: bool = False,
+    ) -> None:
         """Run the SQL of a file, plain or compressed by gzip, bzip2 or xz, in the database, as its owner, in a process
         of the site's account that may write no file and start no program (`svc_actors.host.confined.sql`). A `Path` is
         a file of ours. Raises what `run` does; PostgreSQL is as it was then, MariaDB has what came before the error."""

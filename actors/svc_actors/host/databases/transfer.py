@@ -38,7 +38,13 @@ def dump_command(file: Path, marker: str, command: tuple[str, ...]) -> tuple[str
 
 
 def load_command(
-    folders: HostFolders, dialect: str, source: Path | SiteFile, account: SiteAccount, command: tuple[str, ...]
+    folders: HostFolders,
+    dialect: str,
+    source: Path | SiteFile,
+    account: SiteAccount,
+    command: tuple[str, ...],
+    *,
+    rows: bool = False,
 ) -> tuple[str, ...]:
     """As the site's account, and in its view of the server: its other programs can reach into this one, and find
     nothing there that they do not have."""
@@ -50,6 +56,7 @@ def load_command(
         "path": None if site is None else site.path,
         "dialect": dialect,
         "command": command,
+        "rows": rows,
     }
     words = (sys.executable, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
     return site_command(folders, account, words)

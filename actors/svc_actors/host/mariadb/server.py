@@ -191,14 +191,22 @@ class MariaDb:
         )
         await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS)
 
-    async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+    async def load(
+        self,
+        name: DatabaseName,
+        source: Path | SiteFile,
+        account: SiteAccount,
+        run: RunProgram,
+        *,
+        rows: bool = False,
+    ) -> None:
         owner, password = owner_of(name), new_password()
         await self._ask(f"ALTER USER {_account(owner)} {_identified(native_hash(password))} ACCOUNT UNLOCK")
         client = (
             *(_CLIENT, "--no-defaults", "--sandbox", "--batch", f"--socket={self.socket}", f"--user={owner}"),
             *("--default-character-set=utf8mb4", "--max-allowed-packet=64M", f"--database={name}"),
         )
-        command = load_command(self._folders, "mariadb", source, account, client)
+        command = load_command(self._folders, "mariadb", source, account, client, rows=rows)
         # Its editor is none.
         environment = {"MYSQL_PWD": password, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
         stdin = source if isinstance(source, Path) else None

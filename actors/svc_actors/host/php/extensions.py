@@ -16,6 +16,7 @@ import trio
 from pydantic import StringConstraints
 
 from svc_actors.host.apt import APT_GET, QUIET, RunProgram, configure_rest
+from svc_actors.host.archives.extensions import extension_names
 from svc_actors.host.php.pool import program
 from svc_actors.host.php.versions import Extension, installed_extensions
 
@@ -49,6 +50,16 @@ class PhpExtensions:
         installed = await trio.to_thread.run_sync(installed_extensions, version)
         packages = await _packages(version)
         return states(installed, packages)
+
+    async def loaded(self, version: str) -> frozenset[str]:
+        """What PHP of websites has, compiled into it or enabled, by the names that `extension_names` gives. Raises
+        OSError where it cannot be asked."""
+        with trio.move_on_after(_SECONDS):
+            said = await trio.run_process(
+                (str(program(version)), "-m"), capture_stdout=True, capture_stderr=True, check=False
+            )
+            return frozenset(extension_names(said.stdout.decode(errors="replace").splitlines()))
+        raise TimeoutError(f"PHP {version} did not answer")
 
     async def install(self, version: str, name: str, run: RunProgram) -> None:
         """The package, as Debian has it, which enables what it brings. What an earlier installation that was ended

@@ -228,7 +228,15 @@ class Postgres:
         async with locked_afterwards(lambda: self._lock(owner)):
             await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment={"PGPASSWORD": password})
 
-    async def load(self, name: DatabaseName, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+    async def load(
+        self,
+        name: DatabaseName,
+        source: Path | SiteFile,
+        account: SiteAccount,
+        run: RunProgram,
+        *,
+        rows: bool = False,
+    ) -> None:
         """In one transaction: all of it, or nothing."""
         owner, password = await self._unlock(name)
         client = (

@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 from svc_actors.host.archives.model import Account, FoundCertificate, FoundDatabase, FoundSite, Kind
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.mariadb.tables import StagedTables
 from svc_actors.panel.certificates import SiteCertificates
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.imports.plan import (
@@ -34,6 +35,7 @@ class Parts:
     files: ConfinedFiles
     folders: HostFolders
     databases: SiteDatabases
+    tables: StagedTables
     wordpress: WordPressDatabases
     certificates: SiteCertificates
     php_versions: Callable[[], Awaitable[Sequence[str]]]

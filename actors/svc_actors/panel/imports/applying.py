@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
 from svc_actors.panel.imports.belongings import ASIDE, CALLER, MOST_FILE, Belongings
 from svc_actors.panel.imports.blocking import blocking_lines
+from svc_actors.panel.imports.contents import Counted, TableFacts, look_at, lost_rows
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
@@ -50,6 +52,7 @@ from svc_actors.panel.imports.records import (
     write_choices,
     write_move,
     write_site,
+    write_tables,
 )
 from svc_actors.panel.imports.states import ImportMove, ImportStatus
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue
@@ -130,7 +133,7 @@ class ImportApplication:
         for found, site in await self._made(applied):
             for database in applied.databases(found):
                 login = await self._parts.wordpress.make(site, labels[database.name], CALLER)
-                await self._load(run, site, database, labels[database.name])
+                await self._load(run, applied, site, database, labels[database.name])
                 if is_wordpress_database(found, database):
                     await self._configure(run, applied, found, site, login)
 
@@ -274,7 +277,7 @@ class ImportApplication:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
         return await read_site(self._database, site.id) or site
 
-    async def _load(self, run: JobRun, site: SiteRow, database: FoundDatabase, label: str) -> None:
+    async def _load(self, run: JobRun, applied: Applied, site: SiteRow, database: FoundDatabase, label: str) -> None:
         name = database_name(site.number, label)
         database_id = await self._database.fetchval(
             "SELECT id FROM databases WHERE engine = 'mariadb' AND name = $1", name
@@ -282,8 +285,9 @@ class ImportApplication:
         await self._parts.databases.empty(database_id)
         source = SiteFile(self._parts.folders.sites / site.account.name, f"{ASIDE}/{label}.sql")
         server = self._parts.databases.server(EngineKind.MARIADB)
+        told = Counted(run)
         try:
-            await server.load(name, source, site.account, run.program)
+            await server.load(name, source, site.account, told.program, rows=True)
         except ProgramFailed as failed:
             raise conflict(
                 f"The dump of {database.name} was not loaded: {failed.last or failed.message}",
@@ -292,6 +296,10 @@ class ImportApplication:
         except DatabaseError as error:
             raise unavailable(str(error)) from error
         await run.log(f"The database {database.name} is {name} now.")
+        came = await look_at(self._parts.tables, name, told.rows)
+        await run.transact(partial(_came, site.id, database.name, came))
+        for line in lost_rows(came):
+            await self._rest.note(run, applied, Kind.DATABASE, database.name, line)
 
     async def _configure(
         self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow, login: SiteDatabase
@@ -346,6 +354,10 @@ class ImportApplication:
                 raise not_found(f"The site of {each.domain} was deleted meanwhile.", hint="Apply the import again.")
             found.append((each, site))
         return found
+
+
+async def _came(site_id: UUID, database: str, came: Mapping[str, TableFacts], tx: Transaction) -> None:
+    await write_tables(tx, site_id, database, {table: astuple(facts) for table, facts in came.items()})
 
 
 async def _installed(site_id: UUID, tx: Transaction) -> None:

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 SIMILAR: Final = 0.9
 """Of the words of a page, so many are the same."""
@@ -76,3 +76,8 @@ def is_asked(name: str) -> bool:
 def _path(address: str, names: frozenset[str]) -> str:
     found = re.fullmatch(r"https?://([^/:?#]+)(?::[0-9]+)?(/[^#]*)?(?:#.*)?", address)
     return address if found is None or found[1].lower() not in names else found[2] or "/"
+
+
+def check(name: str, fine: bool, otherwise: str, *, stops: bool = True) -> dict[str, Any]:
+    """A line of the report. `stops` False: it is named, and stops nobody."""
+    return {"name": name, "ok": fine or not stops, "reason": None if fine else otherwise}

@@ -1,8 +1,8 @@
 """Other hosts, as sites are fetched from them by SSH: what is kept of one, what it is asked to run, and who asks.
 
-A host is told three things at most: to pack folders (tar), to dump a database (mariadb-dump or mysqldump), and how to
-reach that, on the standard input of what dumps. It runs them by the login shell of its account, as every SSH server
-does; every name in them is quoted.
+A host is told four things at most: to say which PHP it has, to pack folders (tar), to dump a database (mariadb-dump or
+mysqldump), and how to reach that, on the standard input of what dumps. It runs them by the login shell of its account,
+as every SSH server does; every name in them is quoted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from svc_actors.errors import unavailable
 from svc_actors.host import confined
-from svc_actors.host.archives.fetched import DESCRIPTION, dump_path
+from svc_actors.host.archives.fetched import DESCRIPTION, PHP, dump_path
 from svc_actors.host.confined.fetch import KEY
 from svc_actors.host.confined_client import SiteFolder
 from svc_actors.host.programs import Program, run_program
@@ -35,6 +35,7 @@ STALLED_SECONDS: Final = 120
 _KEYS_SECONDS: Final = 40.0
 _FETCH: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(confined.__file__).with_name("fetch.py")))
 _KEY_TYPES: Final = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
+_SAYS_ITSELF: Final = "echo PHP_EOL, json_encode([PHP_VERSION, get_loaded_extensions()]), PHP_EOL;"
 _DUMPED: Final = (
     "--single-transaction",
     "--quick",
@@ -137,6 +138,7 @@ def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[
         "password": secrets.password,
         "private_key": secrets.private_key,
         "description": {"entry": DESCRIPTION, "text": json.dumps(told)},
+        "asked": [{"entry": PHP, "command": shlex.join(["php", "-r", _SAYS_ITSELF])}],
         "dump": dump,
         "command": shlex.join(
             ["env", "LC_ALL=C", "tar", "-C", "/", "-cf", "-", *(f".{folder}" for folder in remote.folders)]

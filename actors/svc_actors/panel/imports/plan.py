@@ -90,8 +90,9 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
 
 def site_php(site: FoundSite, server: ServerFacts) -> str | None:
     """Which PHP it gets; None where the server has none."""
-    if site.php in server.php_versions:
-        return site.php
+    for version in (site.php, site.command_line_php):
+        if version in server.php_versions:
+            return version
     return next(iter(server.php_versions), None)
 
 

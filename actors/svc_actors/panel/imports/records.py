@@ -187,6 +187,14 @@ async def write_site(tx: Transaction, import_id: UUID, domain: str, site_id: UUI
     )
 
 
+async def write_tables(tx: Transaction, site_id: UUID, database: str, tables: Mapping[str, Sequence[Any]]) -> None:
+    """What came into a database, by its name on the old host: of each table rows of the dump, rows here, checksum."""
+    await tx.execute(
+        "UPDATE import_sites SET tables = tables || jsonb_build_object($2::text, $3::jsonb) WHERE site_id = $1",
+        *(site_id, database, {table: list(facts) for table, facts in tables.items()}),
+    )
+
+
 async def sites_of(queryable: Queryable, import_id: UUID) -> dict[str, UUID]:
     """Those that it has made, by the names that the archive has for them."""
     rows = await queryable.fetch("SELECT domain, site_id FROM import_sites WHERE import_id = $1", import_id)

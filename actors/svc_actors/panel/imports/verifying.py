@@ -23,7 +23,7 @@ import httpcore
 import trio
 
 from svc_actors.errors import ServiceError, invalid, not_found, unavailable
-from svc_actors.host.archives.model import Kind, account_of
+from svc_actors.host.archives.model import FoundSite, Kind, account_of
 from svc_actors.host.confined.protocol import ListFolder
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
@@ -32,7 +32,8 @@ from svc_actors.panel.certificates import read_site_certificate
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.imports.applied import choices_of
 from svc_actors.panel.imports.blocking import blocking_lines
-from svc_actors.panel.imports.comparing import Answer, difference, is_asked, paths_of_sitemap
+from svc_actors.panel.imports.comparing import Answer, check, difference, is_asked, paths_of_sitemap
+from svc_actors.panel.imports.contents import Contents, served_by
 from svc_actors.panel.imports.plan import task_of
 from svc_actors.panel.imports.records import read_import
 from svc_actors.panel.jobs import JobRun
@@ -88,13 +89,20 @@ class MigrationVerification:
     """The work of the job. Its parameters: `address`, `port` and `https` of the old host."""
 
     def __init__(
-        self, database: Database, files: ConfinedFiles, folders: HostFolders, outbound: Outbound, ports: SitesPorts
+        self,
+        database: Database,
+        files: ConfinedFiles,
+        folders: HostFolders,
+        outbound: Outbound,
+        ports: SitesPorts,
+        contents: Contents,
     ) -> None:
         self._database = database
         self._files = files
         self._folders = folders
         self._outbound = outbound
         self._ports = ports
+        self._contents = contents
 
     async def compare(self, run: JobRun) -> None:
         site = await read_site(self._database, run.site_id)
@@ -124,19 +132,26 @@ class MigrationVerification:
                 urls.setdefault(path)
             differences, unanswered = await self._differences(run, old, new, list(urls), names)
         checks = [
-            _check("pages", not differences, f"{len(differences)} of {len(urls)} addresses answer otherwise"),
-            _check("compared", not unanswered, f"the old host did not answer {unanswered} of {len(urls)} addresses"),
-            _check("status", site.status is SiteStatus.ACTIVE, f"the site is {site.status.value}"),
-            _check("certificate", bool(certificate.names), "the site has no certificate, and HTTPS is not answered"),
-            *await self._imported(site),
+            check("pages", not differences, f"{len(differences)} of {len(urls)} addresses answer otherwise"),
+            check("compared", not unanswered, f"the old host did not answer {unanswered} of {len(urls)} addresses"),
+            check("status", site.status is SiteStatus.ACTIVE, f"the site is {site.status.value}"),
+            check("certificate", bool(certificate.names), "the site has no certificate, and HTTPS is not answered"),
         ]
+        imported, found = await self._imported(site)
+        checks += imported
+        php, php_checks = await self._contents.php(site, found, served_by(first.headers))
+        checks += php_checks
+        tables, table_checks = await self._contents.tables(site)
+        checks += table_checks
         blocking = await blocking_lines(self._files, self._folders, self._database, site)
-        checks.append(_check("htaccess", not blocking, f"{len(blocking)} lines of .htaccess files are not served so"))
+        checks.append(check("htaccess", not blocking, f"{len(blocking)} lines of .htaccess files are not served so"))
         report = {
-            "verdict": "ready" if all(check["ok"] for check in checks) else "blocked",
+            "verdict": "ready" if all(each["ok"] for each in checks) else "blocked",
             "urls": len(urls),
             "differences": differences[:_NAMED],
             "checks": checks,
+            "tables": tables,
+            "php": php,
         }
 
         async def write(tx: Transaction) -> None:
@@ -195,18 +210,17 @@ class MigrationVerification:
                 elif entry["kind"] == "file" and is_asked(entry["name"]):
                     yield quote(path.removeprefix("public"))
 
-    async def _imported(self, site: SiteRow) -> list[dict[str, Any]]:
-        """What the import that has made the site says that it had."""
+    async def _imported(self, site: SiteRow) -> tuple[list[dict[str, Any]], FoundSite | None]:
+        """What the import that has made the site says that it had, and what it calls the site."""
         row = await self._database.fetchrow("SELECT import_id, domain FROM import_sites WHERE site_id = $1", site.id)
         if row is None:
-            return []
+            return [], None
         imported = await read_import(self._database, row["import_id"])
         account = account_of(imported.found or {})
         found = next((each for each in account.sites if each.domain == row["domain"]), None)
         if found is None:
-            return [_check("import", False, "its import does not name the site any more", stops=False)]
-        php = site.php.get("version")
-        checks = [_check("php", found.php in (None, php), f"it had PHP {found.php}, and has {php}")]
+            return [check("import", False, "its import does not name the site any more", stops=False)], None
+        checks = []
         zone = next((each for each in account.zones if each.name == site.domain), None)
         mail = {record.name for record in zone.records if record.type == "MX"} if zone is not None else set()
         if mail and choices_of(imported).wants(Kind.DNS, site.domain):
@@ -214,18 +228,13 @@ class MigrationVerification:
                 "SELECT DISTINCT name FROM dns_records WHERE zone = $1 AND type = 'MX'", site.domain
             )
             missing = sorted(mail - {each["name"] for each in rows})
-            checks.append(_check("mail", not missing, f"no MX records are served here for {', '.join(missing)[:200]}"))
+            checks.append(check("mail", not missing, f"no MX records are served here for {', '.join(missing)[:200]}"))
         left = [n for n, _ in enumerate(account.tasks) if task_of(account, n) is None]
-        checks.append(_check("tasks", not left, f"{len(left)} lines of its crontab are no tasks here", stops=False))
+        checks.append(check("tasks", not left, f"{len(left)} lines of its crontab are no tasks here", stops=False))
         databases = [each for each in account.databases if each.site == found.domain]
         held = await self._database.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
-        checks.append(_check("databases", held >= len(databases), f"it had {len(databases)} databases, and has {held}"))
-        return checks
-
-
-def _check(name: str, fine: bool, otherwise: str, *, stops: bool = True) -> dict[str, Any]:
-    """`stops` False: it is named, and stops nobody."""
-    return {"name": name, "ok": fine or not stops, "reason": None if fine else otherwise}
+        checks.append(check("databases", held >= len(databases), f"it had {len(databases)} databases, and has {held}"))
+        return checks, found
 
 
 class _Asking:

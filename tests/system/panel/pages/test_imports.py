@@ -18,6 +18,15 @@ from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ADA = "ada@example.com"
+TABLE = {"database": "ada_wp", "table": "wp_posts", "rows_before": 7, "rows_imported": 5, "rows": None, "changed": None}
+REPORT = {
+    "verdict": "blocked",
+    "urls": 1,
+    "differences": [],
+    "checks": [{"name": "rows", "ok": False, "reason": "1 tables have not the rows of the dump (5 of 7)"}],
+    "tables": [TABLE],
+    "php": {"before": "8.1", "now": "8.2", "missing": ["intl"], "others_missing": []},
+}
 
 
 async def test_an_archive_is_gone_through_item_by_item_and_becomes_a_site(
@@ -56,5 +65,22 @@ async def test_an_archive_is_gone_through_item_by_item_and_becomes_a_site(
             browser.shows("No imports.")
 
         await panel.browse(visit)
+        await panel_database.execute(
+            """INSERT INTO migration_reports (site_id, address, report, job_id)
+               SELECT sites.id, '198.51.100.7', $1, (SELECT max(id) FROM jobs) FROM sites""",
+            REPORT,
+        )
+
+        def read(browser: Browser) -> None:
+            browser.sign_in(ADA)
+            browser.follow("Sites")
+            browser.follow(MAIN)
+            browser.follow("Migration")
+            browser.shows("8.1 there, 8.2 here, without intl")
+            expect(browser.row("ada_wp.wp_posts")).to_contain_text("7")
+            expect(browser.row("ada_wp.wp_posts")).to_contain_text("not known")
+            expect(browser.row("1 tables have not the rows of the dump")).to_contain_text("blocked")
+
+        await panel.browse(read)
 
     assert await panel_database.fetchval("SELECT array_agg(domain) FROM sites") == [MAIN]

@@ -35,6 +35,7 @@ function drawn(now: MigrationReport): TemplateResult {
       ["Verdict", badge(now.verdict)],
       ["Old host", html`<span class="mono">${now.address}</span>`],
       ["Addresses asked of both", String(now.urls)],
+      ...(now.php ? [["PHP", phpBeforeAndNow(now.php)] as [string, string]] : []),
       ["Compared", html`<a href="#/jobs/${now.job_id}">${when(now.created_at)}</a>`],
     ])}
     ${table(
@@ -51,7 +52,29 @@ function drawn(now: MigrationReport): TemplateResult {
             "",
           )}`
         : ""
+    }
+    ${
+      now.tables.length
+        ? html`<h2>Tables that came with it</h2>
+          ${table(
+            ["Table", "Rows of the dump", "That came", "Here now", ""],
+            now.tables.map(
+              (one) => html`<tr><td class="mono">${one.database}.${one.table}</td><td>${known(one.rows_before)}</td>
+                <td>${known(one.rows_imported)}</td><td>${known(one.rows)}</td><td>${one.changed ? "written since" : ""}</td></tr>`,
+            ),
+            "",
+          )}`
+        : ""
     }`;
+}
+
+function phpBeforeAndNow(php: NonNullable<MigrationReport["php"]>): string {
+  const lacks = php.missing.length ? `, without ${php.missing.join(", ")}` : "";
+  return `${php.before ?? "not known"} there, ${php.now} here${lacks}`;
+}
+
+function known(rows: number | null): string {
+  return rows === null ? "not known" : String(rows);
 }
 
 function verify(site: Site): void {
