@@ -24,6 +24,7 @@ from svc_actors.panel.recovery.discovery import chosen, look_at_sites, open_kept
 from svc_actors.panel.recovery.key import new_key
 from svc_actors.panel.recovery.records import (
     SiteRecovery,
+    is_untold,
     read_key,
     read_source,
     unfinished,
@@ -32,7 +33,7 @@ from svc_actors.panel.recovery.records import (
 )
 from svc_actors.panel.recovery.remote import Kept
 from svc_actors.panel.recovery.sites import KIND as SITES
-from svc_actors.panel.recovery.sites import sites_job
+from svc_actors.panel.recovery.sites import report_job, sites_job
 from svc_actors.panel.recovery.work import KIND as RUN
 from svc_actors.panel.recovery.work import require_new, run_job
 from svc_actors.panel.recovery.writing import TOO_OLD, manifest_job
@@ -303,6 +304,8 @@ async def run(context: Context[Panel], request: RunRequest) -> JobModel:
 async def _go_on(tx: Transaction, context: Context[Panel]) -> JobModel:
     await _require_no_other(tx)
     new = await sites_job(tx, await unfinished(tx))
+    if new is None and await is_untold(tx):
+        new = report_job()
     if new is None:
         raise conflict("Every site has come back; there is nothing to go on with.")
     job = await enqueue(tx, new)

@@ -165,6 +165,15 @@ async def write_told(tx: Transaction) -> bool:
     return bool(await tx.change("UPDATE recovery_source SET told = true WHERE NOT told"))
 
 
+async def is_untold(queryable: Queryable) -> bool:
+    """Whether there are sites that were to come back, and the end of the recovery was not told."""
+    return bool(
+        await queryable.fetchval(
+            "SELECT EXISTS (SELECT FROM recovery_source WHERE NOT told) AND EXISTS (SELECT FROM recovery_sites)"
+        )
+    )
+
+
 async def unfinished(queryable: Queryable) -> list[UUID]:
     """The sites that have not come back, in the order of their numbers."""
     rows = await queryable.fetch(

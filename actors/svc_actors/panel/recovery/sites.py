@@ -66,6 +66,11 @@ async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | 
     return NewJob(KIND, f"Recover {len(rows)} sites", JobClass.SYSTEM, (*steps, "report"))
 
 
+def report_job() -> NewJob:
+    """For a recovery whose sites have all come back, and whose core was killed before it told so."""
+    return NewJob(KIND, "Report the recovery", JobClass.SYSTEM, ("report",))
+
+
 async def make_accounts(database: Database, accounts: Accounts) -> None:
     """Of sites that have not come back: before anything serves them."""
     for site_id in await unfinished(database):
