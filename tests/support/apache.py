@@ -17,7 +17,7 @@ from svc_actors.host.nginx import Certificate, SiteServer
 _MODULES: Final = (
     *("mpm_event", "authz_core", "authz_host", "authz_user", "access_compat", "authn_core", "authn_file", "auth_basic"),
     *("alias", "rewrite", "dir", "mime", "headers", "expires", "setenvif", "env", "filter", "deflate", "autoindex"),
-    *("negotiation", "proxy", "proxy_fcgi", "ssl"),
+    *("negotiation", "proxy", "proxy_fcgi", "ssl", "cgid"),
 )
 
 

@@ -303,10 +303,29 @@ def test_what_the_panel_cannot_be_told_is_not_wished_for(text: str) -> None:
         "RewriteRule (^|/)\\. - [F]",
         "RewriteRule ^\\.?secret - [F]",
         "RewriteRule (^|/)\\.(git|env)|secret - [F]",
+        "RewriteRule ^\\.(gitx|well-known) - [F]",
+        "RewriteRule ^\\.(git)?well-known - [F]",
+        "RewriteRule ^\\.git?|well-known - [F]",
     ],
 )
 def test_a_rule_that_only_looks_like_a_known_one_blocks(text: str) -> None:
     assert "blocks" in verdicts(text, WORDPRESS)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"^\.(git|env)", r'"(^|/)\.(?!well-known/)"', r'"/\.|^\.(?!well-known/)"', r"(?:^|/)\.git(/|$)", r"/\.ht"],
+)
+def test_rules_that_deny_what_is_hidden_are_the_same(pattern: str) -> None:
+    assert verdicts(f"RewriteRule {pattern} - [F,L]") == ["same"]
+
+
+def test_what_is_no_program_of_php_is_denied_among_what_is_uploaded_only_as_far_as_nginx_denies_it() -> None:
+    uploads = replace(WORDPRESS, folder=PurePosixPath("wp-content/uploads"))
+
+    assert verdicts("AddHandler cgi-script .php .phtml .pl .sh .htm", uploads) == ["same"]
+    assert verdicts("AddHandler cgi-script .php .svg", uploads) == ["blocks"]
+    assert verdicts("SetHandler none", uploads) == ["same"]
 
 
 def test_lines_are_told_as_they_are_numbered_also_behind_continued_ones() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import Any
 
 from svc_actors.host.confined.protocol import TEMPORARY, FileError, Find
@@ -23,14 +24,16 @@ def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
     found: list[dict[str, str]] = []
     folders_with: dict[str, list[str]] = {}
     seen = size = told_of = 0
-    complete = True
+    complete = followed = True
     with held(tree.open_folder(request.path)) as top, told(request.path):
-        for folder, folders, files, _ in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+        for folder, folders, files, here in os.fwalk(".", dir_fd=top, follow_symlinks=False):
             folders[:] = sorted(name for name in folders if os.fsencode(name) != TEMPORARY)
             seen += len(folders) + len(files)
             if seen > _MOST_SEEN or len(found) >= _MOST_FOUND or size > _MOST_BYTES:
                 complete = False
                 break
+            # What a linked folder has is not known.
+            followed = followed and not (request.also and any(_is_link(name, here) for name in folders))
             also = [name for name in request.also if name in files]
             if also and told_of <= _MOST_TOLD:
                 place = os.path.normpath(os.path.join(request.path, folder))
@@ -47,7 +50,14 @@ def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
                 complete = complete and len(text) <= request.most_bytes
                 size += len(text)
                 found.append({"path": path, "text": text[: request.most_bytes].decode(errors="replace")})
-    known = complete and told_of <= _MOST_TOLD
+    known = complete and followed and told_of <= _MOST_TOLD
     return {"complete": complete, "folders": folders_with if known else None}, json.dumps(
         found, ensure_ascii=True
     ).encode()
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False

@@ -15,6 +15,8 @@ _NOTHING: Final = (
     # What is uploaded is shown, and never run: a form that takes pictures and lets a program through is not one that
     # lets it be started.
     r"~* ^/wp-content/(?:uploads|upgrade|languages)/.*\.(?:php[0-9]?|phps|phtml?|phar|pht)\.?(?:/|$)",
+    # Nor are programs of other kinds shown there, which Wordfence denies with those of PHP.
+    r"~* ^/wp-content/uploads/.*\.(?:pl|py|jsp|asp|htm|shtml|sh|cgi)$",
     # WP_DEBUG_LOG, and copies of the database that were made into the site.
     r"~* ^/wp-content/.*\.(?:log|sql)(?:\.[a-z0-9]+)?$",
     r"~* /debug\.log$",

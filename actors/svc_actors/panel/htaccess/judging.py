@@ -75,6 +75,10 @@ _DENIED_IN_WORDPRESS: Final = {
     *("readme.html", "readme.txt", "license.txt", "license.html"),
 }
 """Wherever they lie."""
+_DENIED_IN_UPLOADS: Final = {
+    *("php", "php3", "php4", "php5", "php7", "phps", "phtm", "phtml", "phar", "pht"),
+    *("pl", "py", "jsp", "asp", "htm", "shtml", "sh", "cgi"),
+}
 _ANSWERED: Final = re.compile(r"(?:[45]\d\d) (?!https?:|ftp:)\S.*", re.DOTALL)
 """The arguments of an ErrorDocument that leaves the status as it is: an address elsewhere makes a redirect of it."""
 _LEAST_BODY: Final = 1 << 20
@@ -234,6 +238,8 @@ def _handler(directive: Directive, _: Sequence[Directive], situation: Situation)
             return harmless("PHP runs files that end with .php. Those with the other endings are not shown to anybody.")
     if situation.parts[:2] == ("wp-content", "cache") and directive.name == "forcetype" and situation.wordpress:
         return harmless("WordPress shows what it keeps there.")
+    if "cgi-script" in arguments[:1] and not endings <= _DENIED_IN_UPLOADS:
+        return blocks("Where no programs may be run, Apache denies these files, and nginx would serve them.")
     return _no_php(situation) or blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
 
 

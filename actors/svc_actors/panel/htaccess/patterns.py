@@ -14,7 +14,10 @@ _DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
 _WELL_KNOWN: Final = re.compile(r"\(\?!well-known(?:/|\\/)?(?:\$|\(\?:/\|\$\)|\.\*)?\)")
 _SPARED: Final = "~~"
 """Stands for that look-ahead."""
-_HIDDEN: Final = re.compile(rf"/\\\.(?![?*{{])|(?:\^|\(\^\|/\))\\\.(?:{_SPARED}|\(?(?:git|svn|hg|env|ht)(?![?*{{|]))")
+_NAME: Final = "(?:git|svn|hg|env|ht|DS_Store)[A-Za-z_-]*"
+_HIDDEN: Final = re.compile(
+    rf"/\\\.(?![?*{{])|(?:\^|\(\^\|/\))\\\.(?:{_SPARED}|{_NAME}(?![?*{{])|\({_NAME}(?:\|{_NAME})*\)(?![?*{{]))"
+)
 """The beginning of an expression that no path matches but with a name that begins with a dot, and not .well-known/."""
 
 
