@@ -187,6 +187,8 @@ interface Form {
   text?: Fragment;
   /** Those that depend on what was chosen are a function of it. */
   fields?: Field[] | ((values: Values) => Field[]);
+  /** Said beneath the fields, of what is chosen in them. */
+  about?: (values: Values) => Fragment;
   action: string;
   /** Fields in two columns. */
   wide?: boolean;
@@ -235,6 +237,7 @@ export function ask(form: Form): void {
       <h2>${form.title}</h2>
       ${form.text ? html`<p>${form.text}</p>` : nothing}
       ${fields().length ? html`<div class="fields">${inputs(fields())}</div>` : nothing}
+      ${form.about?.(values) ?? nothing}
       ${
         form.typed !== undefined
           ? html`<label><span>Type <code>${form.typed}</code> to confirm</span>

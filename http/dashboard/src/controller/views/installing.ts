@@ -20,6 +20,6 @@ export function isIso(images: readonly Image[], id: string): boolean {
 export function installing(machine: Machine): Fragment {
   return html`<p>
     ${machine.name} boots the ISO, as there is nothing on its disk. Install it on its
-    <a href="/machines/${machine.id}/console">console</a>, and eject the ISO when you are done.
+    <a href="/console/${machine.id}?kind=vnc" target="_blank" rel="noopener">console</a>, and eject the ISO when you are done.
   </p>`;
 }

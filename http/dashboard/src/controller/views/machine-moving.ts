@@ -1,42 +1,66 @@
 /** A machine moves to another node: live while it runs, where that can be done, else with a restart; off with its disks. */
 import { html, nothing } from "lit-html";
 import { api } from "../../shared/api";
-import { ask, attempt, note, type Fragment } from "../../shared/ui";
+import { ask, attempt, tell, type Fragment, type Values } from "../../shared/ui";
 import type { Machine, Me, MigrationTarget } from "../model";
 
-const MODES: Record<string, string> = { live: "live", restart: "with a restart", offline: "while it is off" };
+const MODES = { live: "live", restart: "with a restart", offline: "while it is off" } as const;
+const MEANS = {
+  live: "It goes on running while it moves. Sessions at its console end.",
+  restart:
+    "Its guest is shut down in order, and started on the other node once its disk is there. One that does not obey stays where it is, running.",
+  offline: "Its disks are copied, and it stays off.",
+} as const;
 
 export function movingButton(me: Me, machine: Machine): Fragment {
   if (me.role !== "administrator" || (machine.status !== "running" && machine.status !== "stopped")) return nothing;
   return html`<button @click=${() => void attempt(() => move(machine))}>Move</button>`;
 }
 
+/** The key makes a repeated submit the same order. */
 async function move(machine: Machine): Promise<void> {
   const targets = await api.get<MigrationTarget[]>(`/vms/${machine.id}/migration-targets`);
-  const fit = targets.filter((target) => target.mode !== null);
-  if (!fit.length) {
-    note(targets.map((target) => `${target.node_name}: ${target.reasons.join("; ")}`).join(". ") || "There is no other node.", true);
+  const fit = [...targets.filter((target) => target.mode === "live"), ...targets.filter((target) => target.mode && target.mode !== "live")];
+  const unfit = targets.filter((target) => target.mode === null);
+  const first = fit[0];
+  if (!first) {
+    tell(
+      `Move ${machine.name}`,
+      targets.length ? html`<p>No node can take it.</p>${reasons(unfit)}` : html`<p>There is no other node.</p>`,
+    );
     return;
   }
+  const key = crypto.randomUUID();
+  const target = (values: Values) => fit.find((each) => each.node_id === values["node_id"]) ?? first;
   ask({
     title: `Move ${machine.name}`,
-    text: "Its task says how far it is. A machine that moves live goes on running; sessions at its console end.",
     fields: [
       {
         name: "node_id",
         label: "Node",
         kind: "select",
-        value: fit[0]?.node_id ?? "",
-        options: fit.map((target) => ({
-          value: target.node_id,
-          label: [`${target.node_name}, ${MODES[target.mode ?? ""] ?? ""}`, ...target.reasons].join(" · "),
-        })),
+        value: first.node_id,
+        options: fit.map((each) => ({ value: each.node_id, label: `${each.node_name}, ${each.mode && MODES[each.mode]}` })),
       },
     ],
+    about: (values) => {
+      const { mode, reasons: notLive } = target(values);
+      return html`<p>${mode && MEANS[mode]}</p>
+        ${notLive.length ? html`<p>It cannot move live:</p>${listed(notLive)}` : nothing}
+        ${unfit.length ? html`<p>These cannot take it:</p>${reasons(unfit)}` : nothing}`;
+    },
     action: "Move",
     submit: async (values) => {
-      const target = fit.find((each) => each.node_id === values["node_id"]) ?? fit[0];
-      await api.post(`/vms/${machine.id}/migrate`, { node_id: target?.node_id, restart: target?.mode === "restart" });
+      const { node_id, mode } = target(values);
+      await api.post(`/vms/${machine.id}/migrate`, { node_id, restart: mode === "restart", idempotency_key: key });
     },
   });
+}
+
+function reasons(targets: readonly MigrationTarget[]): Fragment {
+  return html`<dl>${targets.map((target) => html`<dt>${target.node_name}</dt><dd>${listed(target.reasons)}</dd>`)}</dl>`;
+}
+
+function listed(texts: readonly string[]): Fragment {
+  return html`<ul>${texts.map((text) => html`<li>${text}</li>`)}</ul>`;
 }

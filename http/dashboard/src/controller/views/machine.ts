@@ -18,7 +18,7 @@ import { machineSnapshots } from "./machine-snapshots";
 import { machineTraffic } from "./machine-traffic";
 import { powerButtons, RESTART_POLICIES } from "./machines";
 import { platform } from "./platform";
-import { tasksTable } from "./tasks";
+import { tasksTable, underWay } from "./tasks";
 import { machineVolumes } from "./volumes";
 
 const METRICS_MILLISECONDS = 30_000;
@@ -54,6 +54,7 @@ export function machineView(me: Me, id: string): View {
         ${remakingButtons(me, now)}
         ${rescueButton(now)}
         ${powerButtons(now)}</div>
+      ${underWay(tasks.value?.items ?? [])}
       ${now.status_reason ? html`<p class="quiet">${now.status_reason}</p>` : nothing}
       ${rescueNote(now)}
       ${facts([

@@ -39,6 +39,12 @@ export function tasksTable(tasks: Task[]): TemplateResult {
   </table></div>`;
 }
 
+/** How far what is under way is; nothing where nothing is. */
+export function underWay(tasks: readonly Task[]): TemplateResult | typeof nothing {
+  const task = tasks.find(open);
+  return task ? html`<p class="wide"><a href="#/tasks/${task.id}">${task.op}</a> ${progress(task)}</p>` : nothing;
+}
+
 export function progress(task: Task): TemplateResult {
   if (open(task)) {
     return html`<progress max="100" .value=${task.progress} aria-label="Progress"></progress>
