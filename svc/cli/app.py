@@ -153,10 +153,10 @@ def build(known: Service, kind: ServiceKind = ServiceKind.CONTROLLER) -> click.G
     root.add_command(everyday.controller)
     root.add_command(everyday.panel)
     _group(root, ["audit"]).add_command(verify)
+    _group(root, ["audit"]).add_command(export)
     if kind is ServiceKind.CONTROLLER:
         _add_controllers_own(root)
     else:
-        _group(root, ["audit"]).add_command(export)
         _group(root, ["file"]).add_command(everyday.upload)
         _group(root, ["import"]).add_command(everyday.import_upload)
         _group(root, ["job"]).add_command(everyday.watching(WorkKind.JOB))

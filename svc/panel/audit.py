@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AwareDatetime, Field
-
-from svc.identity.activity import ALL_ENTRIES, ENTRY_BLOCKS, AuditEntry, audit_in_order, audit_page
+from svc.identity.activity import ALL_ENTRIES, ENTRY_BLOCKS, AuditEntry, audit_page
+from svc.identity.audit_export import AuditFilters
 from svc.panel.services import Panel
 from svc.registry.declare import Operations
-from svc.registry.operation import Context, Model, Request, Route
-from svc.registry.paging import Condition, Page, PageRequest, equals
+from svc.registry.operation import Context, Route
+from svc.registry.paging import Page, PageRequest
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc.registry.shapes import LINE, Shape
-from svc_actors.store import Outcome
 
 operations = Operations[Panel]()
-
-_Word = Annotated[str, Field(max_length=100), Shape(r"[a-z_.]+", "small letters, dots and underscores")]
-_Given = Annotated[str, Field(max_length=254), LINE]
-
-
-class AuditFilters(Request):
-    """`operation` is a name of `svc ops`; `target_kind` and `target_id` what it was about; `until` itself is
-    excluded."""
-
-    actor: _Given | None = None
-    operation: _Word | None = None
-    target_kind: _Word | None = None
-    target_id: _Given | None = None
-    outcome: Outcome | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
-
-    def conditions(self) -> list[Condition]:
-        return [
-            equals("actor", self.actor),
-            equals("operation", self.operation),
-            equals("target_kind", self.target_kind),
-            equals("target_id", self.target_id),
-            equals("outcome", self.outcome),
-            *([Condition("at >= $1", (self.since,))] if self.since is not None else []),
-            *([Condition("at < $1", (self.until,))] if self.until is not None else []),
-        ]
 
 
 class AuditRequest(AuditFilters, PageRequest):
     pass
-
-
-class AuditExportRequest(AuditFilters):
-    after: Annotated[
-        int, Field(ge=0, le=2**53, description="Go on behind this entry: `next_after` of the part before.")
-    ] = 0
-    limit: Annotated[int, Field(ge=1, le=500, description="Entries a part, at most 500.")] = 500
-
-
-class AuditPart(Model):
-    """`next_after` null: there are no more."""
-
-    entries: list[AuditEntry]
-    next_after: int | None
 
 
 @operations.declare(
@@ -78,17 +32,3 @@ async def list_entries(context: Context[Panel], request: AuditRequest) -> Page[A
     return await audit_page(
         context.services.database, context.principal, request, request.conditions(), kept=kept, blocks=blocks
     )
-
-
-@operations.declare(
-    "audit.export",
-    "Who did what, the oldest first, part by part to the end",
-    Route.get("/audit/export"),
-    access=Access.ADMINISTRATOR,
-    scope=Scope.READ,
-)
-async def export(context: Context[Panel], request: AuditExportRequest) -> AuditPart:
-    """By number, so that what is written meanwhile shifts nothing."""
-    where = [*request.conditions(), Condition("id > $1", (request.after,))]
-    entries = await audit_in_order(context.services.database, context.principal, where, request.limit)
-    return AuditPart(entries=entries, next_after=entries[-1].id if len(entries) == request.limit else None)

@@ -18,6 +18,8 @@ from svc_actors.errors import ServiceError, invalid
 _MAX_PROBLEMS = 20
 UNKNOWN_FIELD: Final = "unknown field"
 
+_A_MOMENT: Final = "must be a time with its zone, such as 2026-11-01T00:00:00Z"
+
 _WORDS: Final[Mapping[str, str]] = {
     "extra_forbidden": UNKNOWN_FIELD,
     "missing": "required",
@@ -45,6 +47,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "model_attributes_type": "must be an object",
     "union_tag_not_found": "must say its type",
     "url_too_long": "must be a shorter URL",
+    "datetime_type": _A_MOMENT,
+    "datetime_parsing": _A_MOMENT,
+    "datetime_from_date_parsing": _A_MOMENT,
+    "timezone_aware": _A_MOMENT,
 }
 
 _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

@@ -1,4 +1,4 @@
-"""GET /audit/verify of the controller: for administrators alone, in parts, with what is not proven yet."""
+"""GET /audit/verify and /audit/export of the controller: for administrators alone, in parts."""
 
 from __future__ import annotations
 
@@ -58,3 +58,18 @@ async def test_staff_and_customers_do_not(house: IdentityHarness) -> None:
     for role in ("staff", "customer"):
         program = house.program(await house.token(await house.person(f"{role}@example.org", role)))
         assert (await program.get("/audit/verify")).status_code == 403
+        assert (await program.get("/audit/export")).status_code == 403
+
+
+async def test_an_administrator_exports_it_in_parts_the_oldest_first(house: IdentityHarness) -> None:
+    root = house.program(await house.token(await house.person("root@example.org", "administrator")))
+    for name in ("one", "two", "three"):
+        assert (await root.post("/projects", {"name": name})).status_code == 201
+
+    first = (await root.get("/audit/export?operation=project.create&limit=2")).json()
+    rest = (await root.get(f"/audit/export?operation=project.create&limit=2&after={first['next_after']}")).json()
+
+    told = [entry["target_name"] for entry in first["entries"] + rest["entries"]]
+    assert told == ["one", "two", "three"]
+    assert rest["next_after"] is None
+    assert (await root.get("/audit/export?outcome=denied")).json() == {"entries": [], "next_after": None}

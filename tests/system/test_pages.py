@@ -441,6 +441,16 @@ async def test_an_administrator_looks_after_what_a_billing_system_has_ordered() 
             catalogue = await page.evaluate("fetch('/api/v1/provision/catalogue').then((answer) => answer.json())")
             assert catalogue["suspend_mode"] == "network_isolate"
 
+            await page.press("Activity")
+            await page.press("Verify")
+            await page.press("Verify")
+            await page.shows("It is as it was sealed.")
+            await page.press("Done")
+            await page.press("Export")
+            await page.fill("Operation", "service.suspend")
+            await page.press("Export")
+            await page.shows("1 entry is in audit.jsonl")
+
 
 async def test_a_person_signs_in_with_a_code_besides_the_password() -> None:
     async with controller_with_pages() as stack, open_browser() as browser:

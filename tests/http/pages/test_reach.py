@@ -28,7 +28,6 @@ _OTHERWISE: Final = "a page shows the same by another operation"
 _NO_PAGE: Final = "there is no page yet: by command and API"
 
 ELSEWHERE: Final = {
-    "audit.verify": _COMMAND,
     "backup.deleted": _NO_PAGE,
     "backup.discard": _NO_PAGE,
     "backup.schedule": _NO_PAGE,

@@ -74,7 +74,7 @@ const SECTIONS: Section<Me>[] = [
     unlisted: true,
     open: (_, [id]) => (id ? alertWebhookView(id) : alertWebhooksView()),
   },
-  { path: "activity", label: "Activity", roles: EVERYBODY, open: () => activityView() },
+  { path: "activity", label: "Activity", roles: EVERYBODY, open: (me) => activityView(me) },
   { path: "account", label: "Your account", roles: EVERYBODY, unlisted: true, open: (me) => accountView(me) },
 ];
 

@@ -169,7 +169,7 @@ export interface Field {
   name: string;
   label: string;
   /** `choices`: any number of the options; `chosen` reads which. */
-  kind?: "text" | "password" | "email" | "number" | "checkbox" | "textarea" | "select" | "choices";
+  kind?: "text" | "password" | "email" | "number" | "date" | "checkbox" | "textarea" | "select" | "choices";
   value?: string;
   values?: readonly string[];
   options?: { value: string; label: string }[];

@@ -1,16 +1,18 @@
 /** Who did what, newest first. */
 import { html, nothing } from "lit-html";
-import type { AuditEntry } from "../model";
+import type { AuditEntry, Me } from "../model";
 import type { View } from "../../shared/page";
 import { badge, table, when } from "../../shared/ui";
+import { auditButtons } from "../../shared/audit";
 import { list } from "../../shared/list";
 
-export function activityView(): View {
+export function activityView(me: Me): View {
   return list<AuditEntry>({
     title: "Activity",
     path: "/activity",
     kinds: ["activity"],
     searchable: true,
+    buttons: () => (me.role === "administrator" ? auditButtons() : nothing),
     rows: (entries) =>
       table(
         ["When", "Who", "What", "Of", "Outcome"],

@@ -1,5 +1,6 @@
 /** A file, fetched page by page and given to the browser as one. Every page is compared with its sum. */
 import { api, ApiError } from "../../shared/api";
+import { give } from "../../shared/download";
 import type { FilePage } from "../model";
 import { nameOf } from "./paths";
 
@@ -52,12 +53,4 @@ async function compare(bytes: Uint8Array<ArrayBuffer>, sum: string): Promise<voi
 
 function damaged(): ApiError {
   return new ApiError(0, "invalid", "A part of the file did not arrive whole; nothing was saved.", "Try again.");
-}
-
-function give(content: Blob, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(content);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }

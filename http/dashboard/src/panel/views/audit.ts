@@ -1,6 +1,7 @@
 /** The audit: who did what, from where, and what came of it. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api, type Page } from "../../shared/api";
+import { auditButtons, days } from "../../shared/audit";
 import { pager } from "../../shared/list";
 import { address, changed, refine, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
@@ -27,24 +28,20 @@ export function auditView(): View {
   return {
     title: "Audit",
     draw: () => html`
-      <div class="head"><h1>Audit</h1></div>
+      <div class="head"><h1>Audit</h1><span class="gap"></span>${auditButtons(chosen)}</div>
       ${filters(choose, clear)}
       ${shown(entries, (page) => html`${rows(page.items)}${pager(page, (number) => choose({ page: String(number) }))}`)}`,
     dispose: () => entries.dispose(),
   };
 }
 
-/** The query of the address; days become the moments at which they begin, and the last day is a part of what is asked. */
 function asked(): Record<string, string> {
-  const query = Object.fromEntries(address().query);
-  const { since, until } = query;
-  if (since) query["since"] = new Date(`${since}T00:00`).toISOString();
-  if (until) {
-    const end = new Date(`${until}T00:00`);
-    end.setDate(end.getDate() + 1);
-    query["until"] = end.toISOString();
-  }
-  return query;
+  return days(Object.fromEntries(address().query));
+}
+
+/** What an export takes over of them: it knows no words. */
+function chosen(): Record<string, string> {
+  return Object.fromEntries([...address().query].filter(([name]) => FILTERS.includes(name) && name !== "q"));
 }
 
 function filters(choose: (values: Record<string, string>) => void, clear: (event: Event) => void): TemplateResult {
