@@ -145,6 +145,10 @@ class Folders:
         """Of a disk while it is copied: what the guest overwrites meanwhile."""
         return self.machine(vm_id) / f"backup-{index}.qcow2"
 
+    def live(self, vm_id: UUID) -> Path:
+        """There while QEMU shows the machine's disks as they are, for its backup."""
+        return self.machine(vm_id) / "backup-live.qcow2"
+
     def scratched(self) -> tuple[UUID, ...]:
         return tuple({UUID(path.parent.name) for path in self.machines.glob("*/backup-*.qcow2")})
 

@@ -124,7 +124,7 @@ REINSTALLING = (
     "reinstall.recorded",
     "reinstall.defined",
 )
-BACKING_UP = ("backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
+BACKING_UP = ("backup.disk0.read", "backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
 RESTORING_A_COPY = ("restore.disk0.placed",)
 FROM_A_COPY = ("copy.created", "restore.disk0.placed", "copy.started")
 SNAPSHOT_OF_RUNNING = ("snapshot.frozen", "snapshot.taken")
@@ -424,7 +424,7 @@ async def test_killed_in_the_backup_of_a_stopped_machine_nothing_keeps_it_from_s
     assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
 
     # Its server outlives it, as where no systemd ends what an agent has begun
-    assert await perform(backup, kill_at="backup.disk0.kept") == KILLED
+    assert await perform(backup, kill_at="backup.disk0.read") == KILLED
     serving = ["pgrep", "-f", f"qemu-nbd .*svc-backup-{spec.vm_id}"]
     assert (await trio.run_process(serving, check=False)).returncode == 0
 

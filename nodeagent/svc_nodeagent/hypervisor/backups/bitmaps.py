@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -56,6 +57,36 @@ def show(domain: Any, path: Path, mark: str) -> str | None:
         monitor(domain, "block-export-add", told)
         return shown
     return None
+
+
+def count(domain: Any, paths: Mapping[int, Path], marks: Mapping[int, str]) -> int | None:
+    """The bytes that these bitmaps have by now in all; None where a disk is without its own."""
+    told = {each["node-name"]: each for each in monitor(domain, "query-named-block-nodes", {"flat": True})}
+    total, nodes = 0, _nodes(domain, paths)
+    for index in paths:
+        bitmaps = told[nodes[index]].get("dirty-bitmaps", ()) if index in nodes else ()
+        recorded = {each.get("name"): int(each["count"]) for each in bitmaps}
+        if index not in marks or marks[index] not in recorded:
+            return None
+        total += recorded[marks[index]]
+    return total
+
+
+def show_disks(domain: Any, paths: Mapping[int, Path], address: Path) -> dict[int, str]:
+    """Have QEMU serve what the guest writes to, as it is, to be read: the names of the exports."""
+    names = {}
+    monitor(domain, "nbd-server-start", {"addr": {"type": "unix", "data": {"path": str(address)}}})
+    for index, node in _nodes(domain, paths).items():
+        name = names[index] = f"{_PREFIX}{uuid4()}"
+        monitor(domain, "block-export-add", {"type": "nbd", "id": name, "node-name": node, "name": name})
+    return names
+
+
+def hide(domain: Any) -> None:
+    """End what `show_disks` began, if it is there."""
+    if domain.isActive():
+        with suppress(HostError):
+            monitor(domain, "nbd-server-stop", {})
 
 
 async def written(socket: Path, shown: str) -> list[tuple[int, int]]:

@@ -24,19 +24,13 @@ from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor import platform_state
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.backups.bases import Base, DiskBase, key_of, read_base, remove_base, write_base
-from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, span_of, touched
+from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES
 from svc_nodeagent.hypervisor.backups.chains import MOST_CHANGES, Kept, Snapshot
-from svc_nodeagent.hypervisor.backups.nbd import content, opened
-from svc_nodeagent.hypervisor.backups.reading import Moment, end_job, moment_of, remove_scratch, served, socket_folder
+from svc_nodeagent.hypervisor.backups.copying import DiskCopy, Since
+from svc_nodeagent.hypervisor.backups.nbd import opened
+from svc_nodeagent.hypervisor.backups.reading import end_job, remove_scratch, served, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
-from svc_nodeagent.hypervisor.backups.streams import (
-    PIECE_BYTES,
-    KeptDisk,
-    Told,
-    rebuild,
-    stream_of_changes,
-    stream_of_whole,
-)
+from svc_nodeagent.hypervisor.backups.streams import PIECE_BYTES, KeptDisk, name_of, progress, rebuild
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.disks import make_disk
@@ -110,23 +104,15 @@ class MachineBackups:
         base = await in_thread(read_base, self._folders, vm_id) if whole else None
         if base is not None and base.copy_id == copy_id:
             base = None
-        since = {} if base is None else _to_stand_on(base, record, there)
-        marks = {index: each.mark for index, each in since.items()}
-        kept: dict[int, KeptDisk] = {}
-        async with moment_of(record, self._guests, self._folders, marks) as moment:
-            for place, disk in enumerate(record.disks):
-                span = (90 * place // len(record.disks), 90 * (place + 1) // len(record.disks))
-                told = _progress(report, f"copying disk {disk.index}", span)
-                before = None if base is None or disk.index not in since else (base.copy_id, since[disk.index])
-                kept[disk.index] = await _kept(moment, disk.index, before, store, copy_id, told)
-                fault_point(f"backup.disk{disk.index}.kept")
-            if record.platform != PLAIN:
-                # What firmware and TPM keep changes seldom, and needs no moment of its own.
-                async with store.writer(copy_id, platform_state.PACKED) as sink:
-                    await sink.send_all(await in_thread(platform_state.packed, self._folders, vm_id))
+        since = None if base is None else Since(base.copy_id, _to_stand_on(base, record, there))
+        made = await DiskCopy(record, self._guests, self._folders, store, copy_id, since, report).made()
+        if made.state is not None:
+            async with store.writer(copy_id, platform_state.PACKED) as sink:
+                await sink.send_all(made.state)
+        kept = made.kept
         read, size = (sum(each) for each in zip(*((k.read, k.digests.size) for k in kept.values()), strict=True))
         await report(90, f"read {-(-read // _MIB)} MiB of {-(-size // _MIB)} MiB")
-        await in_thread(self._remember, record, copy_id, moment.marks, kept)
+        await in_thread(self._remember, record, copy_id, made.marks, kept)
         await report(92, "removing copies that are not to be kept any more")
         superseded = bool(operation.forget) and await store.forget_copies(operation.forget)
         fault_point("backup.forgotten")
@@ -147,7 +133,7 @@ class MachineBackups:
                 for disk in record.disks
             ),
             stored_bytes=sum(each.added for each in kept.values()),
-            frozen=moment.frozen,
+            frozen=made.frozen,
             forgotten=operation.forget,
             lost=lost,
         )
@@ -186,7 +172,7 @@ class MachineBackups:
         written = [self._folders.restored_disk(vm_id, disk.index) for disk in operation.disks]
         try:
             for place, (disk, path) in enumerate(zip(operation.disks, written, strict=True)):
-                parts = there.chain(operation.copy_id, _name(disk.index))
+                parts = there.chain(operation.copy_id, name_of(disk.index))
                 if not parts:
                     raise HostError(
                         FailureCode.NOT_FOUND,
@@ -279,7 +265,7 @@ class MachineBackups:
                 " it was left as it was.",
             )
         await make_disk(spec, self._images.base_of(record.base), path, qemu_user().owner)
-        told = _progress(report, f"writing disk {disk.index}", span)
+        told = progress(report, f"writing disk {disk.index}", span)
         async with socket_folder(record.vm_id) as folder:
             options = ("--discard=unmap", "--detect-zeroes=unmap")
             async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
@@ -320,53 +306,12 @@ def _to_stand_on(base: Base, record: MachineRecord, there: Kept) -> dict[int, Di
     found = {}
     for disk in record.disks:
         remembered = base.disks.get(key_of(disk))
-        parts = there.chain(base.copy_id, _name(disk.index))
+        parts = there.chain(base.copy_id, name_of(disk.index))
         if remembered is not None and 0 < len(parts) <= MOST_CHANGES and parts[0].by_blocks:
             found[disk.index] = remembered
     return found
 
 
-async def _kept(
-    moment: Moment, index: int, before: tuple[UUID, DiskBase] | None, store: MachineStore, copy_id: UUID, told: Told
-) -> KeptDisk:
-    export, spans = moment.exports[index], moment.written.get(index)
-    there = await content(*export) if before is None or spans is None else spans
-    async with opened(*export) as source:
-        size = source.size
-        if before is None or spans is None or before[1].digests.size != size:
-            there = there if spans is None or before is None else [(0, size)]
-            stream = stream_of_whole(size, store, copy_id, _name(index))
-        else:
-            stream = stream_of_changes(before[1].digests, store, copy_id, _name(index), before[0])
-        numbers, done = touched(there, size), 0
-        async with stream as sink:
-            sink.looked_at(numbers)
-            async for begin, block in source.pieces(span_of(number, size) for number in numbers):
-                await sink.take(begin // BLOCK_BYTES, block)
-                done += 1
-                await told(done, len(numbers))
-        return sink.kept()
-
-
 async def _pieces(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
     while piece := await stream.receive_some(PIECE_BYTES):
         yield bytes(piece)
-
-
-def _progress(report: Report, words: str, span: tuple[int, int]) -> Told:
-    """Tells of every percent once."""
-    last = -1
-
-    async def told(done: int, size: int) -> None:
-        nonlocal last
-        percent = span[0] + (span[1] - span[0]) * done // max(1, size)
-        if percent != last:
-            last = percent
-            await report(percent, words)
-
-    return told
-
-
-def _name(index: int) -> str:
-    """Of a disk in the store."""
-    return f"disk-{index}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,14 +58,14 @@ class Moment:
 
 @asynccontextmanager
 async def moment_of(
-    record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str]
+    record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str] = ()
 ) -> AsyncIterator[Moment]:
-    """The disks, to be read for the length of the block. `since`: the marks of a moment before, by the disk's index.
-    Raises `HostError`, also where they cannot be shown."""
+    """The disks, to be read for the length of the block. `since`: the marks of a moment before, by the disk's index;
+    `keep`: marks that stay beside them. Raises `HostError`, also where they cannot be shown."""
     state = await guests.state(record.vm_id)
     async with socket_folder(record.vm_id) as sockets:
         if state in (DomainState.RUNNING, DomainState.PAUSED):
-            opened = _of_running(record, guests, folders, sockets, since)
+            opened = _of_running(record, guests, folders, sockets, since, keep)
         else:
             opened = _of_stopped(record, folders, sockets)
         async with opened as moment:
@@ -110,12 +110,17 @@ async def _answers(address: Path) -> bool:
 
 @asynccontextmanager
 async def _of_running(
-    record: MachineRecord, guests: Guests, folders: Folders, sockets: Path, since: Mapping[int, str]
+    record: MachineRecord,
+    guests: Guests,
+    folders: Folders,
+    sockets: Path,
+    since: Mapping[int, str],
+    keep: Collection[str] = (),
 ) -> AsyncIterator[Moment]:
     vm_id, address = record.vm_id, sockets / "nbd"
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
     await end_job(vm_id, guests)
-    marks = await _marks(vm_id, guests, paths, since)
+    marks = await begun_marks(vm_id, guests, paths, {*since.values(), *keep})
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
     held = True
     try:
@@ -128,7 +133,7 @@ async def _of_running(
         fault_point("backup.begun")
         held = not await thaw(vm_id, guests)
         exports = {index: (address, disk_target(index)) for index in scratch}
-        written = await _written(vm_id, guests, paths, address, since)
+        written = await written_since(vm_id, guests, paths, address, since)
         yield Moment(exports, was_frozen, marks, written)
     finally:
         if held:
@@ -142,11 +147,11 @@ async def _of_running(
             await in_thread(remove_scratch, folders, vm_id)
 
 
-async def _marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: Mapping[int, str]) -> dict[int, str]:
+async def begun_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
     """None where QEMU keeps none: then the next backup reads everything."""
     try:
         return await guests.on_domain(
-            vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.begin(domain, paths, since.values())
+            vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.begin(domain, paths, keep)
         )
     except ConnectionLost:
         raise
@@ -155,7 +160,7 @@ async def _marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: 
         return {}
 
 
-async def _written(
+async def written_since(
     vm_id: UUID, guests: Guests, paths: Mapping[int, Path], address: Path, since: Mapping[int, str]
 ) -> dict[int, list[tuple[int, int]]]:
     """Of each disk of which it is known."""
@@ -177,8 +182,9 @@ async def _written(
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
-    """End the backup job that the domain has, ours of now or of an agent that died. libvirt only begins to end it, so
-    it is waited for: until then QEMU holds what the guest overwrites, and no other job begins."""
+    """End the backup job that the domain has, ours of now or of an agent that died, and what shows its disks live.
+    libvirt only begins to end it, so it is waited for: until then QEMU holds what the guest overwrites, and no other
+    job begins."""
 
     def end(domain: Any) -> bool:
         is_there = _backs_up(domain)
@@ -192,6 +198,8 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
             while is_there:
                 await trio.sleep(_LOOK_SECONDS)
                 is_there = await guests.on_domain(vm_id, "virDomainGetJobStats", _backs_up)
+        if not is_there:
+            await guests.on_domain(vm_id, "nbd-server-stop", bitmaps.hide)
     except LibvirtError as error:
         if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise

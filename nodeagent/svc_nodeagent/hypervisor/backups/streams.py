@@ -15,7 +15,7 @@ from uuid import UUID
 
 import trio
 
-from svc_nodeagent.host import HostError
+from svc_nodeagent.host import HostError, Report
 from svc_nodeagent.hypervisor.backups.blocks import (
     BLOCK_BYTES,
     NUMBER,
@@ -44,6 +44,25 @@ class KeptDisk:
     digests: Digests
     read: int
     added: int
+
+
+def name_of(index: int) -> str:
+    """Of a disk in the store."""
+    return f"disk-{index}"
+
+
+def progress(report: Report, words: str, span: tuple[int, int]) -> Told:
+    """Tells of every percent once."""
+    last = -1
+
+    async def told(done: int, size: int) -> None:
+        nonlocal last
+        percent = span[0] + (span[1] - span[0]) * done // max(1, size)
+        if percent != last:
+            last = percent
+            await report(percent, words)
+
+    return told
 
 
 class DiskStream:

@@ -1,0 +1,226 @@
+"""The disks of a machine read into its store: those of a guest that runs first as they are while it writes, and what it
+wrote meanwhile in one moment, which all of the copy is of.
+
+The moment costs the guest: QEMU keeps what it overwrites. So little is left for it, and that is put aside as fast as
+the disk gives it, and goes to the store when the moment is over. Before it the guest goes first (`pace`); in it
+nothing rests, since the guest pays as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import IO, Final
+from uuid import UUID
+
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.hypervisor import platform_state
+from svc_nodeagent.hypervisor.backups.bases import DiskBase
+from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, span_of, touched
+from svc_nodeagent.hypervisor.backups.live_reading import live_of, unread, waited
+from svc_nodeagent.hypervisor.backups.nbd import content, opened
+from svc_nodeagent.hypervisor.backups.pace import Pace
+from svc_nodeagent.hypervisor.backups.reading import Moment, moment_of
+from svc_nodeagent.hypervisor.backups.store import MachineStore
+from svc_nodeagent.hypervisor.backups.streams import (
+    DiskStream,
+    KeptDisk,
+    name_of,
+    progress,
+    stream_of_changes,
+    stream_of_whole,
+)
+from svc_nodeagent.hypervisor.files import Folders, MachineRecord, in_thread
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.protocol import PLAIN, DomainState, FailureCode
+
+_AT_ONCE: Final = 64 * 1024 * 1024
+"""What is read in the moment alone, where there is no more."""
+_ROOM_ASIDE: Final = 4
+"""A part of the room that the node's disk has: guests need the rest."""
+_MOST_ROUNDS: Final = 4
+_FEED_SECONDS: Final = 0.01
+"""For each block: what a target takes longer for is no work of this host."""
+Take = Callable[[int, int, bytes], Awaitable[None]]
+"""Of which disk, which block, and its content."""
+
+
+@dataclass(frozen=True)
+class Since:
+    """What the node remembers of the copy that this one may stand on."""
+
+    copy_id: UUID
+    disks: Mapping[int, DiskBase]
+
+
+@dataclass
+class Copied:
+    """`state`: what firmware and TPM keep, of a machine that has some."""
+
+    kept: dict[int, KeptDisk] = field(default_factory=dict)
+    marks: dict[int, str] = field(default_factory=dict)
+    frozen: bool = False
+    state: bytes | None = None
+
+
+class DiskCopy:
+    """Of one machine, once."""
+
+    def __init__(
+        self,
+        record: MachineRecord,
+        guests: Guests,
+        folders: Folders,
+        store: MachineStore,
+        copy_id: UUID,
+        since: Since | None,
+        report: Report,
+    ) -> None:
+        self._record, self._guests, self._folders = record, guests, folders
+        self._store, self._copy_id, self._since, self._report = store, copy_id, since, report
+        self._paths = {disk.index: folders.disk_of(record.vm_id, disk) for disk in record.disks}
+        self._streams: dict[int, DiskStream] = {}
+        self._ends: list[tuple[int, AsyncExitStack]] = []
+
+    async def made(self) -> Copied:
+        marks = {} if self._since is None else {index: each.mark for index, each in self._since.disks.items()}
+        copied = Copied()
+        # Each stream ends with its program, and they nest.
+        async with AsyncExitStack() as streams:
+            if await self._guests.state(self._record.vm_id) in (DomainState.RUNNING, DomainState.PAUSED):
+                await self._read_running(copied, marks, streams)
+            else:
+                async with self._moment({}, copied) as moment:
+                    for disk in self._record.disks:
+                        await self._read(moment, disk.index, streams, self._to_stream)
+            for index, end in reversed(self._ends):
+                await end.aclose()
+                fault_point(f"backup.disk{index}.kept")
+        copied.kept = {index: stream.kept() for index, stream in self._streams.items()}
+        return copied
+
+    async def _read_running(self, copied: Copied, base: dict[int, str], streams: AsyncExitStack) -> None:
+        paced = _Paced(self._to_stream, Pace(self._waited))
+        marks, left, keep = base, await self._unread(base), frozenset(base.values())
+        for _ in range(_MOST_ROUNDS):
+            if left is not None and left <= _AT_ONCE:
+                break
+            async with live_of(self._record, self._guests, self._folders, marks, keep) as live:
+                for index in live.exports:
+                    await self._read(live, index, streams, paced)
+            if not live.exports:
+                break
+            marks, before = live.marks, left
+            left = await self._unread(marks)
+            if left is None or (before is not None and left > before // 2):
+                break
+        folder = self._folders.machine(self._record.vm_id)
+        if left is None or left > (await in_thread(shutil.disk_usage, folder)).free // _ROOM_ASIDE:
+            async with self._moment(marks, copied, keep) as moment:
+                for disk in self._record.disks:
+                    await self._read(moment, disk.index, streams, self._to_stream)
+            return
+        with tempfile.TemporaryFile(dir=folder) as file:
+            aside = _Aside(file)
+            async with self._moment(marks, copied, keep) as moment:
+                for disk in self._record.disks:
+                    await self._read(moment, disk.index, streams, aside)
+            await aside.feed(self._to_stream)
+
+    @asynccontextmanager
+    async def _moment(
+        self, marks: Mapping[int, str], copied: Copied, keep: frozenset[str] = frozenset()
+    ) -> AsyncIterator[Moment]:
+        async with moment_of(self._record, self._guests, self._folders, marks, keep) as moment:
+            copied.frozen, copied.marks = moment.frozen, moment.marks
+            yield moment
+            if self._record.platform != PLAIN:
+                # What firmware and TPM keep changes seldom, and needs no moment of its own.
+                copied.state = await in_thread(platform_state.packed, self._folders, self._record.vm_id)
+
+    async def _read(self, view: Moment, index: int, streams: AsyncExitStack, take: Take) -> None:
+        """What of the disk has to be read, to `take`."""
+        export, spans = view.exports[index], view.written.get(index)
+        async with opened(*export) as source:
+            size = source.size
+        stream = self._streams.get(index)
+        if stream is None:
+            base = self._base(index, size) if spans is not None else None
+            if base is None:
+                spans = await content(*export)
+            end = await streams.enter_async_context(AsyncExitStack())
+            stream = await end.enter_async_context(self._stream(index, size, base))
+            self._streams[index] = stream
+            self._ends.append((index, end))
+        elif stream.digests.size != size:
+            raise HostError(FailureCode.CONFLICT, f"Disk {index} was resized while it was copied.", "Try again.")
+        numbers = touched([(0, size)] if spans is None else spans, size)
+        stream.looked_at(numbers)
+        told, done = progress(self._report, f"copying disk {index}", self._span(index)), 0
+        async with opened(*export) as source:
+            async for begin, block in source.pieces(span_of(number, size) for number in numbers):
+                await take(index, begin // BLOCK_BYTES, block)
+                done += 1
+                await told(done, len(numbers))
+            fault_point(f"backup.disk{index}.read")
+
+    def _base(self, index: int, size: int) -> DiskBase | None:
+        base = None if self._since is None else self._since.disks.get(index)
+        return base if base is not None and base.digests.size == size else None
+
+    def _stream(self, index: int, size: int, base: DiskBase | None) -> AbstractAsyncContextManager[DiskStream]:
+        if base is None or self._since is None:
+            return stream_of_whole(size, self._store, self._copy_id, name_of(index))
+        since = self._since.copy_id
+        return stream_of_changes(base.digests, self._store, self._copy_id, name_of(index), since)
+
+    def _span(self, index: int) -> tuple[int, int]:
+        place, number = list(self._paths).index(index), len(self._paths)
+        return 90 * place // number, 90 * (place + 1) // number
+
+    async def _to_stream(self, index: int, number: int, block: bytes) -> None:
+        await self._streams[index].take(number, block)
+
+    async def _unread(self, since: Mapping[int, str]) -> int | None:
+        return await unread(self._record.vm_id, self._guests, self._paths, since)
+
+    async def _waited(self) -> float | None:
+        return await waited(self._record.vm_id, self._guests, self._paths)
+
+
+class _Paced:
+    """Gives on what it is given, and rests as the guest's disk asks for."""
+
+    def __init__(self, take: Take, pace: Pace) -> None:
+        self._take, self._pace = take, pace
+        self._rested_at = trio.current_time()
+
+    async def __call__(self, index: int, number: int, block: bytes) -> None:
+        given_at = trio.current_time()
+        await self._take(index, number, block)
+        took = min(trio.current_time() - given_at, _FEED_SECONDS)
+        await self._pace.worked(given_at - self._rested_at + took)
+        self._rested_at = trio.current_time()
+
+
+class _Aside:
+    """Blocks that are kept in a file until the moment is over."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._kept: list[tuple[int, int, int]] = []
+
+    async def __call__(self, index: int, number: int, block: bytes) -> None:
+        await in_thread(self._file.write, block)
+        self._kept.append((index, number, len(block)))
+
+    async def feed(self, take: Take) -> None:
+        await in_thread(self._file.seek, 0)
+        for index, number, length in self._kept:
+            await take(index, number, await in_thread(self._file.read, length))
