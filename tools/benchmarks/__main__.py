@@ -32,10 +32,11 @@ MODULES = {
     "networking": ("N1", "N2"),
     "addresses": ("N3",),
     "host_network": ("N4", "N5"),
+    "machine_backups": ("B20", "B21", "B22"),
     "webhooks": ("B9",),
 }
 
-OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "hosting", "sftp")
+OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "hosting", "sftp", "guest-disk")
 
 
 def met(row: Ratio) -> bool:
@@ -45,7 +46,7 @@ def met(row: Ratio) -> bool:
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if sys.argv[1:2] and sys.argv[1] in OWN_RUNS:
-        importlib.import_module(f"tools.benchmarks.{sys.argv[1]}").main(sys.argv[2:])
+        importlib.import_module(f"tools.benchmarks.{sys.argv[1].replace('-', '_')}").main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="tools/bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="B1", help="only these; all when left out")
