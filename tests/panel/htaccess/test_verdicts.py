@@ -328,6 +328,16 @@ def test_what_is_no_program_of_php_is_denied_among_what_is_uploaded_only_as_far_
     assert verdicts("SetHandler none", uploads) == ["same"]
 
 
+def test_a_front_controller_of_folders_too_is_the_same_where_no_folder_has_a_page_of_its_own() -> None:
+    text = "RewriteCond %{REQUEST_FILENAME} !-f\nRewriteRule ^ index.php [L]"
+    alone = replace(PHP, indexes={TOP: frozenset({"index.php"})})
+    beside = replace(PHP, indexes={TOP: frozenset({"index.php"}), TOP / "papers": frozenset({"index.html"})})
+
+    assert set(verdicts(text, alone)) == {"same"}
+    assert set(verdicts(text, beside)) == {"blocks"}
+    assert set(verdicts(text)) == {"blocks"}
+
+
 def test_lines_are_told_as_they_are_numbered_also_behind_continued_ones() -> None:
     found = parse('# comment\nOptions \\\n  -Indexes\n\nHeader set X "a b"\r\n')
 

@@ -111,6 +111,7 @@ ADDRESSES: Final = (
 )
 HERE: Final = {
     r"^/gone/": "Redirect 301 /gone /folder/",
+    r"/$": "RewriteCond %{REQUEST_FILENAME} !-f without !-d, for folders that have no page",
 }
 """What is answered otherwise, and the directive."""
 

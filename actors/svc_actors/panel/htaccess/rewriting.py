@@ -15,7 +15,7 @@ from typing import Final
 from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.patterns import only_hidden
 from svc_actors.panel.htaccess.redirecting import literal, redirect_match, rewritten
-from svc_actors.panel.htaccess.situation import Situation, modules, narrowing
+from svc_actors.panel.htaccess.situation import TOP, Situation, modules, narrowing
 from svc_actors.panel.htaccess.verdicts import (
     HttpsForced,
     NameRedirected,
@@ -97,6 +97,9 @@ class _Rules:
         self._engine_on = engine_on
         self._files_are_done = False
         """An earlier rule ended it for what is a file or a folder."""
+        indexes = situation.indexes
+        self._folders_are_left = indexes is not None and all(folder == TOP for folder in indexes)
+        """Rules that ask index.php for folders as well find none of which nginx would show another page."""
         self._all_known = True
 
     def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
@@ -161,9 +164,11 @@ class _Rules:
             tested = rule.about_files
             if not rule.about_others and tested & {"-f", "-s"} and tested <= {"-f", "-s", "-l", "-d"} and _either(rule):
                 self._files_are_done = True
+                self._folders_are_left = self._folders_are_left or "-d" in tested
                 return same("nginx serves what is a file, and asks index.php for the rest.")
         if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
             known = all(len(words) == 2 for words in rule.asked) and all(map(_is_not_itself, rule.about_others))
+            known = known and ("!-d" in rule.about_files or self._folders_are_left)
             if known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}):
                 return same("nginx asks index.php for what is no file.")
         if self._without_slash(rule):
