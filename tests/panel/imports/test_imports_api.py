@@ -214,14 +214,15 @@ async def test_a_reading_that_a_restart_interrupted_begins_anew_and_names_its_jo
 ) -> None:
     hangs = tmp_path / "hangs.py"
     hangs.write_text("import time\ntime.sleep(600)\n")
-    async with world_of(panel_database, tmp_path) as world:
-        with monkeypatch.context() as patched:
-            patched.setattr("svc_actors.panel.imports.analysing._SURVEY", hangs)
+    with monkeypatch.context() as patched:
+        patched.setattr("svc_actors.panel.imports.analysing._SURVEY", hangs)
+        patched.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+        async with world_of(panel_database, tmp_path) as world:
             begun = await world.upload(foreign.by_hand(foreign.model()))
             with trio.fail_after(60):
                 while (await world.ada.get(f"/jobs/{begun['job_id']}")).json()["status"] != "running":
                     await trio.sleep(0.01)
-        host = world.panel.host
+            host = world.panel.host
     async with world_of(panel_database, tmp_path, host) as world:
         with trio.fail_after(60):
             while (imported := await world.shown(begun))["status"] == "analysing":
