@@ -25,7 +25,7 @@ async def worked(waits: float | None, seconds: float) -> float:
 
 
 @pytest.mark.parametrize("waits", [0.02, 0.9, 4.0, None])
-async def test_beside_a_guest_that_uses_its_disk_a_tenth_of_the_time_is_worked(
+async def test_beside_a_guest_that_uses_its_disk_a_small_share_of_the_time_is_worked(
     waits: float | None, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert 0.85 < await worked(waits, 10) * BUSY_SHARE / 10 < 1.1
@@ -36,4 +36,4 @@ async def test_beside_one_that_rests_it_goes_as_fast_as_it_can(autojump_clock: t
 
 
 async def test_the_less_it_uses_its_disk_the_less_is_rested(autojump_clock: trio.testing.MockClock) -> None:
-    assert 20 < await worked(0.005, 10) < 60
+    assert 30 < await worked(0.005, 10) < 90

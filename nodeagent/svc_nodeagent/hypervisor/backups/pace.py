@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-BUSY_SHARE: Final = 0.1
+BUSY_SHARE: Final = 0.05
 _BUSY: Final = 0.02
 """Of the time that the guest waits for its disk: from there on all of the restraint is due, below a part of it."""
 _LOOK_SECONDS: Final = 0.25
