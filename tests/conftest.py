@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -36,6 +36,7 @@ from svc_actors.store import (
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
 from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
+from tests.support.stuck import cut_when_stuck
 
 _MEMORY = "/dev/shm"
 _TEMPLATES = {"svc_template": CONTROLLER_SCHEMA, "svc_panel_template": PANEL_SCHEMA}
@@ -65,6 +66,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_no_loggers()
     plain_logs()
+
+
+_STDERR = os.dup(2)
+"""Of the run itself: pytest has given the tests another one."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with cut_when_stuck(item, _STDERR):
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
