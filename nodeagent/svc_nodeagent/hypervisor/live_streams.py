@@ -66,6 +66,14 @@ class Sockets:
         self._folder.chmod(0o700)
 
 
+SocketsOf = Callable[[UUID], Sockets]
+
+
+def own_libvirt_socket() -> Path:
+    """Where this host's libvirt is spoken to."""
+    return next((path for path in LIBVIRT_SOCKETS if path.exists()), LIBVIRT_SOCKETS[0])
+
+
 async def listen(path: Path) -> trio.SocketListener:
     """A socket that QEMU's user may dial."""
     listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)

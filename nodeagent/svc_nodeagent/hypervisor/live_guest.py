@@ -1,0 +1,36 @@
+"""What both ends of a live move ask of libvirt about the guest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+import libvirt
+
+from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS, LibvirtError
+from svc_nodeagent.hypervisor.domains import domain_state
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.protocol import DomainState, LivePlace
+
+LOOK_SECONDS: Final = 0.1
+
+
+async def asked(guests: Guests, vm_id: UUID, name: str, work: Callable[[Any], Any]) -> Any:
+    """None where there is no such domain."""
+    try:
+        return await guests.on_domain(vm_id, name, work, timeout=CALL_TIMEOUT_SECONDS)
+    except LibvirtError as error:
+        if error.number == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+
+
+def gone_on(domain: Any) -> LivePlace:
+    """Lets a guest go on that a move has paused."""
+    state, reason = domain.state()
+    if state == libvirt.VIR_DOMAIN_SHUTOFF and reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
+        return LivePlace.LEFT
+    if domain_state(state, reason) is DomainState.PAUSED and reason != libvirt.VIR_DOMAIN_PAUSED_IOERROR:
+        domain.resume()
+    return LivePlace.HERE

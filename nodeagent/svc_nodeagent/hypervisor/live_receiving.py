@@ -1,0 +1,224 @@
+"""The host to which a running guest moves: room for it, its arrival, and its going on once the record says so.
+
+Invariants:
+- what is here bears the mark of a creation that was given up until the guest has arrived complete, so whatever an end
+  or a crash leaves is removed; its taps carry nothing until `finish` brings the machine's network;
+- what comes names no file of this host but the machine's own and its image.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import libvirt_qemu
+import structlog
+import trio
+from pydantic import ValidationError
+
+from svc_nodeagent.durable import write_whole
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, OpenStream, Report
+from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor.acceleration import qemu_user
+from svc_nodeagent.hypervisor.definitions import Definitions
+from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, put_in_place
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.live_gate import Gate, Moved
+from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
+from svc_nodeagent.hypervisor.live_streams import SocketsOf, carry_dialling
+from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dialled, exactly, line, unreadable
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.protocol import (
+    DomainResult,
+    DomainState,
+    FailureCode,
+    LivePlace,
+    LiveResult,
+    NetworkSpec,
+    VmLiveFinish,
+    VmLiveReceive,
+)
+
+ARRIVAL_SECONDS: Final = 20.0
+"""How long libvirt may take, once its connection has ended, to keep or remove what has come."""
+_UNDO_SECONDS: Final = 30.0
+_ANNOUNCE: Final = {"initial": 50, "max": 550, "rounds": 5, "step": 100}
+log = structlog.get_logger(__name__)
+
+Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
+Remove = Callable[[UUID], Awaitable[object]]
+
+
+class LiveReceiving:
+    """`steps` and `remove` as of `Moves`; `libvirt_socket` says where libvirt is spoken to."""
+
+    def __init__(
+        self,
+        *,
+        guests: Guests,
+        folders: Folders,
+        naming: Naming,
+        images: ImageCache,
+        network: HostNetwork,
+        definitions: Definitions,
+        open_stream: OpenStream,
+        steps: Steps,
+        remove: Remove,
+        sockets: SocketsOf,
+        libvirt_socket: Callable[[], Path],
+    ) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._naming = naming
+        self._images = images
+        self._network = network
+        self._definitions = definitions
+        self._open_stream = open_stream
+        self._steps = steps
+        self._remove = remove
+        self._sockets = sockets
+        self._libvirt_socket = libvirt_socket
+
+    async def receive(self, operation: VmLiveReceive, report: Report) -> LiveResult:
+        vm_id = operation.vm_id
+
+        async def fetching(percent: int, message: str) -> None:
+            await report(percent // 10, message)
+
+        await self._images.ensure(operation.image, fetching)
+        async with self._steps(vm_id):
+            folder = self._folders.machine(vm_id)
+            if await in_thread(folder.exists) or await self._guests.state(vm_id) is not DomainState.ABSENT:
+                raise HostError(
+                    FailureCode.CONFLICT,
+                    "This host has something of the machine already; nothing was changed.",
+                    "It is removed there before the machine is moved again.",
+                )
+            try:
+                await in_thread(_begin, folder, self._folders.abandonment(vm_id))
+                fault_point("live.begun")
+                await self._receive(operation, report)
+                if not await self._has_arrived(vm_id):
+                    raise cut_short("the guest has not come")
+                fault_point("live.arrived")
+                await in_thread(self._folders.abandonment(vm_id).unlink)
+            except BaseException:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _UNDO_SECONDS):
+                    await self._undo(vm_id)
+                raise
+        return LiveResult(vm_id=vm_id, place=LivePlace.ARRIVED, state=await self._guests.state(vm_id))
+
+    async def look(self, vm_id: UUID) -> LiveResult:
+        state = await self._guests.state(vm_id)
+        arrived = state is not DomainState.ABSENT and await self._has_arrived(vm_id)
+        marked = await in_thread(self._folders.abandonment(vm_id).exists)
+        place = LivePlace.ARRIVED if arrived and not marked else LivePlace.ABSENT
+        return LiveResult(vm_id=vm_id, place=place, state=state)
+
+    async def finish(self, operation: VmLiveFinish) -> DomainResult:
+        vm_id = operation.vm_id
+        async with self._steps(vm_id):
+            record = await self._definitions.with_network(vm_id, operation.network)
+            await self._definitions.apply_network(record)
+            fault_point("live.carried")
+            if await asked(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
+                await self._announce(vm_id)
+            fault_point("live.gone_on")
+            return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
+
+    async def _receive(self, operation: VmLiveReceive, report: Report) -> None:
+        vm_id, sockets = operation.vm_id, self._sockets(operation.vm_id)
+        record = _record_of(operation)
+        base = self._images.base_of(record.base)
+        folder = self._folders.machine(vm_id)
+        async with sockets.opened(), dialled(self._open_stream, operation.streams) as (words, memory, disk):
+            place = Place(machine=folder, base=base.path, domain=self._naming.domain(vm_id))
+            await words.send_all(place.model_dump_json().encode() + b"\n")
+            await report(10, "making room for the guest")
+            await self._take_luggage(record, words)
+            await in_thread(write_whole, folder / RECORD, record.stored(), mode=0o600)
+            await disks.ensure_disks(record, base, self._folders, qemu_user().owner)
+            await self._network.apply(vm_id, record.network)
+            fault_point("live.ready")
+            await words.send_all(b"ready\n")
+            gate = Gate(Moved(vm_id, place.domain, folder, base.path))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(carry_dialling, memory, sockets.memory)
+                nursery.start_soon(carry_dialling, disk, sockets.disk)
+                await carry_dialling(words, await in_thread(self._libvirt_socket), gate.watch)
+                nursery.cancel_scope.cancel()
+
+    async def _take_luggage(self, record: MachineRecord, stream: trio.abc.Stream) -> None:
+        vm_id = record.vm_id
+        try:
+            luggage = Luggage.model_validate_json(await line(stream))
+        except ValidationError as error:
+            raise unreadable() from error
+        seed = await exactly(stream, luggage.seed_bytes)
+        partial = self._folders.seed(vm_id).with_suffix(".partial")
+        await in_thread(partial.write_bytes, seed)
+        await in_thread(put_in_place, partial, self._folders.seed(vm_id), mode=0o400, owner=qemu_user().owner)
+        if luggage.password_hash is not None:
+            first_boot = FirstBoot(password_hash=luggage.password_hash).model_dump_json().encode()
+            await in_thread(write_whole, self._folders.machine(vm_id) / SECRET, first_boot, mode=0o600)
+
+    async def _has_arrived(self, vm_id: UUID) -> bool:
+        """libvirt gives a guest its definition once it is complete, and removes one that is not."""
+        with trio.move_on_after(ARRIVAL_SECONDS):
+            while True:
+                found = await asked(
+                    self._guests, vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isPersistent())
+                )
+                if found is not False:
+                    return bool(found)
+                await trio.sleep(LOOK_SECONDS)
+        return False
+
+    async def _announce(self, vm_id: UUID) -> None:
+        """QEMU has the guest tell its neighbours; one that cannot is found by what it sends next."""
+        command = json.dumps({"execute": "announce-self", "arguments": _ANNOUNCE})
+        try:
+            await asked(
+                self._guests, vm_id, "announce-self", lambda domain: libvirt_qemu.qemuMonitorCommand(domain, command, 0)
+            )
+        except HostError as error:
+            log.warning("live.not_announced", vm_id=str(vm_id), error=error.message)
+
+    async def _undo(self, vm_id: UUID) -> None:
+        """The mark says that all of it goes; what cannot be removed now is when libvirt is there again."""
+        try:
+            if await in_thread(self._folders.machine(vm_id).exists):
+                await in_thread(self._folders.abandonment(vm_id).touch)
+            await self._remove(vm_id)
+        except (HostError, OSError) as error:
+            log.error("live.not_undone", vm_id=str(vm_id), error=str(error))
+
+
+def _record_of(operation: VmLiveReceive) -> MachineRecord:
+    """Its NICs are without addresses: until it is here this host carries nothing for it, and drops what it sends."""
+    spec = operation.machine
+    nics = tuple(nic.model_copy(update={"addresses": (), "nameservers": ()}) for nic in spec.network.nics)
+    return MachineRecord(
+        vm_id=spec.vm_id,
+        name=spec.name,
+        vcpus=spec.vcpus,
+        memory_mib=spec.memory_mib,
+        disks=tuple(sorted(spec.disks, key=lambda disk: disk.index)),
+        base=file_name(operation.image),
+        network=NetworkSpec(nics=nics, isolated=True),
+        seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
+        cpu_mode=operation.cpu_mode,
+    )
+
+
+def _begin(folder: Path, mark: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o711)
+    mark.touch()

@@ -1,0 +1,221 @@
+"""The host from which a running guest moves: it runs here until the other has it complete, and on where anything fails.
+
+Invariant: a `send` ends with what is under way in libvirt over, and the guest let go on if it is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+from xml.etree import ElementTree
+
+import libvirt
+import structlog
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, OpenStream, Report
+from svc_nodeagent.hypervisor.connection import CALL_TIMEOUT_SECONDS
+from svc_nodeagent.hypervisor.definitions import Definitions
+from svc_nodeagent.hypervisor.domains import disk_target
+from svc_nodeagent.hypervisor.files import SECRET, FirstBoot, Folders, MachineRecord, in_thread
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.hypervisor.images import ImageCache
+from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
+from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, Sockets, SocketsOf, carry_dialled, listen
+from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dialled, line, unreadable
+from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.protocol import DomainState, FailureCode, LivePlace, LiveResult, LiveStreams, VmLiveSend
+
+SETTLE_SECONDS: Final = 60.0
+"""How long libvirt may take to end what is under way."""
+DOWNTIME_MS: Final = 300
+_PROGRESS_SECONDS: Final = 1.0
+log = structlog.get_logger(__name__)
+
+
+class LiveSending:
+    def __init__(
+        self,
+        *,
+        guests: Guests,
+        folders: Folders,
+        naming: Naming,
+        images: ImageCache,
+        definitions: Definitions,
+        open_stream: OpenStream,
+        sockets: SocketsOf,
+    ) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._naming = naming
+        self._images = images
+        self._definitions = definitions
+        self._open_stream = open_stream
+        self._sockets = sockets
+        self._leaving: dict[UUID, trio.CancelScope] = {}
+        self._turns: dict[UUID, trio.Lock] = {}
+
+    async def send(self, operation: VmLiveSend, report: Report) -> LiveResult:
+        """The machine's other steps go on meanwhile: a change of its rules must not wait for hours."""
+        vm_id = operation.vm_id
+        async with self._turns.setdefault(vm_id, trio.Lock()):
+            record = await self._definitions.record(vm_id)
+            if await self._guests.state(vm_id) is not DomainState.RUNNING:
+                raise HostError(FailureCode.CONFLICT, "The guest does not run, so it was not moved.")
+            with trio.CancelScope() as self._leaving[vm_id]:
+                try:
+                    why = await self._send(record, operation.streams, report)
+                finally:
+                    del self._leaving[vm_id]
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + SETTLE_SECONDS):
+                        settled = await self._settled(vm_id)
+                if why is not None and settled.place is not LivePlace.LEFT:
+                    raise cut_short(why)
+                return settled
+        raise cut_short("it was given up")
+
+    async def settle(self, vm_id: UUID) -> LiveResult:
+        """Ends a `send` that is under way."""
+        if (leaving := self._leaving.get(vm_id)) is not None:
+            leaving.cancel()
+        async with self._turns.setdefault(vm_id, trio.Lock()):
+            return await self._settled(vm_id)
+
+    async def _send(self, record: MachineRecord, streams: LiveStreams, report: Report) -> str | None:
+        """Gives why libvirt has failed, None where it has not."""
+        vm_id, sockets = record.vm_id, self._sockets(record.vm_id)
+        async with sockets.opened(), dialled(self._open_stream, streams) as (words, memory, disk):
+            place = Place.model_validate_json(await line(words))
+            await self._send_luggage(vm_id, words)
+            fault_point("live.luggage_sent")
+            if await line(words) != b"ready":
+                raise unreadable()
+            parameters = await self._parameters(record, place, sockets)
+            async with trio.open_nursery() as nursery:
+                for path, stream, silence in (
+                    (sockets.libvirt, words, SILENCE_SECONDS),
+                    (sockets.memory, memory, None),
+                    (sockets.disk, disk, None),
+                ):
+                    nursery.start_soon(carry_dialled, await listen(path), stream, silence)
+                nursery.start_soon(self._tell, vm_id, report)
+                fault_point("live.sending")
+                try:
+                    why = await self._migrate(vm_id, sockets, parameters)
+                finally:
+                    nursery.cancel_scope.cancel()
+            fault_point("live.sent")
+        return why
+
+    async def _migrate(self, vm_id: UUID, sockets: Sockets, parameters: dict[str, Any]) -> str | None:
+        flags = (
+            libvirt.VIR_MIGRATE_LIVE
+            | libvirt.VIR_MIGRATE_PEER2PEER
+            | libvirt.VIR_MIGRATE_PERSIST_DEST
+            | libvirt.VIR_MIGRATE_PAUSED
+            | libvirt.VIR_MIGRATE_NON_SHARED_INC
+            | libvirt.VIR_MIGRATE_AUTO_CONVERGE
+        )
+
+        def migrate(domain: Any) -> str | None:
+            try:
+                domain.migrateToURI3(f"qemu+unix:///system?socket={sockets.libvirt}", parameters, flags)
+            except libvirt.libvirtError as error:
+                # Its words are of the other host's connection as well: none of them says that ours is lost.
+                return str(error.get_error_message() or error)
+            return None
+
+        return await self._guests.on_domain(vm_id, "virDomainMigrateToURI3", migrate)
+
+    async def _parameters(self, record: MachineRecord, place: Place, sockets: Sockets) -> dict[str, Any]:
+        live, stored = await self._guests.on_domain(
+            record.vm_id,
+            "virDomainGetXMLDesc",
+            lambda domain: (
+                str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE)),
+                str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)),
+            ),
+            timeout=CALL_TIMEOUT_SECONDS,
+        )
+        if place.domain != self._naming.domain(record.vm_id):
+            raise HostError(FailureCode.CONFLICT, "The other host calls its machines differently, so none moves there.")
+        base = self._images.base_of(record.base).path
+        renamed = {self._folders.machine(record.vm_id): place.machine, base: place.base}
+        return {
+            libvirt.VIR_MIGRATE_PARAM_URI: f"unix://{sockets.memory}",
+            libvirt.VIR_MIGRATE_PARAM_DISKS_URI: f"unix://{sockets.disk}",
+            libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS: [disk_target(disk.index) for disk in record.disks],
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: _elsewhere(live, renamed),
+            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: _elsewhere(stored, renamed),
+        }
+
+    async def _send_luggage(self, vm_id: UUID, stream: trio.abc.Stream) -> None:
+        folder = self._folders.machine(vm_id)
+        seed = await in_thread(self._folders.seed(vm_id).read_bytes)
+        password_hash = None
+        if await in_thread((folder / SECRET).exists):
+            first_boot = FirstBoot.model_validate_json(await in_thread((folder / SECRET).read_bytes))
+            password_hash = first_boot.password_hash
+        luggage = Luggage(password_hash=password_hash, seed_bytes=len(seed))
+        await stream.send_all(luggage.model_dump_json().encode() + b"\n" + seed)
+
+    async def _tell(self, vm_id: UUID, report: Report) -> None:
+        """Progress, for as long as libvirt counts any."""
+        while True:
+            await trio.sleep(_PROGRESS_SECONDS)
+            try:
+                job = await self._guests.on_domain(
+                    vm_id, "virDomainGetJobStats", lambda domain: dict(domain.jobStats()), timeout=CALL_TIMEOUT_SECONDS
+                )
+            except HostError:
+                continue  # It ends, or has ended.
+            total, left = job.get("data_total", 0), job.get("data_remaining", 0)
+            if total:
+                await report(min(95, 95 * (total - left) // total), "sending the running guest and its disk")
+
+    async def _settled(self, vm_id: UUID) -> LiveResult:
+        """End what is under way, and let the guest go on if it is here."""
+        with trio.fail_after(SETTLE_SECONDS):
+            while True:
+                if await asked(self._guests, vm_id, "virDomainAbortJob", _job_is_over) is not False:
+                    break
+                await trio.sleep(LOOK_SECONDS)
+        place = await asked(self._guests, vm_id, "virDomainResume", gone_on)
+        state = await self._guests.state(vm_id)
+        return LiveResult(vm_id=vm_id, place=place or LivePlace.ABSENT, state=state)
+
+
+def _job_is_over(domain: Any) -> bool:
+    """Gives it up where one is under way; to be asked again until it is over."""
+    try:
+        if not domain.isActive() or domain.jobInfo()[0] == libvirt.VIR_DOMAIN_JOB_NONE:
+            return True
+        domain.abortJob()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
+            raise
+    return False
+
+
+def _elsewhere(xml: str, renamed: dict[Path, Path]) -> str:
+    """The definition with the other host's names of files; what libvirt makes up for a guest that runs is left out."""
+    domain = ElementTree.fromstring(xml)  # noqa: S314 - from libvirt itself
+    for device in domain.iterfind("./devices/*"):
+        if device.tag in ("serial", "console", "channel"):
+            for source in device.findall("source"):
+                device.remove(source)
+            device.attrib.pop("tty", None)
+        if device.tag == "graphics":
+            for element in device.iter():
+                element.attrib.pop("socket", None)
+    for element in domain.iter():
+        for attribute in ("file", "path"):
+            if (named := element.get(attribute)) is None:
+                continue
+            for here, there in renamed.items():
+                path = Path(named)
+                if path == here or here in path.parents:
+                    element.set(attribute, str(there / path.relative_to(here)) if path != here else str(there))
+    return ElementTree.tostring(domain, encoding="unicode")

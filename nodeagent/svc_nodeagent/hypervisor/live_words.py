@@ -1,0 +1,118 @@
+"""What the agents of a live move say to each other before their libvirts do: where files are, and what goes besides.
+
+Here as well: the streams of a move as both ends dial them, and what an end that breaks means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+from pydantic import BaseModel, ConfigDict, Field
+
+from svc_nodeagent.host import HostError, OpenStream
+from svc_nodeagent.hypervisor.live_streams import close
+from svc_nodeagent.protocol import FailureCode, LiveStreams
+
+READY_SECONDS: Final = 120.0
+"""How long the other host may take to make room."""
+_MOST_LINE: Final = 16 * 1024
+MOST_SEED: Final = 16 * 1024 * 1024
+
+
+class Place(BaseModel):
+    """Where the files of the host that takes in are, and what it calls the domain."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    machine: Path
+    base: Path
+    domain: str
+
+
+class Luggage(BaseModel):
+    """What goes with the guest besides: the secret of a first boot that has not been, and the seed that it has open."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    password_hash: str | None = Field(max_length=1024, repr=False)
+    seed_bytes: int = Field(ge=0, le=MOST_SEED)
+
+
+@asynccontextmanager
+async def dialled(
+    open_stream: OpenStream, streams: LiveStreams
+) -> AsyncIterator[tuple[trio.abc.Stream, trio.abc.Stream, trio.abc.Stream]]:
+    """Raises `HostError(interrupted)` where what is carried in the block breaks."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        try:
+            for token in (streams.libvirt, streams.memory, streams.disk):
+                opened.append(await open_stream(token))
+                stack.push_async_callback(close, opened[-1])
+        except OSError as error:
+            raise cut_short(f"the controller could not be reached ({error})") from error
+        words, memory, disk = opened
+        try:
+            yield words, memory, disk
+        except Exception as error:
+            raise _reason(error) from error
+
+
+async def line(stream: trio.abc.Stream) -> bytes:
+    line = bytearray()
+    with trio.fail_after(READY_SECONDS):
+        while not line.endswith(b"\n"):
+            if len(line) > _MOST_LINE:
+                raise unreadable()
+            line += await _some(stream, 1)
+    return bytes(line[:-1])
+
+
+async def exactly(stream: trio.abc.Stream, count: int) -> bytes:
+    data = bytearray()
+    with trio.fail_after(READY_SECONDS):
+        while len(data) < count:
+            data += await _some(stream, count - len(data))
+    return bytes(data)
+
+
+async def _some(stream: trio.abc.Stream, most: int) -> bytes | bytearray:
+    data = await stream.receive_some(most)
+    if not data:
+        raise trio.BrokenResourceError("ended")
+    return data
+
+
+def cut_short(why: str) -> HostError:
+    return HostError(
+        FailureCode.INTERRUPTED, f"The live move was cut short: {why.rstrip('.')}; the machine is where it was."
+    )
+
+
+def unreadable() -> HostError:
+    return HostError(FailureCode.INVALID, "What the other host sent is no machine that moves; nothing was kept.")
+
+
+def _reason(error: Exception) -> Exception:
+    """The one failure of a block whose streams were carried by other tasks."""
+    failures = list(_leaves(error))
+    for failure in failures:
+        if isinstance(failure, HostError):
+            return failure
+    if all(
+        isinstance(each, trio.BrokenResourceError | trio.ClosedResourceError | trio.TooSlowError) for each in failures
+    ):
+        return cut_short("the other host has gone")
+    return error
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from _leaves(each)
