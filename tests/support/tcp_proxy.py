@@ -1,4 +1,5 @@
-"""A TCP proxy that misbehaves on demand: cuts its connections, after so many bytes or now, or swallows everything."""
+"""A TCP proxy that misbehaves on demand: cuts its connections, after so many bytes or now, takes no new ones, swallows
+everything, or keeps what comes for a while."""
 
 from __future__ import annotations
 
@@ -19,6 +20,10 @@ class Proxy:
     random: random.Random = field(default_factory=lambda: random.Random(0))
     swallowing: bool = False
     """Half-open: connections stay, and nothing goes through any more."""
+    refusing: bool = False
+    """Whoever connects is let go at once."""
+    passing: trio.Event | None = None
+    """What comes is kept until this is set: a network that loses packets for a while, of which TCP loses none."""
     accepted: int = 0
     _connections: set[trio.CancelScope] = field(default_factory=set)
 
@@ -27,6 +32,9 @@ class Proxy:
             scope.cancel()
 
     async def serve(self, client: trio.SocketStream) -> None:
+        if self.refusing:
+            await trio.aclose_forcefully(client)
+            return
         self.accepted += 1
         budget = self.random.randint(*self.cut_after) if self.cut_after else None
         with trio.CancelScope() as scope:
@@ -49,6 +57,8 @@ class Proxy:
             while data := await source.receive_some(1024):
                 if self.swallowing:
                     continue
+                if self.passing is not None:
+                    await self.passing.wait()
                 allowed = left[0]
                 if allowed is not None:
                     data = data[:allowed]

@@ -31,8 +31,17 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
 from svc_nodeagent.hypervisor.live_gate import Gate, Moved
 from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
-from svc_nodeagent.hypervisor.live_streams import SocketsOf, carry_dialling
-from svc_nodeagent.hypervisor.live_words import Luggage, Place, cut_short, dialled, exactly, line, unreadable
+from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, SocketsOf, carry_dialling
+from svc_nodeagent.hypervisor.live_words import (
+    READY_SECONDS,
+    Luggage,
+    Place,
+    cut_short,
+    dialled,
+    exactly,
+    line,
+    unreadable,
+)
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.protocol import (
@@ -152,7 +161,9 @@ class LiveReceiving:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(carry_dialling, memory, sockets.memory)
                 nursery.start_soon(carry_dialling, disk, sockets.disk)
-                await carry_dialling(words, await in_thread(self._libvirt_socket), gate.watch)
+                socket = await in_thread(self._libvirt_socket)
+                # Memory is dialled for when the disk has gone over; libvirt at once.
+                await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
 
     async def _take_luggage(self, record: MachineRecord, stream: trio.abc.Stream) -> None:

@@ -43,8 +43,8 @@ log = structlog.get_logger(__name__)
 class Sockets:
     """Of one machine that moves, on this host."""
 
-    def __init__(self, vm_id: UUID) -> None:
-        self._folder = RUN_FOLDER / str(vm_id)
+    def __init__(self, vm_id: UUID, run_folder: Path = RUN_FOLDER) -> None:
+        self._folder = run_folder / str(vm_id)
         self.libvirt, self.memory, self.disk = (self._folder / name for name in ("libvirt", "memory", "disk"))
 
     @asynccontextmanager
@@ -60,7 +60,7 @@ class Sockets:
     def _make(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        for parent in (RUN_FOLDER.parent, RUN_FOLDER):
+        for parent in list(self._folder.parents)[:2]:
             parent.chmod(0o711)
         os.chown(self._folder, *qemu_user().owner)
         self._folder.chmod(0o700)
@@ -94,16 +94,21 @@ async def carry_dialled(listener: trio.SocketListener, stream: trio.abc.Stream, 
 
 
 async def carry_dialling(
-    stream: trio.abc.Stream, path: Path, wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream
+    stream: trio.abc.Stream,
+    path: Path,
+    wrap: Callable[[trio.abc.Stream], trio.abc.Stream] = lambda stream: stream,
+    *,
+    within: float | None = None,
+    silence: float | None = None,
 ) -> None:
-    """Once the other host says that somebody has dialled, dial here; join the two until either ends. `wrap` watches
-    what comes from the other host."""
-    if await stream.receive_some(1) != _DIALLED:
+    """Once the other host says that somebody has dialled, `within` so many seconds, dial here; join the two until
+    either ends. `wrap` watches what comes from the other host."""
+    if await _within(within, stream.receive_some, 1) != _DIALLED:
         return
     with trio.fail_after(DIAL_SECONDS):
         dialled = await _dial(path)
     async with dialled:
-        await join(dialled, wrap(stream))
+        await join(dialled, wrap(stream), silence=silence)
 
 
 async def join(local: trio.abc.Stream, remote: trio.abc.Stream, *, silence: float | None = None) -> None:
