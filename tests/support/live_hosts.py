@@ -49,7 +49,7 @@ from svc_nodeagent.protocol import (
 from svc_nodeagent.simulated import Behaviour
 from tests.support.gateway import GatewayHarness, NodeOnDisk
 from tests.support.live_libvirt import RUNNING, LibvirtInMemory
-from tests.support.moves import DiskHost, _Emulation, agent_of
+from tests.support.moves import DiskHost, Emulation, agent_of
 from tests.support.tcp_proxy import Proxy, proxy_to
 
 CASE: ContextVar[Case | None] = ContextVar("case", default=None)
@@ -180,7 +180,7 @@ class LiveHost(DiskHost):
             naming=Naming(),
             images=cast(ImageCache, self.images_of),
             network=cast(HostNetwork, self.network),
-            acceleration=cast(Acceleration, _Emulation()),
+            acceleration=cast(Acceleration, Emulation()),
         )
 
     def use(self, open_stream: OpenStream) -> None:

@@ -52,7 +52,7 @@ class _Defined:
         self.domains[UUID(xml.partition("<uuid>")[2].partition("</uuid>")[0])] = xml
 
 
-class _Emulation:
+class Emulation:
     async def verdict(self) -> Verdict:
         await trio.lowlevel.checkpoint()
         return Verdict(boot_id="", device="", guest="", accelerator=Accelerator.TCG, reason="")
@@ -95,7 +95,7 @@ class DiskHost(SimulatedHost):
             folders=self.folders,
             naming=Naming(),
             images=cast(ImageCache, self.images_of),
-            acceleration=cast(Acceleration, _Emulation()),
+            acceleration=cast(Acceleration, Emulation()),
             open_stream=open_stream,
             steps=self.steps,
             remove=self.remove,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
@@ -15,7 +15,7 @@ from svc_actors.controller.reconcile.power_watch import PowerWatch
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from svc_nodeagent.protocol import FailureCode, LivePlace, VmLiveFinish, VmLiveReceive
+from svc_nodeagent.protocol import FACTS, FailureCode, LivePlace, VmLiveFinish, VmLiveReceive
 from tests.controller.machines.test_migration_targets import know
 from tests.controller.machines.test_moves import Move
 from tests.support.live_nodes import At, LiveNodes, cut_short
@@ -213,6 +213,32 @@ async def test_a_guest_that_the_other_node_has_lost_is_started_where_it_was(data
         assert ended.status in ("failed", "cancelled")
         assert await move.runs_at() == move.alpha
         assert move.starts() == 1
+
+
+async def test_once_it_has_gone_over_the_other_node_is_waited_for_beyond_the_deadline(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FACTS, "vm.migrate", replace(FACTS["vm.migrate"], task_seconds=1.0))
+    async with a_live_move(database) as move:
+        gateway, let_go = move.now.service.gateway, trio.Event()
+        go_on = gateway.answers["vm.live.finish"]
+
+        async def finish(*asked: object) -> object:
+            await let_go.wait()
+            return await go_on(*asked)  # type: ignore[arg-type]
+
+        gateway.answers["vm.live.finish"] = finish  # type: ignore[assignment]
+        task = await move.order()
+        with trio.fail_after(30):
+            # Asked anew by the task that is taken up again
+            while sum(isinstance(each, VmLiveFinish) for each in gateway.asked) < 2:
+                await trio.sleep(0.01)
+        assert await move.where() == (move.beta, None, move.alpha)
+        let_go.set()
+
+        assert (await move.now.service.ended(task.id)).status == "succeeded"
+        assert await move.runs_at() == move.beta
+        assert move.starts() == 0
 
 
 @pytest.mark.parametrize("protocol", [None, 4])

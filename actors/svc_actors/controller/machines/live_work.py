@@ -5,6 +5,9 @@ way and has the guest go on if it is there still. Only where the guest has left 
 record change, and only then does the other node let it go on: so it runs once, and the record says where. Who cancels
 the task has the nodes give up what they do; where the guest is has to be said all the same.
 
+Where one of the two nodes is declared lost, the machine goes on at the other if that has all of it
+(`without_the_lost`).
+
 Repeatable from its beginning: whatever a life of this controller before has done, the nodes are asked first.
 """
 
@@ -53,7 +56,7 @@ Prepared = tuple[KeptMachine, UUID, CpuMode]
 
 class LiveWork:
     """`seen` records what the machine's node has said of it within a step; `gone_over` that its guest is at the other
-    node now, and says False where the task has ended."""
+    node now, and `gone_back` that it is where it was after all; both say False where the task has ended."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class LiveWork:
         images: ImageSources,
         seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
         gone_over: Callable[[Task], Awaitable[bool]],
+        gone_back: Callable[[Task], Awaitable[bool]],
     ) -> None:
         self._database = database
         self._sealer = sealer
@@ -70,6 +74,7 @@ class LiveWork:
         self._images = images
         self._seen = seen
         self._gone_over = gone_over
+        self._gone_back = gone_back
 
     async def has_gone_over(self, run: TaskRun) -> bool:
         """A life of this controller before has recorded it."""
@@ -88,6 +93,36 @@ class LiveWork:
         """The record says that it is at the other node: have it go on there, whoever cancels meanwhile."""
         with run.uninterrupted():
             return await self._finished(run, run.task.resource_id)
+
+    async def without_the_lost(self, run: TaskRun, lost: LostWithNode) -> OperationResult:
+        """One of the nodes was declared lost: have the machine go on at the other, if that has all of it. Raises `lost`
+        where it does not go on at the node that it was to move to."""
+        with run.uninterrupted():
+            try:
+                if await self.has_gone_over(run):
+                    await self._take_back(run)
+                    raise lost
+                look = VmLiveLook(vm_id=run.task.resource_id)
+                arrived = (await self._asked_where(run, _target(run), look)).place is LivePlace.ARRIVED
+            except LostWithNode:
+                raise lost from None
+            if not arrived or not await self._gone_over(run.task):
+                raise lost
+            await run.log("Its node was declared lost; the other has all of it: it goes on there.", level=Level.WARNING)
+            return await self.finish(run)
+
+    async def _take_back(self, run: TaskRun) -> None:
+        """The node that the record names is lost: the one before has the machine's disks as they were when it left."""
+        vm_id, source = run.task.resource_id, run.task.node_id
+        assert source is not None
+        word = await self._asked_where(run, source, VmLiveSettle(vm_id=vm_id))
+        if word.place is not LivePlace.ABSENT and await self._gone_back(run.task):
+            await run.log(
+                "The other node was declared lost before it said that the guest goes on: the machine is where it was,"
+                " with its disks as they were when it left.",
+                level=Level.WARNING,
+            )
+            await self._seen(vm_id, source, word.state, "asked after its other node was lost")
 
     async def _finished(self, run: TaskRun, vm_id: UUID) -> OperationResult:
         operation = VmLiveFinish(vm_id=vm_id, network=await network_spec(self._database, vm_id))

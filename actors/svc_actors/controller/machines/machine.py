@@ -343,13 +343,19 @@ class Machine(Actor):
     async def gone_over(self, task: Task) -> bool:
         """Record that its guest is at the other node of its live move. False where the task has ended meanwhile: then
         the machine stays where it was."""
+        return await self._within(task, moving.gone_over)
 
+    async def gone_back(self, task: Task) -> bool:
+        """Record that it is at the first node of its live move after all. False as of `gone_over`."""
+        return await self._within(task, moving.gone_back)
+
+    async def _within(self, task: Task, step: Callable[[Transaction, MachineRow, Task], Awaitable[None]]) -> bool:
         async def work(tx: Transaction) -> bool:
             vm = await lock_machine(tx, self.vm_id)
             under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
             if under_way is None or under_way.id != task.id:
                 return False
-            await moving.gone_over(tx, vm, task)
+            await step(tx, vm, task)
             return True
 
         return await self._database.transact(work)

@@ -67,7 +67,7 @@ class _Ready:
 
 
 class MoveWork:
-    """`seen` and `gone_over` as of `LiveWork`."""
+    """`seen`, `gone_over` and `gone_back` as of `LiveWork`."""
 
     def __init__(
         self,
@@ -78,8 +78,9 @@ class MoveWork:
         media: MediaWork,
         seen: Callable[[UUID, UUID, DomainState, str], Awaitable[object]],
         gone_over: Callable[[Task], Awaitable[bool]],
+        gone_back: Callable[[Task], Awaitable[bool]],
     ) -> None:
-        self._live = LiveWork(database, sealer, tasks, images, seen, gone_over)
+        self._live = LiveWork(database, sealer, tasks, images, seen, gone_over, gone_back)
         self._database = database
         self._sealer = sealer
         self._tasks = tasks
@@ -89,6 +90,14 @@ class MoveWork:
         self._under_way = trio.CapacityLimiter(AT_ONCE)
 
     async def migrate(self, run: TaskRun) -> OperationResult | None:
+        try:
+            return await self._moved(run)
+        except LostWithNode as lost:
+            if not run.task.parameters.get(LIVE):
+                raise
+            return await self._live.without_the_lost(run, lost)
+
+    async def _moved(self, run: TaskRun) -> OperationResult | None:
         if run.task.parameters.get(LIVE) and await self._live.has_gone_over(run):
             return await self._live.finish(run)
         if self._under_way.available_tokens == 0:

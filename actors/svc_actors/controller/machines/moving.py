@@ -27,7 +27,7 @@ from svc_actors.controller.machines.records import MachineRow, announce_machine
 from svc_actors.controller.machines.states import MachineStatus, Order, refusal_text
 from svc_actors.controller.networking.changes import call_watch, network_changed
 from svc_actors.controller.placement.scheduler import lock_capacity
-from svc_actors.controller.tasks.runner import Task
+from svc_actors.controller.tasks.runner import Task, lift_deadline
 from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.store import Queryable, Record, Transaction, audit, service_itself
 from svc_nodeagent.protocol import DomainState
@@ -93,6 +93,25 @@ async def gone_over(tx: Transaction, vm: MachineRow, task: Task) -> None:
     """The guest has left the one node and is complete at the other: from here on that is where the machine is."""
     if vm.node_id != UUID(task.parameters[TARGET]):
         await moved(tx, vm, task, DomainState.PAUSED)
+        # From here on it ends with the other node's word, however late that comes.
+        await lift_deadline(tx, task.id)
+
+
+async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
+    """The node that the guest has gone to is lost, and the one before has all of it, off: that is where it is again."""
+    if vm.node_id != UUID(task.parameters[TARGET]):
+        return
+    for node_id in sorted(each for each in (vm.node_id, task.node_id) if each is not None):
+        await lock_capacity(tx, node_id)
+    at = await tx.fetchval(
+        """UPDATE vms SET node_id = moved_from, moved_from = NULL, observed_state = $2, observed_cause = NULL,
+                          observed_at = now()
+           WHERE id = $1 AND moved_from IS NOT NULL RETURNING node_id""",
+        vm.id,
+        DomainState.STOPPED.value,
+    )
+    if at is not None:
+        await _tell_where(tx, vm, task, at)
 
 
 async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState = DomainState.STOPPED) -> None:
@@ -108,11 +127,16 @@ async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState 
         target,
         state.value,
     )
+    await _tell_where(tx, vm, task, target)
+
+
+async def _tell_where(tx: Transaction, vm: MachineRow, task: Task, at: UUID) -> None:
+    """It was on its node until now, and is on another."""
     await network_changed(tx, [vm.id])
     # The nodes' names are the audit's: a node may be gone when it is read.
-    names = await tx.fetch("SELECT id, name FROM nodes WHERE id = ANY($1::uuid[])", [vm.node_id, target])
+    names = await tx.fetch("SELECT id, name FROM nodes WHERE id = ANY($1::uuid[])", [vm.node_id, at])
     called = {row["id"]: row["name"] for row in names}
-    details = {"task_id": str(task.id), "from": called.get(vm.node_id), "to": called.get(target)}
+    details = {"task_id": str(task.id), "from": called.get(vm.node_id), "to": called.get(at)}
     await audit.record(tx, service_itself(task.op), vm.target, details)
     await announce_machine(tx, vm.id)
 

@@ -117,7 +117,9 @@ class MachineWork:
         self._actors = actors
         self._images = images
         self._media = MediaWork(database, images)
-        self._moves = MoveWork(database, sealer, tasks, images, self._media, self._seen, self._gone_over)
+        self._moves = MoveWork(
+            database, sealer, tasks, images, self._media, self._seen, self._gone_over, self._gone_back
+        )
         self._volumes = VolumeWork(database)
 
     def install(self) -> None:
@@ -149,6 +151,9 @@ class MachineWork:
 
     async def _gone_over(self, task: Task) -> bool:
         return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.gone_over, task)
+
+    async def _gone_back(self, task: Task) -> bool:
+        return await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.gone_back, task)
 
     async def ended(self, task: Task, ending: Ending) -> None:
         if task.resource_kind is ResourceKind.VOLUME:

@@ -219,6 +219,11 @@ async def start_task(tx: Transaction, task_id: UUID) -> Task | None:
     return found if found and found.status.open else None
 
 
+async def lift_deadline(tx: Transaction, task_id: UUID) -> None:
+    """It ends with what its nodes say, however late that is."""
+    await tx.execute("UPDATE tasks SET deadline_at = $2 WHERE id = $1", task_id, _NEVER)
+
+
 async def log_task(
     tx: Transaction,
     task_id: UUID,

@@ -43,6 +43,7 @@ from svc_actors.controller.tasks.records import (
     create_task,
     end_task,
     get_task,
+    lift_deadline,
     log_task,
     open_task_of,
     open_tasks,
@@ -73,6 +74,7 @@ __all__ = [
     "create_task",
     "end_task",
     "get_task",
+    "lift_deadline",
     "log_task",
     "open_task_of",
     "open_tasks",
@@ -368,10 +370,17 @@ class TaskRunner:
             ending = await self._attempt(handler, run)
         if ending is not None:
             return ending
+        if overdue.cancelled_caught and await self._deadline_was_lifted(run.task):
+            self._left_open.set()
+            return None  # Taken up again, without one.
         await run.withdraw()
         if overdue.cancelled_caught:
             return _failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
         return Ending(TaskStatus.CANCELLED, "Cancelled.") if run.cancel_requested else None
+
+    async def _deadline_was_lifted(self, task: Task) -> bool:
+        found = await get_task(self.database, task.id)
+        return found is not None and found.status.open and found.deadline_at is None and task.deadline_at is not None
 
     async def _attempt(self, handler: _Handler, run: TaskRun) -> Ending:
         try:
