@@ -38,6 +38,10 @@ def described(name: str) -> OperationDescription:
     return next(operation for operation in SERVICE.operations if operation.name == name)
 
 
+LEFT_TO_THE_COMMAND = {("audit.export", "limit")}
+"""How much comes at a time is nobody's choice where the command asks until the end."""
+
+
 @pytest.mark.parametrize("operation", SERVICE.operations, ids=lambda operation: operation.name)
 async def test_every_operation_has_a_command_that_takes_its_fields(operation: OperationDescription) -> None:
     command = command_of(operation)
@@ -47,7 +51,8 @@ async def test_every_operation_has_a_command_that_takes_its_fields(operation: Op
     if operation.presentation != "event_stream":
         assert operation.summary.split()[0] in told
         for parameter in operation.parameters:
-            assert parameter.name in taken or operation.parameter(f"{parameter.name}_id") is not None
+            by_name = operation.parameter(f"{parameter.name}_id") is not None
+            assert parameter.name in taken or by_name or (operation.name, parameter.name) in LEFT_TO_THE_COMMAND
     flags = [flag for parameter in command.params for flag in parameter.opts]
     assert len(flags) == len(set(flags)), "a flag that means two things"
 

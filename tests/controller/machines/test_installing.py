@@ -124,6 +124,7 @@ async def test_what_is_beneath_the_system_is_what_the_iso_needs(database: Databa
         await database.execute("UPDATE nodes SET facts = $1", {"platform_features": list(PLATFORM_FEATURES)})
         modern = await now.customer("vm.create", **from_iso(now, "modern"))
         assert (modern.vm.firmware, modern.vm.tpm) == (Firmware.UEFI, Tpm.NONE)
+        assert (await now.service.ended(modern.task.id)).status == "succeeded"
         windows = await now.customer("vm.create", **from_iso(now, "windows", name="desk"))
         assert (windows.vm.firmware, windows.vm.tpm, windows.user) == (Firmware.UEFI_SECURE, Tpm.V2_0, "Administrator")
         assert (await now.service.ended(windows.task.id)).status == "succeeded"
