@@ -18,6 +18,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from svc_actors.host.folders import HostFolders
 from tests.support.figures import report_figure
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 
@@ -74,7 +75,7 @@ class Life:
     pushed: dict[str, Any] = field(default_factory=dict)
     backups: int = 0
     orders: tuple[int, int] = (0, 0)
-    statuses: set[int] = field(default_factory=set)
+    statuses: set[int | str] = field(default_factory=set)
     live: dict[str, str] = field(default_factory=dict)
     broken: tuple[dict[str, Any], str, int] = ({}, "", 0)
     kills: list[tuple[str, dict[str, Any], str, str, int, str | None]] = field(default_factory=list)
@@ -324,10 +325,13 @@ class Scene:
         told = await trio.run_process(command, stdin=statements.encode(), capture_stdout=True)
         return told.stdout.decode()
 
+    def nginx_log(self) -> str:
+        return HostFolders(self.panel.data).nginx_log.read_text(errors="replace")
+
     @asynccontextmanager
-    async def orders(self) -> AsyncIterator[tuple[list[int], set[int]]]:
+    async def orders(self) -> AsyncIterator[tuple[list[int], set[int | str]]]:
         """Orders come all the time, and visitors look at the shop."""
-        sent, statuses = [0], set[int]()
+        sent, statuses = [0], set[int | str]()
 
         async def order() -> None:
             while True:
@@ -339,7 +343,10 @@ class Scene:
         async def visit() -> None:
             while True:
                 with trio.CancelScope(shield=True):
-                    statuses.add((await self.panel.visit(DOMAIN)).status_code)
+                    try:
+                        statuses.add((await self.panel.visit(DOMAIN)).status_code)
+                    except httpx.TransportError as error:
+                        statuses.add(f"{error!r}: {self.nginx_log()[-4000:]}")
                 await trio.sleep(0.1)
 
         async with trio.open_nursery() as nursery:
