@@ -144,6 +144,17 @@ class Place:
             raise ConnectionError("nothing was answered")
         return received.decode()
 
+    async def greetings_at(self, port: int, connections: int) -> list[str]:
+        """What the service answers who connects to its port, one after another."""
+        client = (
+            "import socket, sys\n"
+            f"for _ in range({connections}):\n"
+            f"    with socket.create_connection(('127.0.0.1', {port}), timeout=30) as connection:\n"
+            "        print(connection.makefile().read())\n"
+        )
+        told = await trio.run_process([*self.enter, PYTHON, "-c", client], capture_stdout=True)
+        return told.stdout.decode().splitlines()
+
     def kill(self, pid: int) -> None:
         subprocess.run([*self.enter, "sh", "-c", f"kill -KILL {pid}"], check=True)
 

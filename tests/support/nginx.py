@@ -19,7 +19,7 @@ import httpx
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
+from svc_actors.host.launcher import ListeningSocket, Service, ServiceName, ServiceStatus
 from svc_actors.host.nginx import Certificate, Generations, Ports, SiteServer, StaticRoot
 from svc_actors.host.nginx.program import NGINX
 from tests.support.certificates import self_signed
@@ -33,7 +33,7 @@ class ProcessLauncher:
 
     processes: dict[ServiceName, subprocess.Popen[bytes]] = field(default_factory=dict)
     services: dict[ServiceName, Service] = field(default_factory=dict)
-    held: dict[Path, socket.socket] = field(default_factory=dict)
+    held: dict[object, socket.socket] = field(default_factory=dict)
     reloads: int = 0
     before_reload: Callable[[], object] = lambda: None
 
@@ -52,9 +52,16 @@ class ProcessLauncher:
                 listening.bind(str(wanted.path))
                 wanted.path.chmod(wanted.mode)
                 listening.listen()
-            descriptor = self.held[wanted.path].fileno()
-            descriptors.append(descriptor)
-            environment[wanted.variable] = wanted.form.format(descriptor=descriptor)
+        for port in service.ports:
+            if port not in self.held:
+                family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
+                self.held[port] = socket.create_server((port.address, port.port), family=family, backlog=1024)
+        for handed in service.listening:
+            held = self.held[handed.path if isinstance(handed, ListeningSocket) else handed]
+            held.setblocking(not service.nonblocking)
+            descriptors.append(held.fileno())
+            told = handed.form.format(descriptor=held.fileno())
+            environment[handed.variable] = environment.get(handed.variable, "") + told
         assert service.log is not None
         with service.log.open("ab") as log:
             return subprocess.Popen(

@@ -51,6 +51,17 @@ class ListeningSocket:
 
 
 @dataclass(frozen=True)
+class ListeningPort:
+    """A TCP port at one address, of IPv6 that alone, handed over as a `ListeningSocket` is: who connects while the
+    service is replaced waits, and is not refused."""
+
+    address: str
+    port: int
+    variable: str
+    form: str = "{descriptor}"
+
+
+@dataclass(frozen=True)
 class Service:
     """What shall run. Two equal definitions are the same service: `ensure` leaves what runs alone."""
 
@@ -62,6 +73,11 @@ class Service:
     environment: Mapping[str, str] = field(default_factory=dict)
     """All of it, but for what `sockets` add."""
     sockets: tuple[ListeningSocket, ...] = ()
+    ports: tuple[ListeningPort, ...] = ()
+    """Their descriptors follow those of `sockets`. What several have the same variable for is joined in it."""
+    nonblocking: bool = False
+    """Whether accept(2) of `sockets` and `ports` fails where nobody waits. A program whose processes wait in epoll(7)
+    needs it and may not see to it itself: of two that are woken for one connection, the other would hang."""
     limits: Limits = Limits()
     limit_group: GroupName | None = None
     """Its limits are those of all services of the group together: `SiteLauncher.limit` changes them while they run."""
@@ -74,6 +90,11 @@ class Service:
     """Of the files that it makes (umask(2))."""
     on_demand: bool = False
     """Started by the first who connects to one of its sockets, and again after `rest`."""
+
+    @property
+    def listening(self) -> tuple[ListeningSocket | ListeningPort, ...]:
+        """In the order of their descriptors."""
+        return (*self.sockets, *self.ports)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from svc_actors.host.launcher import (
     GroupName,
     LauncherError,
     Limits,
+    ListeningPort,
     ListeningSocket,
     Service,
     ServiceName,
@@ -78,8 +79,8 @@ class SystemdLauncher:
                 await self.limit(service.limit_group, service.limits)
             if sockets_changed or changed:
                 await self._systemctl("daemon-reload")
-            if service.sockets:
-                await self._systemctl("start", listening)
+            if service.listening:
+                await self._start_sockets(service)
             # It returns when the program was executed (Type=exec), or could not be.
             if not service.on_demand:
                 await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
@@ -87,6 +88,15 @@ class SystemdLauncher:
                 await self._systemctl("try-restart", unit, longer=service.stop_seconds)
             pending.unlink(missing_ok=True)
             return await self.status(service.name)
+
+    async def _start_sockets(self, service: Service) -> None:
+        try:
+            await self._systemctl("start", _socket_unit(service.name))
+        except LauncherError as error:
+            if not service.ports:
+                raise
+            ports = " or ".join(_at(one) for one in service.ports)
+            raise LauncherError(f"{error} Another program may listen at {ports}.") from error
 
     async def limit(self, group: GroupName, limits: Limits) -> None:
         async with self._one_at_a_time[ServiceName(group)]:
@@ -282,7 +292,7 @@ def _socket_unit(name: ServiceName) -> str:
 
 def _service_text(service: Service) -> str:
     limits = service.limits
-    given = {*service.environment, *(one.variable for one in service.sockets)}
+    given = {*service.environment, *(one.variable for one in service.listening)}
     lines = [
         "[Unit]",
         f"Description={service.name} of the hosting panel",
@@ -300,7 +310,8 @@ def _service_text(service: Service) -> str:
         "IgnoreSIGPIPE=no",
         f"EnvironmentFile=/run/svc-host/{service.name}.env",
         f"UnsetEnvironment={' '.join(sorted(_OF_SYSTEMD - given))}",
-        *([f"Sockets={_socket_unit(service.name)}"] if service.sockets else []),
+        *([f"Sockets={_socket_unit(service.name)}"] if service.listening else []),
+        f"NonBlocking={'yes' if service.nonblocking else 'no'}",
         f"StandardOutput={'null' if service.log is None else 'append:' + _literal(str(service.log))}",
         "StandardError=inherit",
         "Restart=always",
@@ -330,18 +341,27 @@ def _limits_text(limits: Limits) -> str:
 
 def _socket_text(service: Service) -> str:
     """One unit for all of them: of several, nothing is said about the order of their descriptors."""
-    if not service.sockets:
+    if not service.listening:
         return ""
-    first = service.sockets[0]
+    # The same of all: what `_check` sees to.
+    rights = [
+        line
+        for one in service.sockets[:1]
+        for line in (
+            f"SocketMode={one.mode:04o}",
+            f"SocketUser={_literal(one.owner)}",
+            f"SocketGroup={_literal(one.group)}",
+        )
+    ]
     lines = [
         "[Unit]",
         f"Description=Sockets of {service.name} of the hosting panel",
         "",
         "[Socket]",
         *[f"ListenStream={_literal(str(one.path))}" for one in service.sockets],
-        f"SocketMode={first.mode:04o}",
-        f"SocketUser={_literal(first.owner)}",
-        f"SocketGroup={_literal(first.group)}",
+        *[f"ListenStream={_at(one)}" for one in service.ports],
+        "BindIPv6Only=ipv6-only",
+        *rights,
         "Backlog=4096",
         "RemoveOnStop=yes",
         # However often its service is started: the socket stays.
@@ -351,10 +371,15 @@ def _socket_text(service: Service) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _at(port: ListeningPort) -> str:
+    return f"[{port.address}]:{port.port}" if ":" in port.address else f"{port.address}:{port.port}"
+
+
 def _environment_text(service: Service) -> str:
-    environment = dict(service.environment)
-    for number, one in enumerate(service.sockets, _FIRST_DESCRIPTOR):
-        environment[one.variable] = one.form.replace("{descriptor}", str(number))
+    handed: dict[str, str] = {}
+    for number, one in enumerate(service.listening, _FIRST_DESCRIPTOR):
+        handed[one.variable] = handed.get(one.variable, "") + one.form.replace("{descriptor}", str(number))
+    environment = {**service.environment, **handed}
     for name, value in environment.items():
         # systemd would leave them out, and say so in its journal alone.
         if not name.isidentifier() or not name.isascii() or any(ord(c) < 32 and c not in "\t\n" for c in value):

@@ -11,7 +11,7 @@ import pytest
 
 from svc_actors.host.keeper.definition import RefusedError, owned_by_root, parse
 from svc_actors.host.keeper.definition import wire as recorded
-from svc_actors.host.launcher import Limits, ListeningSocket, Service, ServiceName
+from svc_actors.host.launcher import Limits, ListeningPort, ListeningSocket, Service, ServiceName
 from svc_actors.host.launcher_keeper import wire
 
 SERVICE = Service(
@@ -23,6 +23,8 @@ SERVICE = Service(
     sockets=(
         ListeningSocket(Path("/run/php/s1001.sock"), 0o660, "s1001", "www-data", "FPM_SOCKETS", "/x={descriptor}"),
     ),
+    ports=(ListeningPort("::", 8080, "PORTS"),),
+    nonblocking=True,
     limits=Limits(memory_mib=256),
     log=Path("/var/log/php.log"),
 )
@@ -36,6 +38,7 @@ def test_a_definition_is_the_same_after_it_was_sent_and_recorded() -> None:
     assert read_again == sent
     assert sent.command == SERVICE.command
     assert sent.limits.memory_mib == 256
+    assert (sent.ports[0].address, sent.ports[0].port, sent.nonblocking) == ("::", 8080, True)
     assert sent.sockets[0].path == "/run/php/s1001.sock"
 
 
@@ -71,6 +74,10 @@ def _changed(**members: Any) -> Callable[[dict[str, Any]], None]:
         lambda given: given.pop("user"),
         lambda given: given["sockets"][0].update(mode=0o7777),
         lambda given: given["sockets"][0].update(path="run/php.sock"),
+        lambda given: given["ports"][0].update(address="localhost"),
+        lambda given: given["ports"][0].update(port=0),
+        lambda given: given["ports"][0].update(port=65_536),
+        _changed(nonblocking="yes"),
     ],
 )
 def test_what_is_not_a_definition_is_refused(spoil: Callable[[dict[str, Any]], object]) -> None:

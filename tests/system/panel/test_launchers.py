@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import GroupName, LauncherError, Limits, ServiceName, ServiceStatus
+from svc_actors.host.launcher import GroupName, LauncherError, Limits, ListeningPort, ServiceName, ServiceStatus
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.launcher_systemd import SystemdLauncher
 from svc_actors.host.launchers import launcher_of
 from tests.support.launchers import Place, keeper_place, systemd_place, until, written
+from tests.support.stack import free_port
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -72,6 +74,53 @@ async def test_a_changed_definition_replaces_it_without_a_refused_connection(pla
 
     assert set(heard) == {"0", "1", "2", "3", "4", "5"}
     assert (await place.launcher.status(service.name)).restarts == first.restarts == 0
+
+
+async def test_a_port_stays_bound_while_the_service_is_replaced_and_is_free_after_its_end(place: Place) -> None:
+    at = ListeningPort("127.0.0.1", free_port(), "LISTENING")
+    service = replace(place.service("web", "serve", "0"), ports=(at,))
+    await place.launcher.ensure(service)
+    heard: list[str] = []
+    finished = trio.Event()
+
+    async def connect_all_the_time() -> None:
+        while not finished.is_set():
+            heard.extend(greeting.split()[0] for greeting in await place.greetings_at(at.port, 50))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect_all_the_time)
+        for number in range(4):
+            await place.launcher.ensure(replace(service, command=(*service.command[:-1], str(number))))
+            await _heard(heard, str(number))
+        await place.launcher.restart(service.name)
+        finished.set()
+    await place.launcher.stop(service.name)
+
+    assert set(heard) == {"0", "1", "2", "3"}
+    with pytest.raises(subprocess.CalledProcessError):
+        await place.greetings_at(at.port, 1)
+
+
+async def test_a_port_of_another_program_is_named(place: Place) -> None:
+    at = ListeningPort("127.0.0.1", free_port(), "LISTENING")
+    await place.launcher.ensure(replace(place.service("first", "serve", "first"), ports=(at,)))
+
+    with pytest.raises(LauncherError, match=str(at.port)):
+        await place.launcher.ensure(replace(place.service("second", "serve", "second"), ports=(at,)))
+
+    assert {greeting.split()[0] for greeting in await place.greetings_at(at.port, 2)} == {"first"}
+
+
+@pytest.mark.parametrize("nonblocking", [False, True])
+async def test_sockets_are_handed_over_as_the_service_waits_for_them(place: Place, nonblocking: bool) -> None:
+    at = ListeningPort("127.0.0.1", free_port(), "LISTENING")
+    service = replace(place.service("web", "serve", "hello"), ports=(at,), nonblocking=nonblocking)
+
+    status = await place.launcher.ensure(service)
+
+    described = (place.proc(status.pid) / "fdinfo" / "3").read_text()
+    [flags] = [int(line.split()[1], 8) for line in described.splitlines() if line.startswith("flags")]
+    assert bool(flags & os.O_NONBLOCK) == nonblocking
 
 
 async def test_what_ends_by_itself_is_started_again(place: Place) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -60,6 +61,42 @@ async def test_sites_are_served_changed_and_served_again_after_a_kill_of_nginx(
     assert unchanged.pid == first.pid
     assert (await launcher.status(program.NGINX)).pid != first.pid
     assert (await sites.visit("site1002.example")).text == "page of 1002"
+
+
+async def test_visitors_wait_while_nginx_is_replaced_and_none_is_refused(
+    nginx: tuple[Sites, KeeperLauncher, Generations],
+) -> None:
+    sites, launcher, generations = nginx
+    others = sites.sites(3)
+    await generations.start(others)
+    before = await launcher.status(program.NGINX)
+
+    async with sites.watched(others) as problems:
+        for _ in range(3):
+            await launcher.restart(program.NGINX)
+            await generations.apply({1050: sites.site(1050)})
+
+    assert problems == []
+    assert (await launcher.status(program.NGINX)).pid != before.pid
+
+
+async def test_no_worker_hangs_over_a_connection_that_another_has_taken(
+    nginx: tuple[Sites, KeeperLauncher, Generations],
+) -> None:
+    sites, launcher, generations = nginx
+
+    await generations.start(sites.sites(1))
+
+    master = (await launcher.status(program.NGINX)).pid
+    listening = Path(f"/proc/{master}/fdinfo")
+    sockets = [fd for fd in os.listdir(f"/proc/{master}/fd") if _is_socket(f"/proc/{master}/fd/{fd}")]
+    flags = [line.split()[1] for fd in sockets for line in (listening / fd).open() if line.startswith("flags")]
+    assert len(flags) >= 5
+    assert all(int(flag, 8) & os.O_NONBLOCK for flag in flags)
+
+
+def _is_socket(link: str) -> bool:
+    return os.readlink(link).startswith("socket:")
 
 
 async def test_a_killed_keeper_is_not_noticed_by_visitors_and_its_successor_reloads(

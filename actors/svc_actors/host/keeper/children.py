@@ -55,9 +55,10 @@ def begin(
     """`record` is called with the process before the program is executed. `RefusedError` if it cannot be."""
     uid, gid = accounts(definition.user, definition.group)
     groups = os.getgrouplist(definition.user, gid)
-    environment = dict(definition.environment)
-    for number, one in enumerate(definition.sockets, _FIRST):
-        environment[one.variable] = one.form.replace("{descriptor}", str(number))
+    handed: dict[str, str] = {}
+    for number, one in enumerate(definition.listening, _FIRST):
+        handed[one.variable] = handed.get(one.variable, "") + one.form.replace("{descriptor}", str(number))
+    environment = definition.environment | handed
     ours, theirs = socket.socketpair()
     with ours, theirs:
         pid = os.fork()

@@ -7,6 +7,7 @@ import os
 import pwd
 import signal
 import stat
+from ipaddress import ip_address
 from typing import NamedTuple
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -23,6 +24,13 @@ class Socket(NamedTuple):
     mode: int
     owner: str
     group: str
+    variable: str
+    form: str
+
+
+class Port(NamedTuple):
+    address: str
+    port: int
     variable: str
     form: str
 
@@ -44,6 +52,8 @@ class Definition(NamedTuple):
     group: str
     environment: dict[str, str]
     sockets: tuple[Socket, ...]
+    ports: tuple[Port, ...]
+    nonblocking: bool
     limits: Limits
     log: str | None
     stop_signal: int
@@ -53,13 +63,18 @@ class Definition(NamedTuple):
     limit_group: str | None
     """Its limits are those of all services of this group together."""
 
+    @property
+    def listening(self) -> tuple[Socket | Port, ...]:
+        """In the order of their descriptors."""
+        return (*self.sockets, *self.ports)
+
 
 def parse(given: object) -> Definition:
     """From JSON: exactly the members that `wire` writes. `RefusedError` where one is missing, unknown
     or of another type."""
     fields = _members(
         given,
-        *("name", "command", "user", "group", "environment", "sockets", "limits"),
+        *("name", "command", "user", "group", "environment", "sockets", "ports", "nonblocking", "limits"),
         *("log", "stop_signal", "stop_seconds", "umask", "on_demand", "limit_group"),
     )
     environment = fields["environment"]
@@ -69,6 +84,9 @@ def parse(given: object) -> Definition:
         _plain(variable, "A variable's name")
         if not variable or "=" in variable:
             raise RefusedError(f"{variable!r} is no name of a variable.")
+    nonblocking = fields["nonblocking"]
+    if not isinstance(nonblocking, bool):
+        raise RefusedError("Whether its sockets are not waited for is neither true nor false.")
     on_demand = fields["on_demand"]
     if not isinstance(on_demand, bool) or (on_demand and not fields["sockets"]):
         raise RefusedError("A service on demand has a socket, by which it is demanded.")
@@ -82,6 +100,8 @@ def parse(given: object) -> Definition:
         group=_plain(fields["group"], "The group"),
         environment={variable: _plain(value, f"The value of {variable}") for variable, value in environment.items()},
         sockets=tuple(_socket(one) for one in _list(fields["sockets"], "The sockets")),
+        ports=tuple(_port(one) for one in _list(fields["ports"], "The ports")),
+        nonblocking=nonblocking,
         limits=parse_limits(fields["limits"]),
         log=None if fields["log"] is None else _absolute(fields["log"], "The log"),
         stop_signal=signal.Signals(_whole(fields["stop_signal"], "The stop signal", signal.NSIG - 1)),
@@ -101,6 +121,7 @@ def wire(definition: Definition) -> dict[str, object]:
     """What `parse` reads."""
     fields = definition._asdict()
     fields["sockets"] = [one._asdict() for one in definition.sockets]
+    fields["ports"] = [one._asdict() for one in definition.ports]
     fields["limits"] = definition.limits._asdict()
     return fields
 
@@ -151,6 +172,22 @@ def _socket(given: object) -> Socket:
         group=_plain(fields["group"], "The group of a socket"),
         variable=_plain(fields["variable"], "The variable of a socket"),
         form=_plain(fields["form"], "The form of a socket"),
+    )
+
+
+def _port(given: object) -> Port:
+    fields = _members(given, "address", "port", "variable", "form")
+    address = _plain(fields["address"], "The address of a port")
+    try:
+        ip_address(address)
+    except ValueError:
+        raise RefusedError(f"{address!r} is no address of this server.") from None
+    port = _whole(fields["port"], "The number of a port", 65_535)
+    return Port(
+        address=address,
+        port=port,
+        variable=_plain(fields["variable"], "The variable of a port"),
+        form=_plain(fields["form"], "The form of a port"),
     )
 
 

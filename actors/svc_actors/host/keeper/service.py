@@ -26,7 +26,7 @@ from typing import Any
 
 from svc_actors.host.keeper import children, sockets
 from svc_actors.host.keeper.children import Process
-from svc_actors.host.keeper.definition import Definition, Limits, RefusedError, Socket, check, parse, wire
+from svc_actors.host.keeper.definition import Definition, Limits, Port, RefusedError, Socket, check, parse, wire
 from svc_actors.host.keeper.groups import Group, Hierarchies
 
 RUNNING, STOPPING, CLEARING, WAITING, RESTING = "running", "stopping", "clearing", "waiting", "resting"
@@ -56,7 +56,7 @@ class Held:
         self._hierarchies = hierarchies
         self._selector = selector
         self._group = Group()
-        self._listening: dict[Socket, socket.socket] = {}
+        self._listening: dict[Socket | Port, socket.socket] = {}
         self._answers: list[Answer] = []
         self._asked = True
         """Its process ends because we want it, not by itself."""
@@ -143,7 +143,7 @@ class Held:
         self._group = Group(state["groups"], process.pid if process else 0, state["weaker"])
         self._since, self._restarts, self._asked = state["since"], state["restarts"], False
         holders = [*([process.pid] if process else []), *self._group.processes()]
-        for wanted, inode in zip(definition.sockets, state["inodes"], strict=True):
+        for wanted, inode in zip(definition.listening, state["inodes"], strict=True):
             taken = (children.taken_back(holder, inode) for holder in holders)
             held = next((one for one in taken if one is not None), None)
             if held is not None:
@@ -152,7 +152,7 @@ class Held:
             self.phase, self.due = CLEARING, 0.0
             return
         self._watch(process, definition)
-        if len(self._listening) < len(definition.sockets):
+        if len(self._listening) < len(definition.listening):
             # It closed one: whoever connects is refused until it is bound again, and handed to a new process.
             self._begin_stop()
 
@@ -200,7 +200,7 @@ class Held:
         result: dict[str, Any] | RefusedError
         if self.definition is None:
             for wanted in [*self._listening]:
-                sockets.release(self._listening.pop(wanted), wanted.path)
+                sockets.release(self._listening.pop(wanted), wanted)
             if os.path.exists(self._path):
                 os.unlink(self._path)
             self.phase, self.due = WAITING, math.inf
@@ -222,11 +222,13 @@ class Held:
         return self.status()
 
     def _bind(self, definition: Definition) -> None:
-        for wanted in self._listening.keys() - set(definition.sockets):
-            sockets.release(self._listening.pop(wanted), wanted.path)
-        for wanted in definition.sockets:
+        for wanted in self._listening.keys() - set(definition.listening):
+            sockets.release(self._listening.pop(wanted), wanted)
+        for wanted in definition.listening:
             if wanted not in self._listening:
                 self._listening[wanted] = sockets.bind_for_service(wanted)
+        for listening in self._listening.values():
+            listening.setblocking(not definition.nonblocking)
 
     def _rest(self, definition: Definition) -> None:
         self._bind(definition)
@@ -252,7 +254,7 @@ class Held:
             self._restarts += 1
         self._began, self._since = time.monotonic(), time.time()
         self._group = self._hierarchies.group(definition)
-        listening = [self._listening[wanted] for wanted in definition.sockets]
+        listening = [self._listening[wanted] for wanted in definition.listening]
         process = children.begin(definition, self._group, listening, lambda begun: self._record(definition, begun))
         self._watch(process, definition)
 
@@ -298,7 +300,7 @@ class Held:
             "restarts": self._restarts,
             "groups": self._group.folders,
             "weaker": self._group.weaker,
-            "inodes": [sockets.inode(self._listening[wanted]) for wanted in definition.sockets],
+            "inodes": [sockets.inode(self._listening[wanted]) for wanted in definition.listening],
         }
         new = f"{self._path}.new"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from contextlib import suppress
 
-from svc_actors.host.keeper.definition import RefusedError, Socket, accounts, owned_by_root
+from svc_actors.host.keeper.definition import Port, RefusedError, Socket, accounts, owned_by_root
 
 _WAITING = 4096
 """Connections that wait while the service is replaced; the kernel lowers it to net.core.somaxconn."""
@@ -36,16 +37,33 @@ def bind(path: str, mode: int, uid: int, gid: int) -> socket.socket:
     return listening
 
 
-def bind_for_service(wanted: Socket) -> socket.socket:
+def _bind_port(wanted: Port) -> socket.socket:
+    version6 = ":" in wanted.address
+    listening = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # Connections of the process before may be closing still.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if version6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((wanted.address, wanted.port))
+        listening.listen(_WAITING)
+    except OSError as error:
+        listening.close()
+        raise RefusedError(f"Port {wanted.port} of {wanted.address} cannot be listened at: {error}.") from error
+    return listening
+
+
+def bind_for_service(wanted: Socket | Port) -> socket.socket:
+    if isinstance(wanted, Port):
+        return _bind_port(wanted)
     return bind(wanted.path, wanted.mode, *accounts(wanted.owner, wanted.group))
 
 
-def release(held: socket.socket, path: str) -> None:
+def release(held: socket.socket, wanted: Socket | Port) -> None:
     held.close()
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
+    if isinstance(wanted, Socket):
+        with suppress(FileNotFoundError):
+            os.unlink(wanted.path)
 
 
 def inode(held: socket.socket) -> int:

@@ -236,7 +236,7 @@ class Generations:
             if not (await self._launcher.status(program.NGINX)).running:
                 # It may have ended again and again with what was current before, and be waiting to be tried again.
                 await self._launcher.stop(program.NGINX)
-            await self._launcher.ensure(program.service(self._folders, self._tree.main))
+            await self._launcher.ensure(program.service(self._folders, self._tree.main, self._ports))
             if reload:
                 await self._launcher.reload(program.NGINX)
         except LauncherError as error:

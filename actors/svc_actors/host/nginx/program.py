@@ -13,8 +13,8 @@ from typing import Final
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import ListeningSocket, Service, ServiceName
-from svc_actors.host.nginx.render import GENERATION, status_socket
+from svc_actors.host.launcher import ListeningPort, ListeningSocket, Service, ServiceName
+from svc_actors.host.nginx.render import GENERATION, Ports, status_socket
 
 NGINX: Final = ServiceName("nginx")
 PROGRAM: Final = "/usr/sbin/nginx"
@@ -25,6 +25,8 @@ UMASK: Final = 0o027
 TEST_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 2.0
 
+_HELD: Final = "NGINX"
+_FORM: Final = "{descriptor};"
 _CONFLICT: Final = re.compile(r'conflicting server name "([^"]+)"')
 _PREFIX: Final = re.compile(r"^(nginx: )?(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d )?\[emerg\] (\d+#\d+: )?")
 _PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
@@ -38,13 +40,17 @@ def command(*arguments: str) -> tuple[str, ...]:
     return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
 
 
-def service(folders: HostFolders, main: Path) -> Service:
-    """The status socket is held for nginx, which takes over what its variable NGINX names: a socket of its own would
-    stay behind when it is killed, and its successor could not bind it."""
+def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
+    """Its sockets are held for nginx, which takes over those that its variable NGINX names. The status socket, as one
+    of its own would stay behind when it is killed, and its successor could not bind it; the ports, so that visitors
+    wait while it is replaced or started again, and are not refused. It makes nothing non-blocking that it takes over:
+    of two workers that one connection wakes, the other would hang with all its visitors until the next one."""
     return Service(
         name=NGINX,
         command=command("-p", f"{folders.nginx}/", "-c", str(main)),
-        sockets=(ListeningSocket(status_socket(folders), 0o600, "root", "root", "NGINX", "{descriptor};"),),
+        sockets=(ListeningSocket(status_socket(folders), 0o600, "root", "root", _HELD, _FORM),),
+        ports=tuple(ListeningPort(address, port, _HELD, _FORM) for address, port in ports.listened),
+        nonblocking=True,
         log=folders.nginx_output,
         # Requests that were begun are finished.
         stop_signal=signal.SIGQUIT,

@@ -47,6 +47,12 @@ class Ports:
     ipv6: bool = True
     """False where the kernel has none: nginx would not start."""
 
+    @property
+    def listened(self) -> tuple[tuple[str, int], ...]:
+        """What `listen` makes nginx listen at: the address and the port of each."""
+        every = ["0.0.0.0", *(["::"] if self.ipv6 else [])]  # noqa: S104 - sites are for everybody
+        return tuple((address, port) for port in (self.http, self.https) for address in every)
+
     def listen(self, port: int, options: str = "") -> Iterator[str]:
         words = f" {options}" if options else ""
         yield f"listen {port}{words};"
