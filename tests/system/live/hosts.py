@@ -71,6 +71,16 @@ class Host:
         listed = self.output("ip", "-br", "link").splitlines()
         return [name for name in (line.split()[0].partition("@")[0] for line in listed) if name.startswith(prefix)]
 
+    def cut(self, verdict: str | None) -> None:
+        """What an agent and the controller send each other meets this verdict of nftables; with None, the cut ends."""
+        self.output("nft", "add table inet cut; delete table inet cut")
+        if verdict is not None:
+            for hook, device in (("input", "iifname"), ("output", "oifname")):
+                self.output(
+                    "nft", f"add table inet cut; add chain inet cut {hook} {{ type filter hook {hook} priority -300; }}"
+                )
+                self.output("nft", f"add rule inet cut {hook} {device} br0 meta l4proto tcp {verdict}")
+
     def wire(self, is_up: bool) -> None:
         """The network to everybody else; what is cut off says nothing to anybody."""
         subprocess.run(["ip", "link", "set", self.namespace, "up" if is_up else "down"], check=True)
@@ -84,6 +94,25 @@ class Site:
     hosts: dict[str, Host]
     agents: dict[str, Program]
     image_id: str = ""
+
+    @property
+    def holds(self) -> Path:
+        """A file in it has an agent stop at the fault point of that name."""
+        return self.stack.folder / "holds"
+
+    @asynccontextmanager
+    async def held(self, agent: str, point: str) -> AsyncIterator[None]:
+        """The block begins when the agent has come to the point, where it stands still until the block ends."""
+        process = self.agents[agent].process
+        assert process is not None
+        try:
+            with trio.fail_after(60):
+                while not Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].startswith(" T"):
+                    await trio.sleep(0.02)
+            yield
+        finally:
+            (self.holds / point).unlink(missing_ok=True)
+            process.send_signal(signal.SIGCONT)
 
 
 @contextmanager
@@ -154,6 +183,7 @@ async def two_hosts(stack: Stack, subnet: str) -> AsyncIterator[Site]:
     bridge = f"lv{secrets.token_hex(2)}"
     with ExitStack() as parts:
         parts.enter_context(_bridge(bridge, subnet))
+        (stack.folder / "holds").mkdir()
         await stack.start_controller()
         await stack.set_up()
         hosts: dict[str, Host] = {}
@@ -187,5 +217,5 @@ async def _join(stack: Stack, host: Host, agents: dict[str, Program]) -> None:
         BIN / "svc-nodeagent", "run", "--data", host.folder, "--prefix", stack.prefix, "--bridge", "br0"
     )
     agent = agents[host.name] = Program(host.name, command, stack.folder / f"{host.name}.log")
-    agent.start()
+    agent.start(SVC_FAULT_HOLD=str(stack.folder / "holds"))
     await stack.node_online(host.name)

@@ -123,6 +123,16 @@ class Machines:
                     return here
                 await trio.sleep(0.1)
 
+    def left_at(self, vm_id: str) -> list[str]:
+        """The hosts that have a file, a tap or a socket of it."""
+        return [
+            host.name
+            for host in self.site.hosts.values()
+            if (host.folder / "host" / "machines" / vm_id).exists()
+            or host.taps(self.site.stack.prefix)
+            or host.output("find", "/run/svc-node/live", "-mindepth", "1")
+        ]
+
 
 @asynccontextmanager
 async def machines() -> AsyncIterator[Machines]:
@@ -225,6 +235,53 @@ async def test_killed_at_each_step_an_agent_comes_back_and_the_guest_runs_once()
             assert ended["status"] in ("succeeded", "failed"), (point, ended)
             where = await now.runs_at(vm_id)
             assert ended["status"] == "failed" or where == there, (point, ended)
+
+
+REFUSED, SILENT = "reject with tcp reset", "drop"
+CUTS = (
+    ("live.begun", REFUSED),
+    ("live.luggage_sent", REFUSED),
+    ("live.ready", SILENT),
+    ("live.sending", REFUSED),
+    ("live.sent", REFUSED),
+    ("live.arrived", REFUSED),
+    ("live.carried", SILENT),
+    ("live.gone_on", REFUSED),
+)
+CUT_SECONDS = 2.0
+
+
+async def test_cut_off_at_each_step_the_guest_runs_once_where_the_record_says() -> None:
+    async with machines() as now:
+        vm_id = await now.made("web")
+        address = (await now.show(vm_id))["primary_ip"]
+        for point, verdict in CUTS:
+            here = await now.runs_at(vm_id)
+            there = "beta" if here == "alpha" else "alpha"
+            cut_off = here if point in AT_SOURCE else there
+            (now.site.holds / point).touch()
+            task = await now.ordered(vm_id)
+            async with now.site.held(cut_off, point):
+                now.site.hosts[cut_off].cut(verdict)
+            await trio.sleep(CUT_SECONDS)
+            now.site.hosts[cut_off].cut(None)
+            ended = await now.ended(task)
+
+            assert ended["status"] in ("succeeded", "failed"), (point, ended)
+            where = await now.runs_at(vm_id)
+            assert where == (there if ended["status"] == "succeeded" else here), (point, ended)
+            await answered(address)
+            with trio.fail_after(30):
+                while now.left_at(vm_id) != [where]:
+                    await trio.sleep(0.1)
+
+
+async def answered(address: str) -> None:
+    with trio.fail_after(60):
+        while (
+            await trio.run_process(["ping", "-n", "-c1", "-W1", address], check=False, capture_stdout=True)
+        ).returncode:
+            await trio.sleep(0.1)
 
 
 async def test_cut_or_cancelled_the_guest_runs_on_and_the_next_move_goes() -> None:
