@@ -165,6 +165,16 @@ async def test_metrics_of_a_machine_on_an_offline_node_are_unavailable(database:
         assert (await refusal(now.customer, "vm.metrics", id=vm_id)).code is ErrorCode.UNAVAILABLE
 
 
+async def test_a_machine_that_its_node_has_not_measured_yet_has_no_metrics(database: Database) -> None:
+    async def nothing_yet(*_: object) -> OperationResult:
+        raise OperationFailed(FailureCode.NOT_FOUND, "Nothing is known of this machine.", None)
+
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        now.service.gateway.answers["vm.metrics"] = nothing_yet
+        assert (await now.customer("vm.metrics", id=vm_id)).points == []
+
+
 def test_only_the_start_is_open_to_a_support_session() -> None:
     of_machines = [operation for operation in REGISTRY if operation.name.startswith("vm.") and operation.mutates]
     assert [operation.name for operation in of_machines if operation.in_support_session] == ["vm.start"]

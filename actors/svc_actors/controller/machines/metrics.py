@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.errors import not_found, unavailable
+from svc_actors.errors import unavailable
 from svc_nodeagent.protocol import FailureCode, MetricsResult, NodeOperation, OperationResult, VmMetrics
 from svc_nodeagent.protocol import MetricPoint as MetricPoint
 
@@ -23,8 +23,8 @@ class NodeQueries(Protocol):
 async def machine_metrics(
     gateway: NodeQueries, *, node_id: UUID | None, vm_id: UUID, resolution_seconds: int, hours: int
 ) -> MetricsResult:
-    """The points of the last `hours`, oldest first. Raises unavailable when the node is offline, not_found when it does
-    not have the machine. The resolution is made coarser where the points would be too many."""
+    """The points of the last `hours`, oldest first; none where the node has not measured it yet, as after a move.
+    Raises unavailable when the node is offline. The resolution is made coarser where the points would be too many."""
     if node_id is None:
         raise unavailable("The machine is on no node, so nothing measures it.")
     resolution = max(resolution_seconds, -(-hours * 3600 // MAX_POINTS))
@@ -33,7 +33,7 @@ async def machine_metrics(
         result = await gateway.query(node_id, operation, timeout=_TIMEOUT)
     except OperationFailed as failure:
         if failure.code is FailureCode.NOT_FOUND:
-            raise not_found("The node has measured nothing of this machine.") from failure
+            return MetricsResult(vm_id=vm_id, resolution_seconds=resolution, points=())
         raise unavailable(f"The node could not tell: {failure.message}", hint=failure.hint) from failure
     if not isinstance(result, MetricsResult):
         raise TypeError(f"vm.metrics was answered with {result.kind}")
