@@ -9,7 +9,10 @@ SETUP_TOKEN_PREFIX = "svcsetup_"  # noqa: S105 - the public start of a token
 
 
 def new_secret(prefix: str = "") -> str:
-    return prefix + secrets.token_urlsafe(32)
+    """None begins with a dash, which a command line would take for an option."""
+    while (drawn := secrets.token_urlsafe(32)).startswith("-"):
+        pass
+    return prefix + drawn
 
 
 def fingerprint(secret: str) -> bytes:
