@@ -8,8 +8,8 @@ from uuid import UUID
 
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
-from svc.panel.downloads import Downloads
 from svc.panel.realm import REALM
+from svc.registry.downloads import Downloads
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.host.apps import AppServing

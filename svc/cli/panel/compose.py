@@ -27,8 +27,8 @@ from svc.cli.panel.site_data import look_after_site_data, recover_site_data
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
-from svc.panel.downloads import Downloads
 from svc.panel.services import Panel
+from svc.registry.downloads import Downloads
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.launcher_keeper import KeeperLauncher
