@@ -75,6 +75,10 @@ from svc_nodeagent.protocol import (
     VmCreateFromCopy,
     VmDelete,
     VmDescribe,
+    VmFilesClose,
+    VmFilesList,
+    VmFilesOpen,
+    VmFilesRead,
     VmForceStop,
     VmIso,
     VmLiveFinish,
@@ -113,6 +117,7 @@ from svc_nodeagent.protocol import (
     Wire,
 )
 from svc_nodeagent.simulated_console import open_console
+from svc_nodeagent.simulated_copy_files import SimulatedCopyFiles
 from svc_nodeagent.simulated_live import live_result, require_running
 from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
 from svc_nodeagent.simulated_rescue import in_rescue
@@ -198,6 +203,7 @@ class SimulatedHost:
             self.retained_disks = state.retained_disks
             self.volumes, self.kept_disks = dict(state.volumes), state.kept_disks
             self.networks = SimulatedNetworks(state.network)
+        self._copy_files = SimulatedCopyFiles()
 
     async def __aenter__(self) -> Self:
         return self
@@ -385,6 +391,9 @@ class SimulatedHost:
                     self._change(vm_id, {"spec": spec.model_copy(update={"platform": platform})})
                 self._change(vm_id, {"snapshots": ()})
                 return DomainResult(vm_id=vm_id, state=DomainState.STOPPED)
+            case VmFilesOpen() | VmFilesList() | VmFilesRead() | VmFilesClose():
+                self._recorded(operation.vm_id)
+                return self._copy_files.perform(operation)
             case VmSnapshotTake() | VmSnapshotRestore() | VmSnapshotDelete():
                 change, result = snapshot(self._machine(operation.vm_id), operation)
                 self._change(operation.vm_id, change)

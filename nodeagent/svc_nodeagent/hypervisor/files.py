@@ -8,6 +8,7 @@
     volumes/           <volume_id>.qcow2: disks beside a machine's first, whether a machine has them or not
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
+    copy-files/<copy_id>/  disks of a copy whose files are shown, for as long as they are (`copy_files`)
     metrics/<vm_id>    hourly samples
     traffic.json       the ledger of traffic
 
@@ -118,6 +119,10 @@ class Folders:
     def backups(self) -> Path:
         """The administrator's: it is there where the file system of the target is mounted (`backups.store`)."""
         return self.root / "backups" / "machines"
+
+    @property
+    def copy_files(self) -> Path:
+        return self.root / "copy-files"
 
     @property
     def metrics(self) -> Path:

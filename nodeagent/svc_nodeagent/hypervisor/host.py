@@ -33,6 +33,7 @@ from svc_nodeagent.hypervisor.backups.new_machine import create_from_copy
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
+from svc_nodeagent.hypervisor.copy_files.opened import CopyFiles
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.domains import (
     guest_agent_is_connected,
@@ -95,6 +96,10 @@ from svc_nodeagent.protocol import (
     VmCreateFromCopy,
     VmDelete,
     VmDescribe,
+    VmFilesClose,
+    VmFilesList,
+    VmFilesOpen,
+    VmFilesRead,
     VmIso,
     VmLiveFinish,
     VmLiveLook,
@@ -189,6 +194,7 @@ class LibvirtHost:
             guests=self._guests, folders=folders, images=self._images, definitions=definitions, turns=turns
         )
         self._backups = MachineBackups(self._guests, folders, self._images, definitions, turns.steps)
+        self._copy_files = CopyFiles(folders, self._images, self._acceleration)
         self._snapshots = Snapshots(self._guests, folders, turns.steps)
         self._volumes = Volumes(self._guests, folders, definitions, turns.steps)
         self._moves = Moves(
@@ -255,6 +261,7 @@ class LibvirtHost:
             try:
                 async with trio.open_nursery() as host._nursery:
                     await host._nursery.start(host._connection.run)
+                    await host._nursery.start(host._copy_files.run)
                     host._nursery.start_soon(host._sample)
                     host._nursery.start_soon(traffic.run)
                     host._nursery.start_soon(network.keep)
@@ -356,6 +363,8 @@ class LibvirtHost:
             case VmBackupsRemove():
                 await self._backups.remove(operation)
                 return Done()
+            case VmFilesOpen() | VmFilesList() | VmFilesRead() | VmFilesClose():
+                return await self._copy_files.perform(operation, report)
             case VmMigrate():
                 return await self._moves.take_in(operation, report)
             case VmSend():

@@ -156,7 +156,7 @@ class ImageCache:
         """Remove images while the disk is short, the one asked for longest ago first; what was removed."""
         removed: list[UUID] = []
         for image_id in await in_thread(self._long_unused):
-            if not await in_thread(_is_short, self._folders.images):
+            if not await in_thread(is_short, self._folders.images):
                 break
             with suppress(HostError):  # Machines stand on it.
                 await self.remove(image_id)
@@ -411,7 +411,7 @@ def _append(descriptor: int, hasher: _Hasher, chunk: bytes, offset: int) -> None
         view, offset = view[written:], offset + written
 
 
-def _is_short(folder: Path) -> bool:
+def is_short(folder: Path) -> bool:
     filesystem = os.statvfs(folder)
     free, size = filesystem.f_bavail * filesystem.f_frsize, filesystem.f_blocks * filesystem.f_frsize
     return free < max(_SHORT_BELOW_BYTES, size * _SHORT_BELOW_SHARE)

@@ -20,8 +20,19 @@ Rules both sides keep:
 
 from __future__ import annotations
 
-from svc_nodeagent.protocol import backup_places, live, media, operations, platforms, rescue, snapshots, volumes
+from svc_nodeagent.protocol import (
+    backup_places,
+    copy_files,
+    live,
+    media,
+    operations,
+    platforms,
+    rescue,
+    snapshots,
+    volumes,
+)
 from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operations`
+from svc_nodeagent.protocol.copy_files import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.frames import (
@@ -148,6 +159,7 @@ __all__ = [
     *platforms.__all__,
     *rescue.__all__,
     *backup_places.__all__,
+    *copy_files.__all__,
     *live.__all__,
     *snapshots.__all__,
     *volumes.__all__,

@@ -11,6 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from svc_nodeagent.protocol.backup_places import BackupPlace
+from svc_nodeagent.protocol.copy_files import CopyFilesOperation
 from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
 from svc_nodeagent.protocol.live import LiveOperation
 from svc_nodeagent.protocol.machines import CopiedDisk, CpuMode, ImageSpec, MachineSpec, SeedSpec
@@ -496,6 +497,7 @@ NodeOperation = Annotated[
     | VmCreateFromCopy
     | VmBackupsForget
     | VmBackupsRemove
+    | CopyFilesOperation
     | VmMigrate
     | VmSend
     | VmDescribe

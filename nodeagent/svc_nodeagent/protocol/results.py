@@ -9,6 +9,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from svc_nodeagent.protocol.copy_files import CopiedFolder, CopiedPart, OpenedCopy
 from svc_nodeagent.protocol.live import LivePlace
 from svc_nodeagent.protocol.machines import CopiedDisk, DiskSpec, ImageFormat, SeedSpec
 from svc_nodeagent.protocol.networks import GuestTold, NetworkSpec, ObservedNetwork, ObservedTap, TrafficReading
@@ -275,6 +276,9 @@ OperationResult = Annotated[
     | ReleaseResult
     | DeleteResult
     | BackupResult
+    | OpenedCopy
+    | CopiedFolder
+    | CopiedPart
     | SnapshotResult
     | SentDisks
     | LiveResult

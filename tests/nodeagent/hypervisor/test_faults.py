@@ -66,6 +66,7 @@ from tests.nodeagent.hypervisor.builders import (
     rescue_image,
     seed,
 )
+from tests.nodeagent.hypervisor.test_copy_files import OPENED as FILES_OF_A_COPY
 from tests.system.live.test_live_moves import AT_SOURCE as LIVE_AT_SOURCE
 from tests.system.live.test_live_moves import AT_TARGET as LIVE_AT_TARGET
 
@@ -613,6 +614,7 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
         *BACKING_UP,
         *RESTORING_A_COPY,
         *FROM_A_COPY,
+        FILES_OF_A_COPY,
         *SNAPSHOT_OF_RUNNING,
         *SNAPSHOT_OF_STOPPED,
         *TAKING_IN,

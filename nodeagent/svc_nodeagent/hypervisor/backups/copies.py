@@ -30,7 +30,7 @@ from svc_nodeagent.hypervisor.backups.copying import DiskCopy, Since
 from svc_nodeagent.hypervisor.backups.nbd import opened
 from svc_nodeagent.hypervisor.backups.reading import end_job, remove_scratch, served, socket_folder
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
-from svc_nodeagent.hypervisor.backups.streams import PIECE_BYTES, KeptDisk, name_of, progress, rebuild
+from svc_nodeagent.hypervisor.backups.streams import PIECE_BYTES, KeptDisk, Told, name_of, progress, rebuild
 from svc_nodeagent.hypervisor.backups.verification import share_of
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.disks import make_disk
@@ -266,16 +266,7 @@ class MachineBackups:
             )
         await make_disk(spec, self._images.base_of(record.base), path, qemu_user().owner)
         told = progress(report, f"writing disk {disk.index}", span)
-        async with socket_folder(record.vm_id) as folder:
-            options = ("--discard=unmap", "--detect-zeroes=unmap")
-            async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
-                digest = await rebuild(sink, store, parts, disk, told)
-        if digest != disk.digest:
-            raise HostError(
-                FailureCode.HOST,
-                f"What the target gave back of disk {disk.index} is not what was copied; nothing was changed.",
-                "The target has lost or changed data: restore another copy, and check the target.",
-            )
+        await write_copied(record.vm_id, disk, path, store, parts, told)
 
     async def _require_off(self, vm_id: UUID) -> None:
         if await self._guests.state(vm_id) not in (DomainState.STOPPED, DomainState.CRASHED):
@@ -286,6 +277,23 @@ class MachineBackups:
             return await in_thread(read_record, self._folders.machine(vm_id) / RECORD)
         except FileNotFoundError as error:
             raise absent(vm_id) from error
+
+
+async def write_copied(
+    whose: UUID, disk: CopiedDisk, path: Path, store: MachineStore, parts: Sequence[Snapshot], told: Told
+) -> None:
+    """Write a copied disk into a qcow2 file that is there. `whose`: of one that nothing else is done with meanwhile.
+    Raises `HostError` where it is not what was copied."""
+    async with socket_folder(whose) as folder:
+        options = ("--discard=unmap", "--detect-zeroes=unmap")
+        async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
+            digest = await rebuild(sink, store, parts, disk, told)
+    if digest != disk.digest:
+        raise HostError(
+            FailureCode.HOST,
+            f"What the target gave back of disk {disk.index} is not what was copied; nothing was changed.",
+            "The target has lost or changed data: restore another copy, and check the target.",
+        )
 
 
 def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:

@@ -2,7 +2,8 @@
 
 qemu-nbd holds the lock of the disk that it serves, so a machine whose backup was cut short by the agent's death could
 not be started. systemd ends it with the agent; where something else keeps the agent, the next one does, before it takes
-orders. A data folder has one agent at a time, so whatever serves a disk of it by then is nobody's.
+orders. A data folder has one agent at a time, so whatever serves a disk of it by then is nobody's. So is a QEMU that
+shows a copy's files, which ends by itself when its agent does, unless what it has read has taken it over.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import Final
 import structlog
 
 _PROCESSES: Final = Path("/proc")
+FILES_PORT: Final = "name=svc.copy-files"
+"""Among the arguments of a QEMU that shows a copy's files, and of no other."""
 _SOCKETS: Final = "--socket=/run/svc-backup-"
 _END_MILLISECONDS: Final = 10_000
 log = structlog.get_logger(__name__)
 
 
 def end_orphans(disks: Path) -> None:
-    """End every qemu-nbd that a backup or a restoration has begun over a disk below `disks`; wait until it has."""
+    """End every qemu-nbd that a backup or a restoration has begun over a disk below `disks`, and every QEMU that shows
+    a copy's files by a system below it; wait until it has."""
     for folder in _PROCESSES.glob("[0-9]*"):
         pid = int(folder.name)
         if (disk := _served_by(pid, disks)) is not None:
@@ -45,13 +49,17 @@ def end_orphans(disks: Path) -> None:
 
 
 def _served_by(pid: int, disks: Path) -> Path | None:
-    """The disk of a machine that this process serves for a backup or a restoration."""
+    """The disk of a machine that this process serves for a backup or a restoration; or the kernel that it has booted to
+    show a copy's files."""
     try:
         arguments = (_PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
         return None
-    if not arguments or Path(arguments[0]).name != "qemu-nbd":
-        return None
-    disk = Path(arguments[-1])
-    ours = any(argument.startswith(_SOCKETS) for argument in arguments) and disk.is_relative_to(disks)
-    return disk if ours else None
+    match Path(arguments[0]).name if arguments else "":
+        case "qemu-nbd" if any(argument.startswith(_SOCKETS) for argument in arguments):
+            file = Path(arguments[-1])
+        case "qemu-system-x86_64" if "-kernel" in arguments and any(each.endswith(FILES_PORT) for each in arguments):
+            file = Path(arguments[arguments.index("-kernel") + 1])
+        case _:
+            return None
+    return file if file.is_relative_to(disks) else None

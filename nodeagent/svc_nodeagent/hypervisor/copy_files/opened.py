@@ -1,0 +1,337 @@
+"""Copies that are open on this node: each restored into a file of its own, and shown until nobody asks for it.
+
+    copy-files/<copy_id>/disk-N.qcow2    what a copy's disk holds, and nothing that a machine stands on
+
+Invariants: `MOST_OPEN` at a time; one is closed after `IDLE_SECONDS` without a question and `LONGEST_SECONDS` in all;
+nothing of one that is closed stays, and what an agent that died has left is removed before the next takes orders. A
+disk is shown only when the whole of it is what was copied. The node's disk is never filled by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.faults import fault_point
+from svc_nodeagent.host import HostError, Report
+from svc_nodeagent.hypervisor.acceleration import Acceleration
+from svc_nodeagent.hypervisor.backups.chains import Snapshot
+from svc_nodeagent.hypervisor.backups.copies import write_copied
+from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
+from svc_nodeagent.hypervisor.backups.streams import name_of, progress
+from svc_nodeagent.hypervisor.copy_files.reader import Shown, root_of, showing
+from svc_nodeagent.hypervisor.copy_files.sftp import MOST_NAME_BYTES, Attributes
+from svc_nodeagent.hypervisor.copy_files.trees import Found, find
+from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_short
+from svc_nodeagent.hypervisor.programs import run_program
+from svc_nodeagent.hypervisor.rescued import unpack, unpacked
+from svc_nodeagent.protocol import (
+    MOST_LISTED,
+    BackupPlace,
+    CopiedDisk,
+    CopiedFolder,
+    CopiedPart,
+    CopiedVolume,
+    CopyEntry,
+    CopyFilesOperation,
+    Done,
+    EntryKind,
+    FailureCode,
+    OpenedCopy,
+    OperationResult,
+    VmFilesClose,
+    VmFilesList,
+    VmFilesOpen,
+    VmFilesRead,
+    VolumeState,
+    path_bytes,
+    shown_name,
+)
+
+MOST_OPEN: Final = 2
+MOST_ASKING: Final = 4
+"""At once, of one copy: a file system that hardly answers keeps no more of the node's queries waiting."""
+IDLE_SECONDS: Final = 900.0
+LONGEST_SECONDS: Final = 4 * 3600.0
+MOST_ENTRIES: Final = 50_000
+_REMOVE_SECONDS: Final = 60.0
+_RESTORED_PERCENT: Final = 85
+_UNREAD: Final = {
+    VolumeState.BROKEN: "its file system could not be mounted; it is damaged, or newer than the rescue system",
+    VolumeState.ENCRYPTED: "it is encrypted, and its key is the guest's alone",
+    VolumeState.RAID: "it is a part of a RAID, which is not put together here",
+    VolumeState.UNKNOWN: "its file system is none that can be read here",
+}
+FindStore = Callable[[Path, UUID, str, BackupPlace | None], MachineStore]
+log = structlog.get_logger(__name__)
+
+
+class _Open:
+    """A copy that is open. Its scope's deadline moves with each question."""
+
+    def __init__(self, vm_id: UUID, shown: Shown, scope: trio.CancelScope) -> None:
+        self.vm_id = vm_id
+        self.shown = shown
+        self.scope = scope
+        self.asking = 0
+        self._ends = trio.current_time() + LONGEST_SECONDS
+        self.touch()
+
+    def touch(self) -> None:
+        self.scope.deadline = min(self._ends, trio.current_time() + IDLE_SECONDS)
+
+
+class CopyFiles:
+    """`run` hosts what is open."""
+
+    def __init__(
+        self, folders: Folders, images: ImageCache, acceleration: Acceleration, find_store: FindStore = store_at
+    ) -> None:
+        self._folders = folders
+        self._find_store = find_store
+        self._images = images
+        self._acceleration = acceleration
+        self._open: dict[UUID, _Open] = {}
+        self._opening: set[UUID] = set()
+        self._nursery: trio.Nursery
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. Started once nothing is left of an agent before."""
+        await in_thread(shutil.rmtree, self._folders.copy_files, ignore_errors=True)
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def perform(self, operation: CopyFilesOperation, report: Report) -> OperationResult:
+        match operation:
+            case VmFilesOpen():
+                return await self._opened(operation, report)
+            case VmFilesList():
+                with self._asking(operation) as there:
+                    return await self._list(operation, there)
+            case VmFilesRead():
+                with self._asking(operation) as there:
+                    return await self._read(operation, there)
+            case VmFilesClose():
+                closed = self._open.get(operation.copy_id)
+                if closed is not None and closed.vm_id == operation.vm_id:
+                    closed.scope.cancel()
+                return Done()
+
+    async def _opened(self, operation: VmFilesOpen, report: Report) -> OpenedCopy:
+        vm_id, copy_id = operation.vm_id, operation.copy_id
+        if copy_id not in self._open:
+            if len(self._open.keys() | self._opening) >= MOST_OPEN:
+                raise HostError(
+                    FailureCode.CAPACITY,
+                    f"The files of {MOST_OPEN} copies are open on this node, which is as many as may be.",
+                    f"Close one, or wait: one that nobody asks for is closed after {IDLE_SECONDS / 60:g} minutes.",
+                )
+            if copy_id in self._opening:
+                raise HostError(FailureCode.CONFLICT, "The copy is being opened already.", "Wait for that.")
+            self._opening.add(copy_id)
+            try:
+                await self._nursery.start(self._hold, operation, report)
+            finally:
+                self._opening.discard(copy_id)
+        volumes = self._asked(vm_id, copy_id).shown.volumes
+        return OpenedCopy(vm_id=vm_id, copy_id=copy_id, volumes=volumes)
+
+    async def _hold(
+        self, operation: VmFilesOpen, report: Report, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Whoever waits for the start is told of a failure; after that it is nobody's, and is the end of this copy."""
+        copy_id, folder = operation.copy_id, self._folders.copy_files / str(operation.copy_id)
+        started = False
+        try:
+            disks = await self._restored(operation, folder, report)
+
+            async def fetched(percent: int, message: str) -> None:
+                await report(_RESTORED_PERCENT + percent * 5 // 100, message)
+
+            await self._images.ensure(operation.system, fetched)
+            file = self._folders.images / file_name(operation.system)
+            await in_thread(unpack, file)
+            await report(90, "starting what shows the files")
+            accelerator = (await self._acceleration.verdict()).accelerator
+            async with showing(disks, unpacked(file), accelerator) as shown:
+                with trio.CancelScope() as scope:
+                    self._open[copy_id] = _Open(operation.vm_id, shown, scope)
+                    log.info("copy_files.opened", vm_id=str(operation.vm_id), copy_id=str(copy_id))
+                    fault_point("copy_files.opened")
+                    task_status.started()
+                    started = True
+                    await shown.process.wait()
+        except (HostError, OSError, ValueError) as error:
+            if not started:
+                raise
+            log.warning("copy_files.failed", copy_id=str(copy_id), error=str(error))
+        finally:
+            self._open.pop(copy_id, None)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
+                await in_thread(shutil.rmtree, folder, ignore_errors=True)
+        log.info("copy_files.closed", vm_id=str(operation.vm_id), copy_id=str(copy_id))
+
+    async def _restored(self, operation: VmFilesOpen, folder: Path, report: Report) -> list[Path]:
+        store = self._find_store(self._folders.backups, operation.vm_id, operation.password, operation.place)
+        there = await store.kept()
+        await self._require_room()
+        await in_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+        written = []
+        for place, disk in enumerate(operation.disks):
+            parts = there.chain(operation.copy_id, name_of(disk.index))
+            if not parts:
+                raise HostError(
+                    FailureCode.NOT_FOUND,
+                    "The target does not have this copy any more.",
+                    "Choose another copy, or see what has become of the target.",
+                )
+            span = tuple(_RESTORED_PERCENT * each // len(operation.disks) for each in (place, place + 1))
+            path = folder / f"disk-{disk.index}.qcow2"
+            await self._write(operation.copy_id, disk, path, store, parts, report, (span[0], span[1]))
+            written.append(path)
+        return written
+
+    async def _write(
+        self,
+        copy_id: UUID,
+        disk: CopiedDisk,
+        path: Path,
+        store: MachineStore,
+        parts: Sequence[Snapshot],
+        report: Report,
+        span: tuple[int, int],
+    ) -> None:
+        async def told(percent: int, message: str) -> None:
+            await self._require_room()
+            await report(percent, message)
+
+        await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(disk.size_bytes))
+        await write_copied(copy_id, disk, path, store, parts, progress(told, f"reading disk {disk.index}", span))
+
+    async def _require_room(self) -> None:
+        """Asked with every percent that is written: how much of a disk is in its copy, only its end tells."""
+        if await in_thread(is_short, self._folders.root):
+            raise HostError(
+                FailureCode.CAPACITY,
+                "The node has not the room to hold the copy's disks beside what it has; nothing of them was kept.",
+                "Make a new machine from the backup on another node, or have your provider free space on this one.",
+            )
+
+    @contextmanager
+    def _asking(self, operation: VmFilesList | VmFilesRead) -> Iterator[_Open]:
+        there = self._asked(operation.vm_id, operation.copy_id)
+        if there.asking >= MOST_ASKING:
+            raise HostError(
+                FailureCode.CAPACITY, "Too much is asked of this copy at once.", "Try again in a moment, one at a time."
+            )
+        there.asking += 1
+        try:
+            yield there
+        finally:
+            there.asking -= 1
+            there.touch()
+
+    async def _list(self, operation: VmFilesList, there: _Open) -> CopiedFolder:
+        volume, found = await self._found(there, operation.volume, operation.path)
+        if found.attributes.kind is not EntryKind.FOLDER:
+            raise HostError(FailureCode.CONFLICT, "That is a file and not a folder.", "Download it.")
+        entries, cut = await there.shown.server.entries(found.place, MOST_ENTRIES)
+        entries.sort(key=lambda entry: (entry[1].kind is not EntryKind.FOLDER, entry[0]))
+        listed = []
+        for name, attributes in entries[operation.offset : operation.offset + MOST_LISTED]:
+            target = None
+            if attributes.kind is EntryKind.LINK:
+                target = shown_name((await there.shown.server.target(found.place + b"/" + name))[:MOST_NAME_BYTES])
+            listed.append(_entry(name, attributes, target))
+        return CopiedFolder(
+            volumes=there.shown.volumes,
+            volume=volume.number,
+            path=shown_name(found.path),
+            entries=tuple(listed),
+            total=len(entries),
+            cut=cut,
+        )
+
+    async def _read(self, operation: VmFilesRead, there: _Open) -> CopiedPart:
+        volume, found = await self._found(there, operation.volume, operation.path)
+        if found.attributes.kind is EntryKind.FOLDER:
+            raise HostError(FailureCode.CONFLICT, "That is a folder and not a file.", "List it.")
+        if found.attributes.kind is not EntryKind.FILE:
+            raise HostError(FailureCode.CONFLICT, "That is no plain file, and has no content to be had.")
+        left = max(0, found.attributes.size - operation.offset)
+        data = b""
+        if left:
+            data = await there.shown.server.read(found.place, operation.offset, min(operation.length, left))
+            if not data:
+                raise HostError(FailureCode.CONFLICT, "The file is shorter than its size: its file system is damaged.")
+        return CopiedPart(
+            volume=volume.number,
+            path=shown_name(found.path),
+            size_bytes=found.attributes.size,
+            modified=found.attributes.modified,
+            data=base64.b64encode(data).decode(),
+        )
+
+    async def _found(self, there: _Open, number: int, path: str) -> tuple[CopiedVolume, Found]:
+        try:
+            plain = path_bytes(path)
+        except ValueError as error:
+            raise HostError(FailureCode.INVALID, f"That is no path: {error}.") from error
+        volume = _volume(there.shown.volumes, number)
+        return volume, await find(there.shown.server, root_of(volume), plain)
+
+    def _asked(self, vm_id: UUID, copy_id: UUID) -> _Open:
+        there = self._open.get(copy_id)
+        if there is None or there.vm_id != vm_id:
+            raise HostError(FailureCode.INTERRUPTED, NOT_OPEN, "Open them first; that takes as long as a restoration.")
+        there.touch()
+        return there
+
+
+NOT_OPEN: Final = "The copy's files are not open on the machine's node."
+
+
+def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
+    """That of the guest's system where none is named, or the first that can be read. Raises `HostError`."""
+    if number == 0:
+        readable = [each for each in volumes if each.state is VolumeState.MOUNTED]
+        chosen = next((each for each in readable if each.system), readable[0] if readable else None)
+        if chosen is None:
+            why = "; ".join(f"{each.device} ({each.type}): {_UNREAD[each.state]}" for each in volumes)
+            raise HostError(
+                FailureCode.CONFLICT,
+                f"The copy has no file system that can be read here. {why or 'There is none on its disks'}.",
+                "Make a new machine from the backup.",
+            )
+        return chosen
+    for volume in volumes:
+        if volume.number == number:
+            if volume.state is not VolumeState.MOUNTED:
+                raise HostError(
+                    FailureCode.CONFLICT,
+                    f"Volume {number} ({volume.device}, {volume.type}) cannot be read: {_UNREAD[volume.state]}.",
+                    "Make a new machine from the backup.",
+                )
+            return volume
+    raise HostError(FailureCode.NOT_FOUND, f"The copy has no volume {number}.")
+
+
+def _entry(name: bytes, attributes: Attributes, target: str | None) -> CopyEntry:
+    return CopyEntry(
+        name=shown_name(name),
+        kind=attributes.kind,
+        size_bytes=attributes.size,
+        modified=attributes.modified,
+        mode=attributes.mode,
+        target=target,
+    )

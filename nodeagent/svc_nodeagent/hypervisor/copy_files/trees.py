@@ -1,0 +1,73 @@
+"""Where a path leads in a copy's file system: links are followed here, within its own tree, and never by the server.
+
+What `/etc/passwd` of a guest's link is, and where `..` ends, is said by the guest's tree alone. Nothing of a copy
+changes while it is read, so what was found is still there when it is read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.copy_files.sftp import MOST_NAME_BYTES, MOST_PATH_BYTES, Attributes
+from svc_nodeagent.protocol import EntryKind, FailureCode
+
+_MOST_LINKS: Final = 40
+_MOST_STEPS: Final = 1_000
+
+
+class Looks(Protocol):
+    async def attributes(self, path: bytes) -> Attributes: ...
+
+    async def target(self, path: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """`path`: within the tree, from `/` on, and without links; `place`: as the server is asked for it."""
+
+    path: bytes
+    place: bytes
+    attributes: Attributes
+
+
+async def find(server: Looks, root: bytes, path: bytes) -> Found:
+    """What this path of the tree at `root` leads to, links followed. Raises `HostError`: not_found, conflict where
+    there are more links than anybody makes, invalid for what is no path."""
+    if len(path) > MOST_PATH_BYTES:
+        raise HostError(FailureCode.INVALID, "The path is longer than any path.")
+    left = deque(path.split(b"/"))
+    at: list[bytes] = []
+    links = steps = 0
+    attributes = await server.attributes(root)
+    while left:
+        name = left.popleft()
+        if name in (b"", b"."):
+            continue
+        if name == b"..":
+            del at[-1:]
+            attributes = await server.attributes(_joined(root, at))
+            continue
+        steps += 1
+        if attributes.kind is not EntryKind.FOLDER or len(name) > MOST_NAME_BYTES:
+            raise HostError(FailureCode.NOT_FOUND, "The copy has no such file or folder.")
+        place = _joined(root, [*at, name])
+        attributes = await server.attributes(place)
+        if attributes.kind is not EntryKind.LINK:
+            at.append(name)
+            continue
+        links += 1
+        if links > _MOST_LINKS or steps > _MOST_STEPS:
+            raise HostError(FailureCode.CONFLICT, "The path has too many symbolic links, or they lead in a circle.")
+        target = await server.target(place)
+        if target.startswith(b"/"):
+            at.clear()
+        attributes = await server.attributes(_joined(root, at))
+        left.extendleft(reversed(target[:MOST_PATH_BYTES].split(b"/")))
+    return Found(b"/" + b"/".join(at), _joined(root, at), attributes)
+
+
+def _joined(root: bytes, names: list[bytes]) -> bytes:
+    return b"/".join([root, *names])

@@ -1,0 +1,193 @@
+"""Operations on the files in a copy of a machine: the copy is opened once, and then asked for folders and files.
+
+A path is text, its names between slashes. A byte that is no part of printable text in UTF-8 is `%` and two hexadecimal
+digits, and so is `%` itself: every name that a guest can give a file has one path, and every path one name.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from svc_nodeagent.protocol.backup_places import BackupPlace
+from svc_nodeagent.protocol.facts import Facts, Lane
+from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec
+from svc_nodeagent.protocol.values import Name, Secret, Size, Wire
+
+__all__ = [
+    "MOST_LISTED",
+    "MOST_PART_BYTES",
+    "CopiedFolder",
+    "CopiedPart",
+    "CopiedVolume",
+    "CopyEntry",
+    "CopyFilesOperation",
+    "EntryKind",
+    "OpenedCopy",
+    "VmFilesClose",
+    "VmFilesList",
+    "VmFilesOpen",
+    "VmFilesRead",
+    "VolumeState",
+    "path_bytes",
+    "shown_name",
+]
+
+MOST_LISTED: Final = 1_000
+MOST_PART_BYTES: Final = 1024 * 1024
+_MOST_VOLUMES: Final = 64
+_QUERY: Final = Facts(Lane.QUERIES, recorded=False, since=5)
+_BYTE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+CopyPath = Annotated[str, Field(max_length=12_288)]
+
+
+class VolumeState(StrEnum):
+    """`unknown`: its file system is none that is read."""
+
+    MOUNTED = "mounted"
+    BROKEN = "broken"
+    ENCRYPTED = "encrypted"
+    RAID = "raid"
+    UNKNOWN = "unknown"
+
+
+class EntryKind(StrEnum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+
+
+class VmFilesOpen(Wire):
+    """Restore the copy's disks beside the machine, which stays as it is, and have the rescue system `system` show their
+    files; until `VmFilesClose`, or for as long as somebody asks for them. Fields as of `VmRestore`. One that is open
+    already stays so. Result: `OpenedCopy`."""
+
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, yields_to_force_stop=True, since=5)
+    op: Literal["vm.files.open"] = "vm.files.open"
+    vm_id: UUID
+    copy_id: UUID
+    password: Secret = Field(repr=False)
+    disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
+    place: BackupPlace | None = None
+    system: ImageSpec
+
+
+class VmFilesList(Wire):
+    """A folder's entries by name, `MOST_LISTED` of them from `offset` on. `volume`: its number, or 0 for that of the
+    guest's system. `interrupted` where the copy is not open (any more). Result: `CopiedFolder`."""
+
+    facts: ClassVar[Facts] = _QUERY
+    op: Literal["vm.files.list"] = "vm.files.list"
+    vm_id: UUID
+    copy_id: UUID
+    volume: int = Field(ge=0, le=_MOST_VOLUMES)
+    path: CopyPath
+    offset: int = Field(ge=0, le=1_000_000)
+
+
+class VmFilesRead(Wire):
+    """A part of a file. Otherwise as `VmFilesList`. Result: `CopiedPart`."""
+
+    facts: ClassVar[Facts] = _QUERY
+    op: Literal["vm.files.read"] = "vm.files.read"
+    vm_id: UUID
+    copy_id: UUID
+    volume: int = Field(ge=0, le=_MOST_VOLUMES)
+    path: CopyPath
+    offset: Size
+    length: int = Field(ge=1, le=MOST_PART_BYTES)
+
+
+class VmFilesClose(Wire):
+    """One that is not open is success. Result: `Done`."""
+
+    facts: ClassVar[Facts] = _QUERY
+    op: Literal["vm.files.close"] = "vm.files.close"
+    vm_id: UUID
+    copy_id: UUID
+
+
+CopyFilesOperation = VmFilesOpen | VmFilesList | VmFilesRead | VmFilesClose
+
+
+class CopiedVolume(Wire):
+    """A file system in a copy: of a partition, a logical volume, or a whole disk. `device`: as the rescue system names
+    it. `system`: there is a guest's system on it."""
+
+    number: int = Field(ge=1, le=_MOST_VOLUMES)
+    device: Name
+    type: Name
+    size_bytes: Size
+    state: VolumeState
+    system: bool
+
+
+class OpenedCopy(Wire):
+    kind: Literal["opened_copy"] = "opened_copy"
+    vm_id: UUID
+    copy_id: UUID
+    volumes: Annotated[tuple[CopiedVolume, ...], Field(max_length=_MOST_VOLUMES)]
+
+
+class CopyEntry(Wire):
+    """`modified`: seconds since 1970. `target`: of a link, what it says, the first
+    255 bytes of it."""
+
+    name: Annotated[str, Field(max_length=1_024)]
+    kind: EntryKind
+    size_bytes: int = Field(ge=0, le=2**63 - 1)
+    modified: int = Field(ge=0, le=2**32 - 1)
+    mode: int = Field(ge=0, le=0o7777)
+    target: Annotated[str, Field(max_length=1_024)] | None = None
+
+
+class CopiedFolder(Wire):
+    """`path` is the folder's own, after links were followed within the volume. `total`: of all its entries, of which
+    only so many are known where it is `cut`."""
+
+    kind: Literal["copied_folder"] = "copied_folder"
+    volumes: Annotated[tuple[CopiedVolume, ...], Field(max_length=_MOST_VOLUMES)]
+    volume: int = Field(ge=1, le=_MOST_VOLUMES)
+    path: CopyPath
+    entries: Annotated[tuple[CopyEntry, ...], Field(max_length=MOST_LISTED)]
+    total: int = Field(ge=0)
+    cut: bool
+
+
+class CopiedPart(Wire):
+    """`data`: in Base64. `path` as of `CopiedFolder`."""
+
+    kind: Literal["copied_part"] = "copied_part"
+    volume: int = Field(ge=1, le=_MOST_VOLUMES)
+    path: CopyPath
+    size_bytes: Size
+    modified: int = Field(ge=0, le=2**32 - 1)
+    data: Annotated[str, Field(max_length=MOST_PART_BYTES * 4 // 3 + 4, repr=False)]
+
+
+def shown_name(name: bytes) -> str:
+    """A file's name, or a path, as it is in an operation."""
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in each.encode(errors="surrogateescape"))
+        if each == "%" or not each.isprintable()
+        else each
+        for each in name.decode(errors="surrogateescape")
+    )
+
+
+def path_bytes(path: str) -> bytes:
+    """What `shown_name` was given. Raises `ValueError` for a path with a `%` that no two digits follow, or with a zero
+    byte."""
+    plain = path.encode()
+    if plain.count(b"%") != len(_BYTE.findall(plain)):
+        raise ValueError("% stands for a byte and has two hexadecimal digits after it")
+    found = _BYTE.sub(lambda match: bytes.fromhex(match[1].decode()), plain)
+    if b"\0" in found:
+        raise ValueError("no name has a zero byte")
+    return found

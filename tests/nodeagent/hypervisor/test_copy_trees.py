@@ -1,0 +1,151 @@
+"""A path of a copy leads nowhere but into the guest's own tree, and what answers about it is believed nothing."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.copy_files.sftp import Attributes, Sftp
+from svc_nodeagent.hypervisor.copy_files.trees import find
+from svc_nodeagent.protocol import EntryKind, FailureCode, path_bytes, shown_name
+
+ROOT = b"/run/volumes/1"
+
+
+class Tree:
+    """A server that follows no link, and fails the test where it is asked for what is outside the tree."""
+
+    def __init__(self, *files: bytes, **links: bytes) -> None:
+        self._files = {ROOT + b"/" + name for name in files}
+        self._links = {ROOT + b"/" + name.replace("__", "/").encode(): target for name, target in links.items()}
+        paths = [*self._files, *self._links]
+        self._folders = {ROOT} | {
+            path.rsplit(b"/", depth)[0] for path in paths for depth in range(1, path.count(b"/") - 2)
+        }
+
+    async def attributes(self, path: bytes) -> Attributes:
+        assert path == ROOT or path.startswith(ROOT + b"/")
+        assert not {b"", b".", b".."} & set(path.removeprefix(ROOT).split(b"/")[1:])
+        for kind, names in ((EntryKind.LINK, self._links), (EntryKind.FILE, self._files)):
+            if path in names:
+                return Attributes(kind, 0o644, 1, 0)
+        if path in self._folders:
+            return Attributes(EntryKind.FOLDER, 0o755, 0, 0)
+        raise HostError(FailureCode.NOT_FOUND, "not there")
+
+    async def target(self, path: bytes) -> bytes:
+        return self._links[path]
+
+
+@pytest.mark.parametrize(
+    ("path", "leads_to"),
+    [
+        (b"", b"/"),
+        (b"/..//./..", b"/"),
+        (b"/a/b/../../../a/b/file", b"/a/b/file"),
+        (b"absolute", b"/a/b/file"),
+        (b"/a/up", b"/top"),
+        (b"/folder/file", b"/a/b/file"),
+        (b"/folder/../up", b"/top"),
+        (b"/chain", b"/a/b/file"),
+    ],
+)
+async def test_links_and_dots_stay_within_the_tree(path: bytes, leads_to: bytes) -> None:
+    tree = Tree(
+        b"a/b/file",
+        b"top",
+        absolute=b"/a/b/file",
+        folder=b"a/./b/",
+        a__up=b"../../../../top",
+        chain=b"/chained",
+        chained=b"folder/../../a/b/file",
+    )
+    assert (await find(tree, ROOT, path)).path == leads_to
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        (b"/circle", FailureCode.CONFLICT),
+        (b"/grows", FailureCode.CONFLICT),
+        (b"/outside", FailureCode.NOT_FOUND),
+        (b"/file/more", FailureCode.NOT_FOUND),
+        (b"/" + b"n" * 256, FailureCode.NOT_FOUND),
+        (b"/n" * 3000, FailureCode.INVALID),
+    ],
+)
+async def test_what_leads_nowhere_is_refused(path: bytes, code: FailureCode) -> None:
+    tree = Tree(b"file", circle=b"circle", grows=b"grows/" + b"x/" * 2000, outside=b"/run/volumes/1/file")
+    with pytest.raises(HostError) as refused:
+        await find(tree, ROOT, path)
+    assert refused.value.code is code
+
+
+@given(st.binary(max_size=60).filter(lambda name: b"\0" not in name))
+def test_every_name_has_a_path_that_can_be_shown_and_leads_back(name: bytes) -> None:
+    shown = shown_name(name)
+    assert path_bytes(shown) == name
+    assert shown.isprintable()
+    shown.encode()
+
+
+@pytest.mark.parametrize("path", ["/100%", "/%4", "/%g1", "/%00", "/\0"])
+def test_a_path_that_no_name_has_is_none(path: str) -> None:
+    with pytest.raises(ValueError, match=r"%|zero byte"):
+        path_bytes(path)
+
+
+def message(kind: int, number: int, body: bytes) -> bytes:
+    return struct.pack(">IBI", 5 + len(body), kind, number) + body
+
+
+STATUS, HANDLE, DATA, NAME = 101, 102, 103, 104
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        message(DATA, 1, b""),
+        message(HANDLE, 7, b"\0\0\0\1h"),
+        message(HANDLE, 1, b"\0\0\1\0h"),
+        message(HANDLE, 1, b""),
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\0\0\0\0\0",
+        b"",
+        message(HANDLE, 1, b"\0\0\0\1h") + message(NAME, 2, b"\0\0\0\0"),
+        message(HANDLE, 1, b"\0\0\0\1h") + message(NAME, 2, b"\xff\xff\xff\xff\0\0\0\1x"),
+        message(HANDLE, 1, b"\0\0\0\1h") + message(STATUS, 2, b""),
+    ],
+)
+async def test_an_answer_that_is_none_ends_it(answer: bytes) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    server = Sftp(ours)
+    await theirs.send_all(answer)
+    await theirs.send_eof()
+    with pytest.raises(HostError):
+        await server.entries(b"/", 10)
+
+
+async def test_a_server_that_says_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    ours, _theirs = trio.testing.memory_stream_pair()
+    server = Sftp(ours)
+    for code in (FailureCode.TIMED_OUT, FailureCode.INTERRUPTED):
+        with pytest.raises(HostError) as refused:
+            await server.attributes(b"/")
+        assert refused.value.code is code
+
+
+async def test_a_folder_that_never_ends_is_cut() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    entry = b"\0\0\0\1x" + b"\0\0\0\0" + b"\0\0\0\0"
+    replies = [message(HANDLE, 1, b"\0\0\0\1h")]
+    replies += [message(NAME, number, b"\0\0\0\2" + 2 * entry) for number in range(2, 9)]
+    await theirs.send_all(b"".join(replies) + message(STATUS, 9, b"\0\0\0\0" * 3))
+    entries, cut = await Sftp(ours).entries(b"/", 11)
+    assert (len(entries), cut) == (11, True)
