@@ -38,6 +38,7 @@ _HELP = {
     "export": "Exports of databases.",
     "extension": "Extensions of PHP: install, enable, disable.",
     "file": "Files of sites.",
+    "files": "Single files of a machine's backup: open, list, download, close.",
     "htaccess": "What becomes of .htaccess files, which nginx does not read.",
     "image": "Images that machines are made from.",
     "impersonation": "Acting as a customer, for support.",

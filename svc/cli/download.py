@@ -52,11 +52,11 @@ async def download(client: Client, path: str, query: Mapping[str, Any], to: Path
     try:
         _forget_other_versions(where, unfinished)
         await _complete(client, path, query, first, unfinished)
-        _compare_whole(unfinished, first)
+        digest = _compared(unfinished, first)
         os.replace(unfinished, where)
     except OSError as error:
         raise Failure(Exit.FAILED, f"{where} cannot be written: {error.strerror}") from error
-    say(f"{where}: {first.size:,} bytes")
+    say(f"{where}: {first.size:,} bytes, SHA-256 {digest}")
 
 
 async def _complete(client: Client, path: str, query: Mapping[str, Any], first: _Part, unfinished: Path) -> None:
@@ -104,14 +104,14 @@ async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: in
     return _Part(data, answer["size"], answer["version"], answer["name"], answer["whole_sha256"])
 
 
-def _compare_whole(file: Path, first: _Part) -> None:
-    if first.whole_sha256 is None:
-        return
+def _compared(file: Path, first: _Part) -> str:
+    """The digest of the whole. Raises `Failure` where the service knows another."""
     with file.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != first.whole_sha256:
+    if first.whole_sha256 is not None and found != first.whole_sha256:
         file.unlink()
         raise Failure(Exit.FAILED, "what was downloaded is not the file that was stored; nothing was kept", "try again")
+    return found
 
 
 def _forget_other_versions(where: Path, unfinished: Path) -> None:

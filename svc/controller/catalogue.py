@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from svc.controller import alert_webhooks, certificate, holdings, images, overview, projects, settings, setup, tasks
-from svc.controller.backups import backups, deleted, plan_backups, targets
+from svc.controller.backups import backups, deleted, files, plan_backups, targets
 from svc.controller.machines import (
     consoles,
     creation,
@@ -99,6 +99,7 @@ AREAS = (
     deleted,
     plan_backups,
     backups,
+    files,
     targets,
     locations,
     networks,

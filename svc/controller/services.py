@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from svc.controller.config import ControllerConfig
 from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.identity.passwords import Passwords
+from svc.registry.downloads import Downloads
 from svc.registry.principal import Role
 from svc.registry.realm import Realm
 from svc_actors.acme import Http01
@@ -47,6 +48,7 @@ class Controller:
     """What nodes are upgraded to."""
     certificate: Keeper[Http01] | None = None
     """Of the certificate by ACME, where the settings want one."""
+    downloads: Downloads = field(default_factory=Downloads)
     realm: Realm = REALM
 
     @property

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.services import Controller
+from svc.registry.downloads import Downloads
 from svc.registry.operation import Context, Effects
 from svc.registry.principal import Principal, Role
 from svc.registry.registry import Registry, authorise
@@ -35,6 +36,7 @@ class Api:
                 tasks=service.tasks,
                 sealer=service.sealer,
                 windows_passwords=service.passwords,
+                downloads=Downloads(),
                 realm=REGISTRY.realm,
             ),
         )

@@ -32,6 +32,7 @@ from svc_actors.controller.backups.records import (
 )
 from svc_actors.controller.backups.targets import target_of_node
 from svc_actors.controller.machines import (
+    copy_files,
     media,
     moving,
     platforms,
@@ -449,6 +450,17 @@ class Machine(Actor):
             await copied_disks(tx, vm.id, copy_id)
             parameters = await platforms.begin_restoration(tx, vm, copy_id)
             return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id), **parameters})
+
+        task = await self._database.transact(work)
+        self._tasks.begin(task)
+        return task
+
+    async def open_copy(self, caller: Caller, copy_id: UUID) -> Task:
+        """Have the files of a copy shown on its node. Raises conflict, not_found, not_ready."""
+
+        async def work(tx: Transaction) -> Task:
+            vm = await self._idle(tx)
+            return await self._new_task(tx, caller, vm, copy_files.OPEN, await copy_files.begin(tx, vm, copy_id))
 
         task = await self._database.transact(work)
         self._tasks.begin(task)

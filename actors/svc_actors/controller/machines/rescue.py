@@ -22,11 +22,12 @@ from svc_actors.controller.machines.states import DesiredPower, MachineStatus, O
 from svc_actors.controller.tasks.records import Ending, Task
 from svc_actors.errors import conflict
 from svc_actors.sealing import Sealer
-from svc_actors.store import Queryable, Transaction
+from svc_actors.store import Queryable, Record, Transaction
 
 OPS: Final = frozenset({Order.RESCUE.op, Order.RESCUE_END.op})
 SUPERSEDED: Final = "rescue_superseded"
 """The parameter of a forced stop that took the place of one of them: nobody knows how far that had come."""
+_INSTALL: Final = "An administrator installs or enables one, as docs/rescue.md says."
 Parameters = dict[str, object]
 
 
@@ -75,14 +76,11 @@ def _parameters(vm: MachineRow, force: bool) -> Parameters:
 
 async def system_for(queryable: Queryable, vm: MachineRow) -> UUID:
     """The rescue system that it boots: the newest that is enabled and has a checksum. Raises conflict."""
-    row = await queryable.fetchrow(
-        """SELECT id, min_memory_mib FROM images WHERE kind = 'rescue' AND enabled AND digest IS NOT NULL
-           ORDER BY created_at DESC, id LIMIT 1"""
-    )
+    row = await _newest(queryable)
     if row is None:
         raise conflict(
             "There is no rescue system, so no machine can be put into rescue; nothing was changed.",
-            hint="An administrator installs or enables one, as docs/rescue.md says.",
+            hint=_INSTALL,
         )
     if vm.memory_mib < row["min_memory_mib"]:
         raise conflict(
@@ -92,6 +90,22 @@ async def system_for(queryable: Queryable, vm: MachineRow) -> UUID:
         )
     system: UUID = row["id"]
     return system
+
+
+async def newest_system(queryable: Queryable) -> UUID:
+    """The same, where it is to show the files of a backup. Raises conflict."""
+    row = await _newest(queryable)
+    if row is None:
+        raise conflict("There is no rescue system, which shows the files of backups.", hint=_INSTALL)
+    system: UUID = row["id"]
+    return system
+
+
+async def _newest(queryable: Queryable) -> Record | None:
+    return await queryable.fetchrow(
+        """SELECT id, min_memory_mib FROM images WHERE kind = 'rescue' AND enabled AND digest IS NOT NULL
+           ORDER BY created_at DESC, id LIMIT 1"""
+    )
 
 
 async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:

@@ -26,6 +26,7 @@ from svc_actors.controller.images.empty_disk import disk_image
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
 from svc_actors.controller.machines import platforms
+from svc_actors.controller.machines.copy_files_work import CopyFilesWork
 from svc_actors.controller.machines.draining import DrainWork
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.media import ISO, MediaWork
@@ -140,6 +141,7 @@ class MachineWork:
             "vm.migrate": self._moves.migrate,
         }
         works |= SnapshotWork(self._database).works
+        works |= CopyFilesWork(self._database, self._sealer, self._images, self._at).works
         works |= self._media.works
         works |= RescueWork(self._database, self._sealer, self._images).works
         works |= self._volumes.works

@@ -1,0 +1,112 @@
+"""Files of a machine's copy: a task has its node open the copy, and then the node is asked for folders and parts.
+
+What is open is in the node's memory alone, and ends by itself; so nothing of it is recorded here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+from uuid import UUID
+
+from svc_actors.controller.backups.records import copied_disks
+from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines import rescue
+from svc_actors.controller.machines.records import MachineRow
+from svc_actors.errors import ServiceError, conflict, not_found, not_ready, unavailable, wrong_field
+from svc_actors.store import Transaction
+from svc_nodeagent.protocol import MOST_PART_BYTES as MOST_PART_BYTES
+from svc_nodeagent.protocol import (
+    CopiedFolder,
+    CopyFilesOperation,
+    FailureCode,
+    OperationResult,
+    VmFilesClose,
+    VmFilesList,
+    VmFilesRead,
+    path_bytes,
+)
+from svc_nodeagent.protocol import CopiedPart as CopiedPart
+from svc_nodeagent.protocol import EntryKind as EntryKind
+from svc_nodeagent.protocol import VolumeState as VolumeState
+
+OPEN: Final = "vm.files.open"
+COPY: Final = "copy_id"
+SYSTEM: Final = "image_id"
+"""Parameters of its task."""
+_ANSWER_SECONDS: Final = 150.0
+"""A node whose guests are emulated reads some 40 MiB a second; each of its own questions has a minute."""
+
+
+class NodeQueries(Protocol):
+    """What is needed of the gateway."""
+
+    async def query(self, node_id: UUID, operation: CopyFilesOperation, *, timeout: float) -> OperationResult: ...
+
+
+async def begin(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
+    """The task's parameters. The machine may run: it is left as it is. Raises conflict, not_found."""
+    if vm.node_id is None:
+        raise conflict("The machine is on no node, so there is none to read its backups.")
+    await copied_disks(tx, vm.id, copy_id)
+    return {COPY: str(copy_id), SYSTEM: str(await rescue.newest_system(tx))}
+
+
+@dataclass(frozen=True)
+class OpenCopy:
+    """A copy that may be open on its machine's node. What asks raises `ServiceError`: not_ready where it is not."""
+
+    gateway: NodeQueries
+    node_id: UUID | None
+    vm_id: UUID
+    copy_id: UUID
+
+    async def folder(self, volume: int, path: str, offset: int) -> CopiedFolder:
+        operation = VmFilesList(vm_id=self.vm_id, copy_id=self.copy_id, volume=volume, path=path, offset=offset)
+        result = await _ask(self.gateway, self.node_id, operation)
+        if not isinstance(result, CopiedFolder):
+            raise TypeError(f"vm.files.list was answered with {result.kind}")
+        return result
+
+    async def part(self, volume: int, path: str, offset: int, length: int) -> CopiedPart:
+        operation = VmFilesRead(
+            vm_id=self.vm_id, copy_id=self.copy_id, volume=volume, path=path, offset=offset, length=length
+        )
+        result = await _ask(self.gateway, self.node_id, operation)
+        if not isinstance(result, CopiedPart):
+            raise TypeError(f"vm.files.read was answered with {result.kind}")
+        return result
+
+    async def close(self) -> None:
+        await _ask(self.gateway, self.node_id, VmFilesClose(vm_id=self.vm_id, copy_id=self.copy_id))
+
+
+def require_path(path: str) -> None:
+    """Raises `invalid` for what can be the path of nothing."""
+    try:
+        path_bytes(path)
+    except ValueError as error:
+        raise wrong_field("path", str(error)) from error
+
+
+async def _ask(gateway: NodeQueries, node_id: UUID | None, operation: CopyFilesOperation) -> OperationResult:
+    if node_id is None:
+        raise not_ready("The backup's files are not open.", hint="Open them first.")
+    try:
+        return await gateway.query(node_id, operation, timeout=_ANSWER_SECONDS)
+    except OperationFailed as failure:
+        raise _refusal(failure) from failure
+
+
+def _refusal(failure: OperationFailed) -> ServiceError:
+    match failure.code:
+        case FailureCode.INTERRUPTED:
+            return not_ready(failure.message, hint=failure.hint)
+        case FailureCode.NOT_FOUND:
+            return not_found(failure.message, hint=failure.hint)
+        case FailureCode.INVALID:
+            return wrong_field("path", failure.message, hint=failure.hint)
+        case FailureCode.CONFLICT | FailureCode.UNSUPPORTED:
+            return conflict(failure.message, hint=failure.hint)
+        case _:
+            return unavailable(failure.message, hint=failure.hint)
