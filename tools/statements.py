@@ -2,7 +2,8 @@
 
     python -m tools.statements RELEASE [ROOT]
 
-writes it as JSON, for tests/store/test_release_before.py of the releases after it. Sources are read and not imported.
+adds its numbers to RELEASES, which a service goes by that returns to it, and writes all of it as JSON, for
+tests/store/test_release_before.py of the releases after it. Sources are read and not imported.
 A statement is a string that begins as one. Where it has a constant of the same tree in it, that is put in; where it has
 anything else (a list of columns made by a function), the statement is left out and counted: one in ten.
 """
@@ -13,12 +14,14 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 PACKAGES = ("actors/svc_actors", "svc", "http/svc_http", "console/svc_console")
 MIGRATIONS = Path("actors/svc_actors/store/migrations")
+RELEASES = MIGRATIONS / "releases.json"
 _BEGINS = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH)\s")
 
 
@@ -130,6 +133,15 @@ def release(name: str, root: Path) -> dict[str, object]:
     return {"release": name, "migrations": newest, "left_out": found.partly, "statements": sorted(found.known)}
 
 
+def releases(found: Mapping[str, object], root: Path) -> dict[str, object]:
+    """How many migrations each release knows, with the one that `release` has described."""
+    known: dict[str, object] = json.loads((root / RELEASES).read_text())
+    return {**known, str(found["release"]): found["migrations"]}
+
+
 if __name__ == "__main__":
     _root = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).parents[1]
-    sys.stdout.write(json.dumps(release(sys.argv[1], _root), indent=1) + "\n")
+    _found = release(sys.argv[1], _root)
+    _releases = json.dumps(releases(_found, _root), indent=1) + "\n"
+    (_root / RELEASES).write_text(_releases)
+    sys.stdout.write(json.dumps(_found, indent=1) + "\n")

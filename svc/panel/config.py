@@ -46,6 +46,8 @@ class PanelConfig:
     """Where the files of new WordPress sites come from."""
     license_key: Ed25519PublicKey | None = None
     """What licences are verified with; without it none is installed."""
+    update_source: str | None = None
+    """Where newer releases of the panel are looked for: an HTTPS address or a folder."""
 
     @property
     def folders(self) -> HostFolders:

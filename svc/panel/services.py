@@ -28,6 +28,7 @@ from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.recovery.remote import Remote
+from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.php_extensions import Extensions
@@ -69,6 +70,7 @@ class Panel:
     sftp: SftpAccess
     staging: StagingTools
     packages: Packages
+    own_release: OwnRelease | None
     manifests: Remote
     realm: Realm = REALM
 

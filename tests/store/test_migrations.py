@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -12,6 +13,7 @@ import pytest
 import trio
 
 from svc_actors.store import Component, Database, Migration, MigrationError, known_migrations, migrate
+from svc_actors.store.migrate import release_before
 from tests.conftest import Cluster
 from tests.support.schema import schema_of
 
@@ -85,6 +87,41 @@ async def test_a_database_newer_than_the_code_is_refused(database: Database, ste
     await migrate(database, steps)
     with pytest.raises(MigrationError, match=f"is at migration {steps[-1]}"):
         await migrate(database, steps[:-1])
+
+
+async def test_who_has_gone_back_to_the_release_before_works_on_what_the_newer_one_migrated(
+    database: Database, steps: list[Migration]
+) -> None:
+    await migrate(database, steps)
+
+    assert await migrate(database, steps[:-1], returned=True) == []
+    with pytest.raises(MigrationError, match=f"is at migration {steps[-1]}"):
+        await migrate(database, steps[:-1])
+
+
+async def test_who_has_gone_back_further_than_the_release_before_is_refused(
+    database: Database, steps: list[Migration]
+) -> None:
+    before = release_before()["controller"]
+    further = [each for each in steps if each.component is Component.SHARED or each.number < before]
+    await migrate(database, steps)
+
+    with pytest.raises(MigrationError, match=f"knows only {before - 1} of controller"):
+        await migrate(database, further, returned=True)
+
+
+def test_the_release_before_is_the_newest_that_knows_other_migrations(tmp_path: Path) -> None:
+    for component in Component:
+        (tmp_path / component.value).mkdir()
+    (tmp_path / "panel" / "0001_a.sql").write_text("SELECT 1")
+    first, second = ({"controller": 0, "panel": count, "shared": 0} for count in (0, 1))
+    (tmp_path / "releases.json").write_text(json.dumps({"0.1.0": first, "0.2.0": second}))
+
+    of_the_second_release = release_before(tmp_path)
+    (tmp_path / "panel" / "0002_b.sql").write_text("SELECT 1")
+    after_it = release_before(tmp_path)
+
+    assert (of_the_second_release, after_it) == (first, second)
 
 
 async def test_a_component_is_extended_without_touching_the_numbers_of_another(

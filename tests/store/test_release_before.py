@@ -141,6 +141,8 @@ def test_a_release_writes_down_what_it_asks_of_its_database_and_is_tagged(reposi
     assert written["migrations"] == {
         component.value: max(each.number for each in known_migrations((component,))) for component in Component
     }
+    releases = json.loads((repository / "actors/svc_actors/store/migrations/releases.json").read_text())
+    assert releases["0.1.0"] == written["migrations"]
     assert set(written["statements"]) == of_this_tree().known
     assert git(repository, "status", "--porcelain") == ""
     assert git(repository, "describe").strip() == "v0.1.0"

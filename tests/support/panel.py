@@ -171,6 +171,7 @@ async def open_panel(
     recovering: Recovering | None = None,
     sites_http_port: int = 80,
     license_key: Ed25519PublicKey | None = None,
+    update_source: str | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -185,6 +186,7 @@ async def open_panel(
         further_origins=origins,
         sites_http_port=sites_http_port,
         license_key=license_key,
+        update_source=update_source,
     )
     host = host or recorded_host()
     services_of = open_services(

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.panel_releases import offer_release
 from tests.support.systemd_root import SystemdRoot
 
 _JOB_SECONDS = 300.0
@@ -18,11 +19,14 @@ class InstalledPanel:
 
     def ask(self, method: str, path: str, /, **body: object) -> Any:
         given = () if method == "GET" else ("-H", "Content-Type: application/json", "-d", json.dumps(body))
-        request = ("-X", method, *given, f"http://core/api/v1{path}")
-        answer = self.server.run("curl", "-sS", "--unix-socket", "/run/svc-panel/core.sock", *request)
+        answer = self.server.run(*self._curl(method, path, *given))
         found = json.loads(answer)
         assert "error" not in found, f"{method} {path}: {found}\n{self._log()}"
         return found
+
+    def _curl(self, method: str, path: str, *given: str) -> tuple[str, ...]:
+        request = ("-X", method, *given, f"http://core/api/v1{path}")
+        return ("curl", "-sS", "--unix-socket", "/run/svc-panel/core.sock", *request)
 
     def _log(self) -> str:
         """The end of the core's."""
@@ -50,6 +54,20 @@ class InstalledPanel:
                 return shown
             assert time.monotonic() < deadline, shown
             time.sleep(0.2)  # The work of other processes.
+
+    def update(self, version: str, changed: dict[str, str]) -> dict[str, Any]:
+        """Have a release that differs by `changed` tried; what is shown of it when that has ended."""
+        offer_release(self.server, version, changed)
+        job = self.ask("POST", "/updates/panel/install")
+        deadline = time.monotonic() + _JOB_SECONDS
+        while True:
+            time.sleep(0.5)  # The work of other processes, of which the core is one that ends meanwhile.
+            assert time.monotonic() < deadline, self._log()
+            answer = self.server.run(*self._curl("GET", "/updates/panel"), check=False)
+            shown: dict[str, Any] = json.loads(answer or "{}")
+            if shown.get("job_id", job["id"]) is None:
+                assert shown["last"] is not None, self.ask("GET", f"/jobs/{job['id']}")
+                return shown
 
     def write(self, site: dict[str, Any], path: str, content: str) -> None:
         self.ask("PUT", f"/sites/{site['id']}/files/content", path=path, content=content, replace=True)

@@ -14,6 +14,7 @@ from svc_actors.store.embedded import (
     database_urls,
     embedded,
     reachable_urls,
+    require_known_cluster,
 )
 from svc_actors.store.events import (
     Event,
@@ -40,6 +41,7 @@ from svc_actors.store.migrate import (
     MigrationError,
     known_migrations,
     migrate,
+    unapplied,
 )
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.sequencing import Retention
@@ -105,5 +107,7 @@ __all__ = [
     "migrate",
     "prepare_schema",
     "reachable_urls",
+    "require_known_cluster",
     "service_itself",
+    "unapplied",
 ]

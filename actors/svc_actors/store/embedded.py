@@ -128,6 +128,22 @@ async def embedded(data_dir: Path, *, settings: Mapping[str, str] | None = None)
         yield urls.owner
 
 
+def require_known_cluster(data_dir: Path) -> None:
+    """Raises `DatabaseStartError` where the database in `data_dir` is of a PostgreSQL that does not come with this."""
+    cluster = data_dir / "postgresql" / "cluster"
+    if cluster.exists():
+        _require_known(cluster)
+
+
+def _require_known(cluster: Path) -> None:
+    found = (cluster / "PG_VERSION").read_text().strip()
+    if found != _MAJOR_VERSION:
+        raise DatabaseStartError(
+            f"The database in {cluster} was made by PostgreSQL {found}; this service brings {_MAJOR_VERSION}. It was "
+            "left untouched: dump it with the older release and load it here."
+        )
+
+
 @asynccontextmanager
 async def _serving(data_dir: Path, settings: Mapping[str, str]) -> AsyncIterator[DatabaseUrls]:
     folder = await trio.to_thread.run_sync(Folder.prepare, data_dir, PROGRAMS)
@@ -154,14 +170,8 @@ class _Server:
     async def make_cluster(self) -> None:
         """initdb, once, beside the place where the cluster will be, so that a half-made one is never taken for real."""
         folder = self._folder
-        version = folder.cluster / "PG_VERSION"
         if folder.cluster.exists():
-            found = version.read_text().strip()
-            if found != _MAJOR_VERSION:
-                raise DatabaseStartError(
-                    f"The database in {folder.cluster} was made by PostgreSQL {found}; this service brings "
-                    f"{_MAJOR_VERSION}. It was left untouched: dump it with the older release and load it here."
-                )
+            _require_known(folder.cluster)
             return
         unfinished = folder.path / "cluster.new"
         if unfinished.exists():

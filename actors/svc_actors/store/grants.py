@@ -21,12 +21,15 @@ _APPEND_ONLY = ("audit", "audit_exports", "audit_seals")
 _READ_ONLY = ("schema_migration",)
 
 
-async def prepare_schema(urls: DatabaseUrls, components: Sequence[Component] = CONTROLLER_SCHEMA) -> None:
-    """Migrate the service's components as the owner, and give the service's role its rights."""
+async def prepare_schema(
+    urls: DatabaseUrls, components: Sequence[Component] = CONTROLLER_SCHEMA, *, returned: bool = False
+) -> None:
+    """Migrate the service's components as the owner, and give the service's role its rights. `returned`: the service
+    has gone back to this release (`migrate`)."""
     async with Database.open(urls.service, size=1) as service:
         role: str = await service.fetchval("SELECT session_user")
     async with Database.open(urls.owner, size=1, application_name="svc migration") as owner:
-        await migrate(owner, known_migrations(components))
+        await migrate(owner, known_migrations(components), returned=returned)
         if role == await owner.fetchval("SELECT session_user"):
             log.warning(
                 "database.role_owns_audit",

@@ -4,13 +4,17 @@
 nothing of the others, so that two services stand on the same shared tables. Each file is recorded with a checksum. A
 database that is newer than this code, and a file that was edited after it had been applied, are refused: neither can be
 mended by guessing. What another service's component has recorded in the same database is left alone.
+
+With each migration is recorded how many of its component the release before knows, which can do without it
+(docs/upgrades.md): where a service has gone back to that release, it may work on what the newer one has migrated.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.resources import files
@@ -80,26 +84,46 @@ def _of(component: Component, folder: Traversable) -> list[Migration]:
     return found
 
 
-async def migrate(database: Database, migrations: Sequence[Migration] | None = None) -> list[Migration]:
+def release_before(folder: Traversable | None = None) -> dict[str, int]:
+    """How many migrations of each component the release before this one knows; nothing where there was none.
+
+    `migrations/releases.json` has each release's, which tools/release adds: also in the sources of that release itself,
+    so that the one before is the newest which knows others than this code."""
+    root = folder or files("svc_actors.store") / "migrations"
+    here = {component.value: len(_of(component, root / component.value)) for component in Component}
+    releases: dict[str, dict[str, int]] = json.loads((root / "releases.json").read_text())
+    return next((known for known in reversed(releases.values()) if known != here), {})
+
+
+async def migrate(
+    database: Database, migrations: Sequence[Migration] | None = None, *, returned: bool = False
+) -> list[Migration]:
     """Apply what is missing, and return it. Safe to call from many processes at once.
 
     Raises `MigrationError` when the database is newer than this code or was migrated with other files. A migration that
-    fails is rolled back whole and its error raised; those before it stay applied.
+    fails is rolled back whole and its error raised; those before it stay applied. `returned`: the service has gone back
+    to this release from the next one, whose migrations it can do without.
     """
     known = list(migrations) if migrations is not None else known_migrations()
+    before = release_before()
     applied_now: list[Migration] = []
     while True:
         async with database.transaction() as transaction:
             await transaction.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_MIGRATION_TIMEOUT)
-            await _prepare(transaction, known)
-            missing = await _missing(transaction, known)
+            await _prepare(transaction, known, before)
+            missing = await _missing(transaction, known, returned=returned)
             if not missing:
                 return applied_now
-            await _apply(transaction, missing[0])
+            await _apply(transaction, missing[0], before)
         applied_now.append(missing[0])
 
 
-async def _prepare(transaction: Transaction, known: Sequence[Migration]) -> None:
+async def unapplied(queryable: Queryable, migrations: Sequence[Migration]) -> Sequence[Migration]:
+    """What `migrate` would apply to a service's database. Raises `MigrationError` as that does, and changes nothing."""
+    return await _missing(queryable, migrations, returned=False)
+
+
+async def _prepare(transaction: Transaction, known: Sequence[Migration], before: Mapping[str, int]) -> None:
     """Have the table of what was applied, in today's shape."""
     columns = {
         row["attname"]
@@ -108,9 +132,11 @@ async def _prepare(transaction: Transaction, known: Sequence[Migration]) -> None
         )
     }
     if columns and "component" not in columns:
-        await _adopt_single_list(transaction, known)
+        await _adopt_single_list(transaction, known, before)
     elif not columns:
         await _make_table(transaction)
+    elif "dispensable_from" not in columns:
+        await transaction.execute("ALTER TABLE schema_migration ADD COLUMN dispensable_from integer")
 
 
 async def _make_table(transaction: Transaction) -> None:
@@ -122,6 +148,8 @@ async def _make_table(transaction: Transaction) -> None:
             name text NOT NULL,
             checksum text NOT NULL,
             applied_at timestamptz NOT NULL DEFAULT now(),
+            -- Who knows that many of the component can do without this one.
+            dispensable_from integer,
             PRIMARY KEY (component, number)
         )
         """
@@ -134,7 +162,7 @@ _SINGLE_LIST_CHECKSUM = "c742c581fe0552d0b5ef9f0b313aacb40aea5bd2ce4e53574bc5c32
 _SINGLE_LIST_COVERS = {Component.SHARED: 3, Component.CONTROLLER: 10}
 
 
-async def _adopt_single_list(transaction: Transaction, known: Sequence[Migration]) -> None:
+async def _adopt_single_list(transaction: Transaction, known: Sequence[Migration], before: Mapping[str, int]) -> None:
     """Record a database that was migrated by the single list as one that was migrated by components."""
     rows = await transaction.fetch("SELECT checksum FROM schema_migration ORDER BY number")
     checksum = hashlib.sha256("\n".join(row["checksum"] for row in rows).encode()).hexdigest()
@@ -147,10 +175,10 @@ async def _adopt_single_list(transaction: Transaction, known: Sequence[Migration
     await _make_table(transaction)
     for migration in known:
         if migration.number <= _SINGLE_LIST_COVERS.get(migration.component, 0):
-            await _record(transaction, migration)
+            await _record(transaction, migration, before)
 
 
-async def _missing(queryable: Queryable, known: Sequence[Migration]) -> Sequence[Migration]:
+async def _missing(queryable: Queryable, known: Sequence[Migration], *, returned: bool) -> Sequence[Migration]:
     recorded: dict[tuple[str, int], str] = {}
     newest: dict[str, str] = {}
     for row in await queryable.fetch("SELECT component, number, name, checksum FROM schema_migration ORDER BY number"):
@@ -158,7 +186,8 @@ async def _missing(queryable: Queryable, known: Sequence[Migration]) -> Sequence
         newest[row["component"]] = f"{row['component']}/{row['number']:04d}_{row['name']}"
     for component in dict.fromkeys(migration.component for migration in known):
         count = sum(migration.component is component for migration in known)
-        if sum(of == component for of, _ in recorded) > count:
+        newer = [number for of, number in recorded if of == component and number > count]
+        if newer and not (returned and await _dispensable(queryable, component, count)):
             raise MigrationError(
                 f"The database is at migration {newest[component]}, this release knows only {count} of {component}. "
                 "It was left untouched: run the newer release, or restore a backup made with this one."
@@ -173,16 +202,31 @@ async def _missing(queryable: Queryable, known: Sequence[Migration]) -> Sequence
     return [migration for migration in known if (migration.component, migration.number) not in recorded]
 
 
-async def _apply(transaction: Transaction, migration: Migration) -> None:
+async def _dispensable(queryable: Queryable, component: Component, count: int) -> bool:
+    """Whether who knows `count` of the component's migrations can do without all others that were applied."""
+    return (
+        await queryable.fetchval(
+            """SELECT bool_and(coalesce(dispensable_from <= $2, false)) FROM schema_migration
+           WHERE component = $1 AND number > $2""",
+            component.value,
+            count,
+        )
+        is True
+    )
+
+
+async def _apply(transaction: Transaction, migration: Migration, before: Mapping[str, int]) -> None:
     await transaction.execute(migration.sql, timeout=_MIGRATION_TIMEOUT)
-    await _record(transaction, migration)
+    await _record(transaction, migration, before)
 
 
-async def _record(transaction: Transaction, migration: Migration) -> None:
+async def _record(transaction: Transaction, migration: Migration, before: Mapping[str, int]) -> None:
     await transaction.execute(
-        "INSERT INTO schema_migration (component, number, name, checksum) VALUES ($1, $2, $3, $4)",
+        """INSERT INTO schema_migration (component, number, name, checksum, dispensable_from)
+           VALUES ($1, $2, $3, $4, $5)""",
         migration.component.value,
         migration.number,
         migration.name,
         migration.checksum,
+        before.get(migration.component.value),
     )

@@ -11,6 +11,7 @@ from typing import Final
 import asyncclick as click
 
 _COMMANDS: Final = {
+    "check": "svc.cli.panel.check",
     "core": "svc.cli.panel.core",
     "keeper": "svc.cli.panel.keeper",
     "stop": "svc.cli.panel.stop",

@@ -20,6 +20,7 @@ from svc.cli.panel.import_work import handle_imports
 from svc.cli.panel.job_work import handle_jobs
 from svc.cli.panel.loops import Loops
 from svc.cli.panel.recovery import Recovering, start_recovery
+from svc.cli.panel.releases import start_releases
 from svc.cli.panel.repairs import repaired_parts
 from svc.cli.panel.retention import start_retention
 from svc.cli.panel.served_sites import serve_sites
@@ -154,6 +155,7 @@ async def open_services(
             outbound=outbound,
             foreign_sites=foreign_sites,
         )
+        await start_releases(config, database, host, jobs, loops)
         manifests = start_recovery(config, database, host, sealer, jobs, actors, data, loops, recovering)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
@@ -207,6 +209,7 @@ async def open_services(
                 wordpress=host.wordpress,
                 staging=data.staging,
                 packages=host.packages,
+                own_release=host.own_release,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

@@ -118,7 +118,9 @@ async def open_core(
         Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "panel"),
     ):
-        await prepare_schema(urls, PANEL_SCHEMA)
+        own = host.own_release
+        returned = own is not None and own.releases.returned_to(own.name)
+        await prepare_schema(urls, PANEL_SCHEMA, returned=returned)
         sealer = Sealer.from_file(config.data_dir / "secret.key")
         recovering = Recovering(urls.owner, trio.Event() if reopen is None else reopen)
         async with (

@@ -24,6 +24,7 @@ from svc_actors.host.wordpress import WordPressSites
 from svc_actors.outbound import Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
 from svc_actors.panel.imports.foreign_hosts import ForeignHosts, SystemForeignHosts
+from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.webhooks.endpoint import Clock, utc_now
 
@@ -49,6 +50,8 @@ class Host:
     measure: Measure = disk_use
     vitals: Vitals = field(default_factory=SystemVitals)
     packages: Packages = field(default_factory=DebianPackages)
+    own_release: OwnRelease | None = None
+    """Of the panel, where its package installed it."""
     resolve: Resolve = resolve
     clock: Clock = utc_now
     foreign_hosts: ForeignHosts = field(default_factory=SystemForeignHosts)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import asyncclick as click
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -71,6 +72,10 @@ _OPTIONS: Final = (
         help="A certificate of your own for the panel, with its chain: PEM, read again when it changes.",
     ),
     click.option("--certificate-key", type=FILE, help="Its private key."),
+    click.option(
+        "--update-source",
+        help="Where newer releases of the panel are: an HTTPS address, or a folder of this server. Default: nowhere.",
+    ),
     click.option("--license-key", type=FILE, help="Who issues licences: an Ed25519 public key, PEM."),
 )
 
@@ -103,6 +108,7 @@ def _config(
     certificate: Path | None,
     certificate_key: Path | None,
     license_key: Path | None,
+    update_source: str | None,
 ) -> PanelConfig:
     return PanelConfig(
         data_dir=data,
@@ -134,6 +140,7 @@ def _config(
             dns_port=dns_port,
         ),
         license_key=_license_key(license_key),
+        update_source=_update_source(update_source),
     )
 
 
@@ -141,6 +148,16 @@ def _both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | Non
     if (certificate is None) is not (key is None):
         raise Failure(Exit.INVALID, "A certificate needs its key, and a key its certificate: give both, or none.")
     return None if certificate is None or key is None else (certificate, key)
+
+
+def _update_source(named: str | None) -> str | None:
+    """Of what is signed the transport proves nothing, but by HTTPS nobody on the way keeps a release back unseen."""
+    if not named:
+        return None
+    parts = urlsplit(named)
+    if named.startswith("/") or (parts.scheme == "https" and parts.hostname and not parts.query and not parts.fragment):
+        return named
+    raise Failure(Exit.INVALID, f"--update-source: {named} is neither an HTTPS address nor the path of a folder.")
 
 
 def _license_key(file: Path | None) -> Ed25519PublicKey | None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from svc_actors.host.accounts import FIRST_UID
+from svc_actors.store import Component, known_migrations
 from tests.support.debian_updates import offer_updates
 from tests.support.package import packages
 from tests.support.panel_on_systemd import InstalledPanel
@@ -20,6 +21,9 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 CORE, WEB, KNOT = "svc-panel-core.service", "svc-panel-web.service", "svc-host-knot.service"
 DOCUMENT = ("curl", "-fsSk", "https://127.0.0.1:7443/api/v1/openapi.json")
+SWITCH = (
+    "/usr/bin/python3 -I -S /usr/lib/svc/panel/svc_actors/host/releases/__main__.py /opt/svc-panel /usr/lib/svc/panel"
+)
 CONTROL = Path(__file__).resolve().parents[3] / "tools" / "packages" / "panel" / "control"
 ADA = "ada@example.com"
 APPLICATION = """
@@ -266,6 +270,44 @@ def test_updates_come_in_while_sites_are_served_and_what_is_held_stays(
     assert show(server, "svc-host-nginx.service", "MainPID") != serving
     assert "(deleted)" not in server.run("readlink", f"/proc/{show(server, 'svc-host-nginx.service', 'MainPID')}/exe")
     assert panel.visit(php_site, "/served.txt") == "served"
+
+
+def test_a_release_is_tried_and_one_that_fails_ends_on_the_release_before_with_no_visitor_lost(
+    panel: InstalledPanel, php_site: dict[str, Any]
+) -> None:
+    server = panel.server
+    panel.write(php_site, "public/index.php", "<?php echo 'served';")
+    panel.visit(php_site)
+    newest = len(known_migrations((Component.PANEL,)))
+    soon = "/run/systemd/system/svc-panel-switch.service.d"
+    server.run("mkdir", soon)
+    server.run("sh", "-c", f"printf '[Service]\\nExecStart=\\nExecStart={SWITCH} 3\\n' >{soon}/soon.conf")
+    server.run("systemctl", "daemon-reload")
+
+    with server.visited("http://127.0.0.1/", "--fail", "--header", f"Host: {php_site['domain']}") as visits:
+        good = panel.update("0.9.1", {})
+        no_start = panel.update("0.9.2", {"svc/cli/panel/core.py": "raise RuntimeError('it does not start')\n"})
+        migrations = {
+            f"{newest + 1:04d}_expands": "CREATE TABLE of_the_release_that_failed (id integer);",
+            f"{newest + 2:04d}_fails": "SELECT 1 / 0;",
+        }
+        no_migration = panel.update(
+            "0.9.3", {f"svc_actors/store/migrations/panel/{name}.sql": sql for name, sql in migrations.items()}
+        )
+    version = server.run("svc", "--version")
+    alerts = [each["message"] for each in panel.ask("GET", "/alerts")["items"]]
+    killed = panel.ask("GET", "/updates/panel")["running"]
+
+    assert (good["last"]["state"], good["running"]["version"]) == ("kept", "0.9.1")
+    assert (no_start["last"]["state"], no_start["running"]["version"]) == ("returned", "0.9.1")
+    assert "it does not start" in no_start["last"]["reason"]
+    assert (no_migration["last"]["state"], no_migration["running"]["version"]) == ("returned", "0.9.1")
+    assert "division by zero" in no_migration["last"]["reason"]
+    assert any("0.9.3" in message for message in alerts)
+    assert "0.9.1" in version
+    assert killed["name"].startswith("0.9.1-")
+    assert len(visits) > 20
+    assert set(visits) == {0}
 
 
 def test_a_killed_core_is_back_and_neither_web_nor_what_serves_ended(server: SystemdRoot) -> None:

@@ -33,6 +33,7 @@ export type {
   FileWritten,
   AvailableUpdate,
   Licensing,
+  PanelReleases,
   Updates,
   JobLineModel as JobLine,
   JobModel as Job,

@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from svc_actors.host.packages import PackageUpdate
 from svc_actors.store import Database
+from tests.support.own_releases import MAKER, installed_release, release_tree
 from tests.support.packages import RecordedPackages
 from tests.support.panel import recorded_host
 from tests.support.panel_pages import Browser, PagesTier, panel_with_pages
+from tools.release_archive import make_release
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = "root@example.com"
+
+
+async def test_a_release_of_the_panel_is_looked_for_and_installed_and_its_trial_is_shown(
+    tier: PagesTier, panel_database: Database, tmp_path: Path
+) -> None:
+    own = installed_release(tmp_path)
+    make_release(release_tree(tmp_path / "tree"), own.releases.incoming, "1.1.0", MAKER)
+    async with panel_with_pages(tier, panel_database, host=replace(recorded_host(), own_release=own)) as panel:
+        await panel.core.person(ROOT, "administrator")
+
+        def visit(browser: Browser) -> None:
+            browser.sign_in(ROOT)
+            browser.follow("Updates")
+            browser.press("Look for a release")
+            expect(browser.page.get_by_text("succeeded").first).to_be_visible()
+            browser.follow("Updates")
+            browser.press("Install 1.1.0")
+            browser.press("Install")
+            expect(browser.page.get_by_text("succeeded").first).to_be_visible()
+            browser.follow("Updates")
+            expect(browser.page.get_by_text("trial").first).to_be_visible()
+
+        await panel.browse(visit)
+
+    assert own.releases.ordered()
 
 
 async def test_updates_are_held_installed_and_turned_off_and_a_beta_needs_no_licence(

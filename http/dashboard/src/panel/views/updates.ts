@@ -1,22 +1,49 @@
-/** Updates of the server's packages: what there is, what is held, and what was installed last. */
+/** Updates of the server's packages: what there is, what is held, and what was installed last; and the panel's own. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
 import { go, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { attempt, badge, facts, shown, table, when, type Fragment } from "../../shared/ui";
 import { order } from "../form";
-import type { AvailableUpdate, Job, Updates } from "../model";
+import type { AvailableUpdate, Job, PanelReleases, Updates } from "../model";
 import { perform } from "../operations";
 
 export function updatesView(): View {
   const state = new Resource<Updates>((signal) => api.get("/updates", {}, signal), ["job", "system"]);
+  const own = new Resource<PanelReleases>((signal) => api.get("/updates/panel", {}, signal), ["job", "system", "alert"]);
   return {
     title: "Updates",
     draw: () => html`
       <div class="head"><h1>Updates</h1></div>
-      ${shown(state, (now) => drawn(now, () => void state.load()))}`,
-    dispose: () => state.dispose(),
+      ${shown(state, (now) => drawn(now, () => void state.load()))}
+      ${shown(own, releases)}`,
+    dispose: () => {
+      state.dispose();
+      own.dispose();
+    },
   };
+}
+
+function releases(now: PanelReleases): Fragment {
+  const { running, offered, last } = now;
+  if (running === null)
+    return html`<div class="head"><h2>The panel</h2></div>
+      <p class="quiet">It was not installed by its Debian package, and is updated as it was installed.</p>`;
+  return html`
+    <div class="head"><h2>The panel</h2><span class="gap"></span>
+      ${now.job_id === null ? html`<button @click=${() => void attempt(lookForRelease)}>Look for a release</button>` : nothing}
+      ${offered && !offered.problem && now.job_id === null ? html`<button class="primary" @click=${() => installRelease(offered.version)}>Install ${offered.version}</button>` : nothing}</div>
+    ${facts([
+      ["Runs", running.version],
+      ["Debian package", running.package_version],
+      ["Source", now.source ?? "none"],
+      ["Looked for", when(now.looked_at)],
+      ["Offered", offered?.version ?? "—"],
+      ["Job", now.job_id === null ? "—" : html`<a href="#/jobs/${now.job_id}">${now.job_id}</a>`],
+      ["Tried last", last ? html`${last.version} ${badge(last.state)} ${when(last.ended_at)}` : "—"],
+    ])}
+    ${[now.look_error, offered?.problem, last?.reason].map((each) => (each ? html`<p class="failure">${each}</p>` : nothing))}
+    ${last?.silent_sites.map((domain) => html`<p class="failure">${domain} answered before, and did not any more.</p>`) ?? nothing}`;
 }
 
 function drawn(now: Updates, reload: () => void): Fragment {
@@ -99,6 +126,20 @@ function configure(now: Updates, reload: () => void): void {
     initial: { mode: now.mode },
     done: reload,
   });
+}
+
+function installRelease(version: string): void {
+  order<Job>("release.install", {
+    title: `Install release ${version} of the panel`,
+    text: "It is prepared beside the one that runs, then tried: these pages and the API are away for some seconds, sites are served on. Unless it proves itself the panel goes back.",
+    action: "Install",
+    fields: [],
+    done: (job) => go(`/jobs/${job.id}`),
+  });
+}
+
+async function lookForRelease(): Promise<void> {
+  go(`/jobs/${(await perform<Job>("release.look", {})).id}`);
 }
 
 async function look(): Promise<void> {

@@ -1,0 +1,269 @@
+"""The jobs of the panel's own releases: one looks for the newest that is offered, the other installs it.
+
+A job ends with the core, and the core ends when a release is tried. So the job prepares everything beside what runs,
+and its last step gives an order to the program that switches (`svc_actors.host.releases`); what becomes of the trial
+is found out by the core that runs after it (`watch`). Until that step nothing of what runs was touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.errors import conflict, unavailable
+from svc_actors.host.releases.layout import Ports, Trial, release_name
+from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, enqueue
+from svc_actors.panel.jobs.jobs import StepWork
+from svc_actors.panel.releases.manifest import Manifest, ReleaseError, age, verified
+from svc_actors.panel.releases.own import OwnRelease
+from svc_actors.panel.releases.records import (
+    RunState,
+    last_run,
+    read_look,
+    write_look,
+    write_refused,
+    write_run,
+    write_trial,
+    write_untried,
+)
+from svc_actors.panel.releases.sources import FolderSource, Source
+from svc_actors.panel.releases.unpacking import PROGRAM, unpack
+from svc_actors.panel.updates.work import require_on
+from svc_actors.store import Database, Queryable, Transaction
+
+LOOK: Final = "release.look"
+INSTALL: Final = "release.install"
+STEPS: Final = ("look", "fetch", "unpack", "check", "try")
+_CHECK_SECONDS: Final = 120.0
+_MOST_VISITED: Final = 100
+_SPARE_BYTES: Final = 256 << 20
+"""What has to be free beside what a release takes: less would be the end of whatever else writes."""
+_JOBS_SECONDS: Final = 600.0
+"""How long other jobs are waited for: the core ends, and they with it."""
+_PAUSE: Final = 1.0
+
+
+async def enqueue_look(tx: Transaction, own: OwnRelease | None, *, daily: bool = False) -> Job:
+    """`daily`: nobody has ordered it."""
+    await require_on(tx)
+    _require(own)
+    title = "Look for a newer release of the panel"
+    return await enqueue(tx, NewJob(LOOK, title, JobClass.SYSTEM, ("look",), parameters={"daily": daily}))
+
+
+async def enqueue_install(tx: Transaction, own: OwnRelease | None) -> Job:
+    """Raises `conflict` where updates are off, or another release is being installed or tried."""
+    await require_on(tx)
+    _require(own)
+    if (other := await under_way(tx)) is not None:
+        raise conflict("A release is being installed already.", hint=f"Follow its job, {other}.")
+    return await enqueue(tx, NewJob(INSTALL, "Install the newest release of the panel", JobClass.SYSTEM, STEPS))
+
+
+async def under_way(queryable: Queryable) -> int | None:
+    """The job that is queued or runs, or whose release is on trial."""
+    queued: int | None = await queryable.fetchval(
+        "SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') LIMIT 1", INSTALL
+    )
+    last = await last_run(queryable)
+    return last.job_id if queued is None and last is not None and last.state is RunState.TRIAL else queued
+
+
+def _require(own: OwnRelease | None) -> OwnRelease:
+    if own is None:
+        raise conflict(
+            "This panel was not installed by its Debian package, so there is no other release beside it.",
+            hint="Update it by the way in which it was installed (docs/updates.md).",
+        )
+    return own
+
+
+def acceptable(manifest: Manifest, own: OwnRelease) -> str | None:
+    """Why it may not take the place of what runs; None where it may, or is what runs."""
+    if manifest.architecture != own.architecture:
+        return f"it is for {manifest.architecture}, and this server is {own.architecture}"
+    if age(manifest.version) < age(own.version):
+        return f"it is older than {own.version}, which runs: there is no way back to an older release"
+    if age(manifest.follows) > age(own.version):
+        return f"it can follow {manifest.follows} and newer, and {own.version} runs: install one between first"
+    if age(manifest.package) > age(own.package):
+        return (
+            f"it needs what the Debian package svc-panel brings from {manifest.package} on, and {own.package} is "
+            "installed: install the package of the new release instead"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class ReleaseWork:
+    """The work of both kinds. `source`: what the operator has configured, if anything; releases that were put into the
+    folder `incoming` by hand count as well. `socket` is where the core listens."""
+
+    database: Database
+    own: OwnRelease | None
+    source: Source | None
+    socket: Path
+    ports: Ports
+
+    async def look(self, run: JobRun) -> None:
+        own = _require(self.own)
+        await require_on(self.database)
+        try:
+            line, manifest, _ = await self._newest(own)
+        except ReleaseError as error:
+            await run.transact(partial(write_look, error=f"{error}."))
+            if run.parameters.get("daily"):
+                # It is what was found, and shown: what nobody has ordered does not fail day by day.
+                await run.log(f"No release could be found out: {error}.")
+                return
+            raise unavailable(f"No release could be found out: {error}.") from error
+        await run.transact(partial(write_look, line=line))
+        if manifest is None or age(manifest.version) <= age(own.version):
+            await run.log(f"There is none that is newer than {own.version}, which runs.")
+        else:
+            await run.log(f"{manifest.version} is offered; {own.version} runs.")
+        if run.job.kind != INSTALL:
+            return
+        if manifest is None or age(manifest.version) == age(own.version):
+            raise conflict(f"There is no release newer than {own.version}; nothing was changed.")
+        if (why := acceptable(manifest, own)) is not None:
+            raise conflict(f"Release {manifest.version} is not installed: {why}.")
+        release = release_name(manifest.version, manifest.archive.sha256)
+        await run.transact(
+            partial(write_run, job_id=run.id, version=manifest.version, release=release, before=own.name)
+        )
+
+    async def fetch(self, run: JobRun) -> None:
+        own = _require(self.own)
+        manifest, release = await self._chosen(own)
+        own.releases.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
+        await trio.to_thread.run_sync(own.releases.prune, release)
+        if own.releases.folder(release).is_dir():
+            await run.log("It is there from an earlier time.")
+            return
+        _require_room(own.releases.root, manifest.archive.size + manifest.archive.unpacked)
+        for source in self._sources(own):
+            try:
+                if (line := await source.line()) is not None and verified(line, own.keys) == manifest:
+                    await source.fetch(manifest.archive, _archive(own, release))
+                    await run.log(f"{manifest.archive.name} is the file that was signed.")
+                    return
+            except ReleaseError as error:
+                _archive(own, release).unlink(missing_ok=True)
+                raise unavailable(f"Release {manifest.version} is not installed: {error}.") from error
+        raise unavailable(f"Release {manifest.version} is not offered any more; nothing was changed.")
+
+    async def unpack(self, run: JobRun) -> None:
+        own = _require(self.own)
+        manifest, release = await self._chosen(own)
+        archive = _archive(own, release)
+        try:
+            await trio.to_thread.run_sync(unpack, archive, manifest, own.releases.folder(release))
+        except ReleaseError as error:
+            raise unavailable(f"Release {manifest.version} is not installed: {error}.") from error
+        finally:
+            archive.unlink(missing_ok=True)
+
+    async def check(self, run: JobRun) -> None:
+        """The release says itself whether it could serve here, with these settings and this database."""
+        own = _require(self.own)
+        _, release = await self._chosen(own)
+        settings = {name: value for name, value in os.environ.items() if name.startswith("SVC_")}
+        command = (str(own.releases.folder(release) / PROGRAM), "panel", "check")
+        await run.program(command, seconds=_CHECK_SECONDS, environment=settings)
+
+    def step(self, name: str) -> StepWork | None:
+        return {"try": self.begin_trial}.get(name)
+
+    async def begin_trial(self, run: JobRun) -> None:
+        own = _require(self.own)
+        _, release = await self._chosen(own)
+        await require_on(self.database)
+        await self._other_jobs_ended(run)
+        sites = await self.database.fetch(
+            "SELECT domain FROM sites WHERE status = 'active' ORDER BY number LIMIT $1", _MOST_VISITED
+        )
+        trial = Trial(
+            run.id,
+            release,
+            own.name,
+            own.boot,
+            str(self.socket),
+            self.ports,
+            tuple(row["domain"] for row in sites),
+        )
+        await run.log("It is tried from here on: this core ends. `svc update panel show` says whether it was kept.")
+        # A trial that is written down and has no order would be one that nobody took up.
+        own.releases.order(trial)
+        await run.transact(partial(write_trial, job_id=run.id))
+        try:
+            await own.begin_switch()
+        except ReleaseError as error:
+            own.releases.withdraw()
+            await run.transact(partial(write_untried, job_id=run.id))
+            raise unavailable(f"It is not tried: {error}.") from error
+
+    async def ended(self, tx: Transaction, job: Job) -> None:
+        if job.kind == INSTALL and job.status is not JobStatus.SUCCEEDED:
+            await write_refused(tx, job_id=job.id, reason=job.error.message if job.error is not None else None)
+
+    def _sources(self, own: OwnRelease) -> Sequence[Source]:
+        return (FolderSource(own.releases.incoming), *([self.source] if self.source is not None else []))
+
+    async def _newest(self, own: OwnRelease) -> tuple[str | None, Manifest | None, Source | None]:
+        """Of what all sources offer. Raises `ReleaseError` where any offers what cannot be believed."""
+        best: tuple[str | None, Manifest | None, Source | None] = (None, None, None)
+        if not own.keys:
+            raise ReleaseError("this build of the panel has no key to verify releases with")
+        for source in self._sources(own):
+            if (line := await source.line()) is not None:
+                found = verified(line, own.keys)
+                if best[1] is None or age(found.version) > age(best[1].version):
+                    best = (line.strip(), found, source)
+        return best
+
+    async def _chosen(self, own: OwnRelease) -> tuple[Manifest, str]:
+        """What the first step has found, verified again."""
+        look = await read_look(self.database)
+        assert look is not None, "the first step writes it"
+        assert look.line is not None, "the first step ends the job otherwise"
+        manifest = verified(look.line, own.keys)
+        return manifest, release_name(manifest.version, manifest.archive.sha256)
+
+    async def _other_jobs_ended(self, run: JobRun) -> None:
+        async def others() -> int:
+            found: int = await self.database.fetchval(
+                "SELECT count(*) FROM jobs WHERE status = 'running' AND id <> $1", run.id
+            )
+            return found
+
+        with trio.move_on_after(_JOBS_SECONDS):
+            while True:
+                if not await others():
+                    return
+                await trio.sleep(_PAUSE)  # Jobs are of other queues, whose ends nobody tells here.
+        raise conflict(
+            f"Other jobs were still running after {_JOBS_SECONDS / 60:g} minutes, and would end with this core. The "
+            "release is prepared, and was not tried.",
+            hint="Order it again when they have ended.",
+        )
+
+
+def _archive(own: OwnRelease, release: str) -> Path:
+    return own.releases.releases / f"{release}.tar.gz.part"
+
+
+def _require_room(folder: Path, wanted: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < wanted + _SPARE_BYTES:
+        raise unavailable(
+            f"{folder} has {free >> 20} MiB free, and the release takes {wanted >> 20} MiB, of which "
+            f"{_SPARE_BYTES >> 20} MiB more must stay free. Nothing was changed."
+        )
