@@ -76,6 +76,16 @@ class Page:
         """Press the button or follow the link with this text, in the dialog if one is open."""
         await self._told(lambda: self._any("button:enabled", "a", text=rf"^\s*{re.escape(label)}\s*$").click())
 
+    async def downloaded(self, label: str) -> bytes:
+        """What the file holds that pressing this gives."""
+
+        def fetch() -> bytes:
+            with self.tab.expect_download() as fetched:
+                self._any("button:enabled", text=rf"^\s*{re.escape(label)}\s*$").click()
+            return fetched.value.path().read_bytes()
+
+        return await self.browser.do(fetch)
+
     async def fill(self, label: str, value: str) -> None:
         """Type into the field whose label begins with this text, or choose that value of it."""
 

@@ -8,6 +8,7 @@ import { searchBox } from "./search";
 import { activityView } from "./views/activity";
 import { alertWebhooksView, alertWebhookView } from "./views/alert-webhooks";
 import { alertsView } from "./views/alerts";
+import { backupFilesView } from "./views/backup-files";
 import { imagesView } from "./views/images";
 import { machineView } from "./views/machine";
 import { machinesView } from "./views/machines";
@@ -35,10 +36,15 @@ const TOKEN_SCOPES = [
   { value: "provision", label: "provision (billing systems)" },
 ];
 
+function machines(me: Me, [id, part, backup]: string[]): View {
+  if (!id) return machinesView(me);
+  return part === "backups" && backup ? backupFilesView(id, backup) : machineView(me, id);
+}
+
 const EVERYBODY: Me["role"][] = ["administrator", "staff", "customer"];
 const SECTIONS: Section<Me>[] = [
   { path: "", label: "Overview", roles: EVERYBODY, open: (me) => overviewView(me) },
-  { path: "machines", label: "Machines", roles: EVERYBODY, open: (me, [id]) => (id ? machineView(me, id) : machinesView(me)) },
+  { path: "machines", label: "Machines", roles: EVERYBODY, open: machines },
   { path: "volumes", label: "Volumes", roles: EVERYBODY, open: (me) => volumesView(me) },
   { path: "tasks", label: "Tasks", roles: EVERYBODY, open: (_, [id]) => (id ? taskView(id) : tasksView()) },
   {
