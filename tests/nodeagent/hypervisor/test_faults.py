@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from io import BufferedReader
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,6 +22,7 @@ import pytest
 import trio
 
 from svc_nodeagent.hypervisor import Naming
+from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, Digests, blocks_of, span_of
 from svc_nodeagent.hypervisor.backups.store import store_at
 from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.files import read_record
@@ -441,21 +445,16 @@ async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
 ) -> None:
     (data_folder / "backups" / "machines").mkdir(parents=True)
     spec = machine(network(ADDRESS))
-    disk, raw = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2", data_folder / "copied.raw"
+    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
     backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
     assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False), backup) == 0
-    await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
-    with raw.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    copied = CopiedDisk(index=0, size_bytes=raw.stat().st_size, digest=digest)
+    before, copied = await content(disk), await as_copied(disk)
     restore = VmRestore(vm_id=spec.vm_id, copy_id=backup.copy_id, password=KEY, disks=(copied,))
 
     assert await perform(restore, kill_at=point) == KILLED
     assert await perform(restore) == 0
 
-    await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
-    with raw.open("rb") as content:
-        assert hashlib.file_digest(content, "sha256").hexdigest() == digest
+    assert await content(disk) == before
     await made_once(spec, naming, data_folder, False)
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
@@ -513,7 +512,7 @@ async def test_killed_anywhere_in_making_a_machine_from_a_copy_it_converges(
     disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
     backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
     assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False), backup) == 0
-    copied = CopiedDisk(index=0, size_bytes=1024**3, digest=await content(disk))
+    copied = await as_copied(disk)
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
     restore = VmRestore(vm_id=new.vm_id, source_id=spec.vm_id, copy_id=backup.copy_id, password=KEY, disks=(copied,))
     order = VmCreateFromCopy(machine=new, image=image(demo_image), start=True, restoration=restore)
@@ -590,11 +589,29 @@ async def test_killed_in_sending_a_machine_it_is_whole_and_is_sent_again(
 
 async def content(disk: Path) -> str:
     """The digest of all that a guest could read of it."""
+    async with read(disk) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+async def as_copied(disk: Path) -> CopiedDisk:
+    """What a backup says of a disk that is as this one is."""
+    async with read(disk) as file:
+        size = file.seek(0, os.SEEK_END)
+        digests = Digests.of_zeros(size)
+        for number in range(blocks_of(size)):
+            begin, length = span_of(number, size)
+            file.seek(begin)
+            digests.put(number, file.read(length))
+    return CopiedDisk(index=0, size_bytes=size, digest=digests.root(), block_bytes=BLOCK_BYTES)
+
+
+@asynccontextmanager
+async def read(disk: Path) -> AsyncIterator[BufferedReader]:
     raw = disk.with_suffix(".raw")
     await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
     try:
         with raw.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            yield file
     finally:
         raw.unlink()
 
