@@ -186,6 +186,7 @@ def test_of_older_releases_the_last_two_are_kept_and_what_was_half_made_is_not(t
     others = [f"0.{number}.0-{12 * 'd'}" for number in (8, 9, 10)]
     for name in (*others, f"2.0.0-{12 * 'e'}", f"{NEW}.part"):
         (server.releases.releases / name).mkdir()
+    (server.releases.releases / f"{NEW}.tar.gz.part").write_text("half of an archive")
 
     server.releases.prune()
 

@@ -167,9 +167,13 @@ class Releases:
         running = self.current()
         others = [name for name in self.names() if running == PACKAGE or _age(name) < _age(running)]
         stay = {running, *kept, *others[-KEPT:]}
-        for folder in self.releases.iterdir() if self.releases.is_dir() else ():
-            if folder.name not in stay:
-                shutil.rmtree(folder)
+        for found in self.releases.iterdir() if self.releases.is_dir() else ():
+            if found.name in stay:
+                continue
+            if found.is_dir() and not found.is_symlink():
+                shutil.rmtree(found)
+            else:
+                found.unlink()  # An archive whose fetching ended with the core.
 
 
 def _age(name: str) -> tuple[int, ...]:
