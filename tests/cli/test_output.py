@@ -90,5 +90,7 @@ def test_sizes_and_spans_read_well() -> None:
 
 def test_every_list_has_columns_of_its_own() -> None:
     lists = [operation for operation in controller_registry() if operation.name.endswith(".list")]
+    # A folder is one thing, which has its entries among other things.
+    lists.remove(controller_registry()["vm.files.list"])
 
     assert [operation.name for operation in lists if not operation.command.columns] == []
