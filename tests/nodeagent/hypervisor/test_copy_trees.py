@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
 
 import pytest
 import trio
@@ -11,9 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.copy_files import opened
+from svc_nodeagent.hypervisor.copy_files.opened import CopyFiles
 from svc_nodeagent.hypervisor.copy_files.sftp import Attributes, Sftp
 from svc_nodeagent.hypervisor.copy_files.trees import find
-from svc_nodeagent.protocol import EntryKind, FailureCode, path_bytes, shown_name
+from svc_nodeagent.hypervisor.files import Folders
+from svc_nodeagent.protocol import (
+    CopiedVolume,
+    EntryKind,
+    FailureCode,
+    VmFilesList,
+    VolumeState,
+    path_bytes,
+    shown_name,
+)
+from tests.nodeagent.hypervisor.builders import silent
 
 ROOT = b"/run/volumes/1"
 
@@ -149,3 +165,29 @@ async def test_a_folder_that_never_ends_is_cut() -> None:
     await theirs.send_all(b"".join(replies) + message(STATUS, 9, b"\0\0\0\0" * 3))
     entries, cut = await Sftp(ours).entries(b"/", 11)
     assert (len(entries), cut) == (11, True)
+
+
+class Slow:
+    """What shows a copy whose folder has one more entry every minute."""
+
+    async def attributes(self, _: bytes) -> Attributes:
+        return Attributes(EntryKind.FOLDER, 0o755, 0, 0)
+
+    async def entries(self, _: bytes, most: int) -> tuple[list[tuple[bytes, Attributes]], bool]:
+        await trio.sleep(59.0 * most)
+        return [], True
+
+
+async def test_a_folder_that_answers_slowly_for_ever_is_given_up(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    volume = CopiedVolume(number=1, device="vda1", type="ext4", size_bytes=1, state=VolumeState.MOUNTED, system=True)
+    shown: Any = SimpleNamespace(server=Slow(), volumes=(volume,))
+    nothing: Any = None
+    files, vm_id, copy_id = CopyFiles(Folders(tmp_path), nothing, nothing), uuid4(), uuid4()
+    files._open[copy_id] = opened._Open(vm_id, shown, trio.CancelScope())
+    began = trio.current_time()
+    with pytest.raises(HostError) as refused:
+        await files.perform(VmFilesList(vm_id=vm_id, copy_id=copy_id, volume=0, path="/", offset=0), silent)
+    assert refused.value.code is FailureCode.TIMED_OUT
+    assert trio.current_time() - began == opened.QUESTION_SECONDS

@@ -60,6 +60,9 @@ from svc_nodeagent.protocol import (
 MOST_OPEN: Final = 2
 MOST_ASKING: Final = 4
 """At once, of one copy: a file system that hardly answers keeps no more of the node's queries waiting."""
+QUESTION_SECONDS: Final = 120.0
+"""Of all that one question takes, so that a file system which answers slowly for ever is not asked for ever. Below what
+the controller waits."""
 IDLE_SECONDS: Final = 900.0
 LONGEST_SECONDS: Final = 4 * 3600.0
 MOST_ENTRIES: Final = 50_000
@@ -236,7 +239,14 @@ class CopyFiles:
             )
         there.asking += 1
         try:
-            yield there
+            with trio.fail_after(QUESTION_SECONDS):
+                yield there
+        except trio.TooSlowError as error:
+            raise HostError(
+                FailureCode.TIMED_OUT,
+                f"The copy's file system did not answer within {QUESTION_SECONDS:g} s; it may be damaged.",
+                "Ask for less at once, open another copy, or make a new machine from this one.",
+            ) from error
         finally:
             there.asking -= 1
             there.touch()

@@ -55,7 +55,8 @@ export function backupFilesView(machineId: string, backupId: string): View {
     offset = to;
     void folder.load();
   };
-  const fetchFile = async (entry: BackupEntry, volume: number) => {
+  /** Of the folder that is shown: another may be on its way. */
+  const fetchFile = async ({ volume, path }: BackupFolder, entry: BackupEntry) => {
     const stop = new AbortController();
     fetching = { name: entry.name, got: 0, size: entry.size_bytes, stop };
     changed();
@@ -63,7 +64,7 @@ export function backupFilesView(machineId: string, backupId: string): View {
     const part = async (begin: number) => {
       const query = {
         volume,
-        path: pathOf([...place.names, entry.name]),
+        path: `${path === "/" ? "" : path}/${entry.name}`,
         offset: begin,
         limit: PART_BYTES,
         ...(version ? { version } : {}),
@@ -109,7 +110,7 @@ export function backupFilesView(machineId: string, backupId: string): View {
           ? html`<progress max=${flying.size || 1} .value=${flying.got} aria-label="Downloaded"></progress>
             <button @click=${() => flying.stop.abort()}>Stop</button>`
           : entry.kind === "file" || entry.kind === "link"
-            ? html`<button ?disabled=${fetching !== null} @click=${() => void attempt(() => fetchFile(entry, shown.volume))}>Download</button>`
+            ? html`<button ?disabled=${fetching !== null} @click=${() => void attempt(() => fetchFile(shown, entry))}>Download</button>`
             : nothing
       }</td></tr>`;
   };
