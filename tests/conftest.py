@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -74,7 +75,7 @@ _STDERR = os.dup(2)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with cut_when_stuck(item, _STDERR):
+    with nullcontext() if item.config.getoption("--full") else cut_when_stuck(item, _STDERR):
         return (yield)
 
 

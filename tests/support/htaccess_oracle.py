@@ -278,6 +278,8 @@ DENIED_BY_BOTH: Final = "denied by both, with another status"
 DOTFILES: Final = "dotfiles, 404 here"
 INDEX_ASKED: Final = "no file, and index.php is asked here"
 KEPT_BACK: Final = "of a WordPress, 404 here"
+OF_THE_PANEL: Final = {DENIED_BY_BOTH, DOTFILES, INDEX_ASKED, KEPT_BACK}
+"""What each site answers otherwise here, whatever its files say."""
 KEPT_IN_WORDPRESS: Final = re.compile(
     r"/wp-config|/xmlrpc\.php|/(readme|license)\.(html|txt)$|debug\.log$|^/wp-content/(uploads|upgrade|languages)/.*\.ph"
     r"|^/wp-admin/(install|setup-config)\.php|^/wp-admin/includes/|^/wp-includes/([^/]+\.php|theme-compat/|js/tinymce/langs/)"
@@ -296,6 +298,11 @@ class Compared:
     @property
     def unexplained(self) -> list[str]:
         return [str(each) for each in self.differences if not each.why]
+
+    @property
+    def owed_to_directives(self) -> list[str]:
+        """The answers that are others because of what a file says."""
+        return [str(each) for each in self.differences if each.why not in OF_THE_PANEL]
 
     @property
     def reasons(self) -> Counter[str]:
