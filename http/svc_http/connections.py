@@ -3,6 +3,9 @@
 - There are so many in all and from one address (`svc_actors.admission`); one that waits for its client's next request
   makes room for another.
 - An error that nobody foresaw in a connection ends that connection at most: it is logged.
+- One whose client has closed its end is closed once nothing is under way on it: no further request can come.
+- What a protocol has made ready reaches the client, though the request that it belongs to is cancelled: after one
+  header block that is left out, a client can read none of the others (RFC 9113, section 4.3).
 - Over HTTP/2, data that a client sent before it learned that the server had ended the stream (a websocket's answer to
   our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1), and Hypercorn 0.18 takes it for a defect
   of its own. Here it counts for the connection's flow control and is let go.
@@ -54,6 +57,7 @@ class ContainedConnection(TCPServer):
 
     _seat: Seat | None = None
     _asked = False
+    _heard_out = False
 
     async def run(self) -> None:
         try:
@@ -93,7 +97,16 @@ class ContainedConnection(TCPServer):
                     self._seat.idle()
                 else:
                     self._seat.busy()
-        await super().protocol_send(event)
+            if event.idle and self._heard_out:
+                return
+        # Also while another send is waited for. The kernel's deadline for an unread send bounds it.
+        with trio.CancelScope(shield=isinstance(event, RawData)):
+            await super().protocol_send(event)
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._heard_out = True
+        await self.idle_task.stop()
 
     async def _idle_timeout(self) -> None:
         with trio.move_on_after(self.config.keep_alive_timeout):

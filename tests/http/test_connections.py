@@ -12,6 +12,7 @@ import h2.config
 import h2.connection
 import h2.errors
 import h2.events
+import h2.settings
 import httpx
 import pytest
 import trio
@@ -24,8 +25,11 @@ from svc_actors.admission import Admission
 from svc_actors.store import Database
 from svc_http import connections
 from svc_http import server as server_module
+from svc_http.server import KEEP_ALIVE
 from tests.support.example_service import Served, served
 
+MUCH = 32 << 20
+"""Bytes: more than the kernel takes for a client that reads nothing."""
 READER = {"Authorization": "Bearer customer,read"}
 
 
@@ -72,6 +76,10 @@ async def http2_client() -> AsyncIterator[Client]:
     async def root() -> str:
         return "here"
 
+    @app.get("/much")
+    async def much() -> bytes:
+        return b"x" * MUCH
+
     stop, answer = trio.Event(), trio.Event()
 
     @app.get("/slow")
@@ -102,6 +110,23 @@ async def test_data_for_a_stream_that_was_answered_already_harms_nobody() -> Non
         client.connection.send_data(refused, b"x" * 1000)
         await client.send()
         await client.until_ended(await client.ask())
+
+
+async def test_a_request_that_is_given_up_while_its_answer_waits_leaves_the_others_readable() -> None:
+    """Its header block must go out all the same: those after it are compressed by what it held."""
+    async with http2_client() as client:
+        client.connection.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2 * MUCH})
+        client.connection.increment_flow_control_window(2 * MUCH)
+        much = await client.ask("/much")
+        await trio.testing.wait_all_tasks_blocked()
+        given_up = await client.ask("/nowhere")
+        await trio.testing.wait_all_tasks_blocked()
+        client.connection.reset_stream(given_up)
+        await client.send()
+        await trio.testing.wait_all_tasks_blocked()
+
+        await client.until_ended(much)
+        await client.until_ended(await client.ask("/nowhere"))
 
 
 async def test_while_the_server_stops_the_first_request_of_a_connection_is_answered() -> None:
@@ -171,6 +196,20 @@ async def test_an_answer_of_known_length_goes_out_whole(server: Served) -> None:
     head, _, body = record.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 404 ")
     assert b"content-length: %d" % len(body) in head.lower()
+
+
+async def test_a_connection_whose_client_has_closed_its_end_is_closed(server: Served) -> None:
+    """And not kept for as long as a client may take for its next request."""
+    tcp = await trio.open_tcp_stream("127.0.0.1", server.port)
+    stream = trio.SSLStream(tcp, server.trust, server_hostname="localhost", https_compatible=True)
+
+    with trio.fail_after(KEEP_ALIVE / 2):
+        await stream.send_all(b"GET /api/v1/nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await stream.receive_some()
+        await tcp.send_eof()
+        while await tcp.receive_some():
+            pass
+    await trio.aclose_forcefully(stream)
 
 
 @pytest.mark.parametrize(
