@@ -39,6 +39,8 @@ that reads nothing is noticed only after megabytes, and holds them."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
+HEAD_BYTES = 64 * 1024
+"""A path of 4,096 characters takes up to 48 KiB of the request's first line: %-encoded UTF-8."""
 _LOCAL_CONNECTIONS = 1024
 _OPERATORS = 64
 """Connections to the loopback listener: a monitoring system has one or two."""
@@ -146,6 +148,7 @@ class _ServerConfig(BoundedConfig):
     keep_alive_max_requests = 1_000_000
     ssl_handshake_timeout = HANDSHAKE_DEADLINE
     websocket_ping_interval = PING_INTERVAL
+    h11_max_incomplete_size = HEAD_BYTES
     websocket_max_message_size = 1024 * 1024
     backlog = 1024
     ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20"

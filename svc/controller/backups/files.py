@@ -42,7 +42,7 @@ _MOST_SHOWN: Final = 200
 Path = Annotated[
     str,
     Field(
-        max_length=12_288,
+        max_length=4096,
         description="From / of the volume on; %1B is a byte that cannot be shown, and %25 is %.",
     ),
 ]
