@@ -8,8 +8,9 @@ half of a second in which nothing else runs. So:
   no task is ready to run, and costs as much as that time has allocated and still holds;
 - automatic collections are left to the young, whose threshold is raised from 700 to 10,000: they are begun anywhere;
 - frozen objects are freed by their reference counts as ever; only cycles that were frozen and then dropped (the objects
-  of a connection, say) stay. Every ten minutes the frozen are counted. When they have grown by half, everything is
-  thawed, collected and frozen again: the one long pause, where the service has grown or such cycles have piled up.
+  of a connection, say) stay. The frozen are counted whenever so many have joined them that they may have grown by half.
+  When they have, everything is thawed, collected and frozen again: the one long pause, where the service has grown or
+  such cycles have piled up.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ import structlog
 import trio
 
 PERIOD: Final = 0.5
-PERIODS_A_COUNT: Final = 1200
-"""Counting walks a list of everything that is frozen: 20 ms for 600,000 objects."""
-
-GROWTH: Final = 1.5
+GROWTH: Final = 0.5
+"""Of what was frozen after everything was collected last. Counting it walks a list: 20 ms for 600,000 objects."""
 YOUNG: Final = (10_000, 5, 1_000_000_000)
 """Net allocations before a young collection, young ones before a middle one (which visits 50,000 objects at most, some
 10 ms), and as good as never a full one."""
@@ -48,7 +47,8 @@ class GarbageCollection:
     def __init__(self) -> None:
         self.longest_pause = 0.0
         """Seconds, of all collections after the one at the start, automatic ones as well."""
-        self._thaw_above = 0.0
+        self._frozen = 0
+        """Objects, when everything was collected last."""
         self._began = 0.0
 
     @classmethod
@@ -68,15 +68,18 @@ class GarbageCollection:
         self._collect_everything()
         gc.callbacks.append(self._measure)
         try:
+            joined = 0
             while True:
-                for _ in range(PERIODS_A_COUNT):
-                    await trio.sleep(PERIOD)
-                    await _idle_moment()
-                    gc.collect()
-                    gc.freeze()
+                await trio.sleep(PERIOD)
                 await _idle_moment()
-                if gc.get_freeze_count() > self._thaw_above:
-                    self._collect_everything()
+                gc.collect()
+                joined += len(gc.get_objects())
+                gc.freeze()
+                if joined > self._frozen * GROWTH:
+                    joined = 0
+                    if gc.get_freeze_count() > self._frozen * (1 + GROWTH):
+                        await _idle_moment()
+                        self._collect_everything()
         finally:
             gc.callbacks.remove(self._measure)
             gc.set_threshold(*thresholds)
@@ -88,9 +91,8 @@ class GarbageCollection:
         freed = gc.collect()
         took = perf_counter() - began
         gc.freeze()
-        frozen = gc.get_freeze_count()
-        self._thaw_above = frozen * GROWTH
-        log.info("garbage.collected", objects=frozen, freed=freed, milliseconds=round(1e3 * took, 1))
+        self._frozen = gc.get_freeze_count()
+        log.info("garbage.collected", objects=self._frozen, freed=freed, milliseconds=round(1e3 * took, 1))
 
     def _measure(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
