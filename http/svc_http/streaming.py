@@ -44,8 +44,9 @@ _ASKED_TOGETHER: Final = 200
 _KEPT_FRAMES: Final = 1024
 _KEPT_CHUNKS: Final = 64
 """Readers whose turns come within one moment are sent the same: there are as many moments as changes in a round."""
-_TOGETHER: Final = 256
-"""How many events go out in one chunk at most."""
+_TOGETHER: Final = 64
+"""How many events go out in one chunk at most: about a TLS record. A larger chunk is copied several times on its way
+to each reader, and readers of many events have their turns one after another in any case."""
 _COMMENT: Final = b":\n\n"
 _OPENING: Final = b"retry: 2000\n\n"
 _RESET: Final = b'event: system\ndata: {"kind":"system","payload":{"reset":true}}\n\n'
