@@ -162,10 +162,10 @@ async def test_a_backup_that_came_in_part_before_a_core_died_is_fetched_whole(
         await whole(self, run, source, target, snapshots[:1])
         raise unavailable("the core is gone")
 
+    monkeypatch.setattr(RecordedRestic, "copy", half)
     async with hosting.open(new_url, tmp_path / "new") as server:
-        with monkeypatch.context() as patch:
-            patch.setattr(RecordedRestic, "copy", half)
-            first = await server.job((await server.recovery())["recovered"]["job_id"])
+        first = await server.job((await server.recovery())["recovered"]["job_id"])
+        monkeypatch.setattr(RecordedRestic, "copy", whole)
         await server.done(await server.root.post("/recovery/run", {}))
         held = [sorted(tags) for location in restic.repositories for tags in restic.held(location)]
         files = {domain: server.files(await server.number(site)) for domain, site in before["sites"].items()}
