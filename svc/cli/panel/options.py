@@ -155,6 +155,11 @@ def _update_source(named: str | None) -> str | None:
     if not named:
         return None
     parts = urlsplit(named)
+    if "@" in parts.netloc:
+        message = (
+            "--update-source: an address with a user name or password is not taken: the panel shows where it looks."
+        )
+        raise Failure(Exit.INVALID, message)
     if named.startswith("/") or (parts.scheme == "https" and parts.hostname and not parts.query and not parts.fragment):
         return named
     raise Failure(Exit.INVALID, f"--update-source: {named} is neither an HTTPS address nor the path of a folder.")
