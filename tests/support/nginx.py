@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,15 @@ class Sites:
                     return secure.getpeercert(binary_form=True) or b""
 
         return await trio.to_thread.run_sync(handshake)
+
+    def workers(self) -> dict[int, str]:
+        """The titles of nginx's workers, the old ones after a reload included, by their process."""
+        master = self.launcher.processes[NGINX].pid
+        found = {}
+        for child in Path(f"/proc/{master}/task/{master}/children").read_text().split():
+            with suppress(FileNotFoundError):
+                found[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").decode().strip()
+        return found
 
     def again(self) -> Generations:
         """As a new process finds it."""

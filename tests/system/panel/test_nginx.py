@@ -6,8 +6,9 @@ import os
 import shutil
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -285,6 +286,61 @@ async def test_an_application_hears_who_visits_and_not_what_they_claim(nginx: Si
     assert answer.headers.get_list("X-Frame-Options") == ["DENY"]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Server"] == "nginx"
+
+
+def http(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def fastcgi(body: bytes) -> bytes:
+    """One record of output, its end, and the end of the request (the FastCGI specification, section 3.3)."""
+    said = b"Content-Type: text/plain\r\n\r\n" + body
+    output, end = struct.pack("!BBHHBx", 1, 6, 1, len(said), 0), struct.pack("!BBHHBx", 1, 6, 1, 0, 0)
+    return output + said + end + struct.pack("!BBHHBxIBxxx", 1, 3, 1, 8, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kilobytes", [4, 8, 16, 32])
+@pytest.mark.parametrize("answer", [http, fastcgi])
+async def test_an_answer_that_is_half_sent_when_nginx_reloads_comes_whole(
+    nginx: Sites, answer: Callable[[bytes], bytes], kilobytes: int
+) -> None:
+    """Its first part has the size of what programs write at once."""
+    path, begun, go_on = nginx.folders.data / "app.sock", trio.Event(), trio.Event()
+    body = b"a page " * 8000
+    serves: App | Php = App(socket=str(path))
+    if answer is fastcgi:
+        serves = Php(root=str(nginx.folders.sites / "s1001" / "public"), socket=str(path))
+    site = nginx.site(1001, serves=serves)
+    (nginx.folders.sites / "s1001" / "public" / "index.php").touch()
+
+    async def say(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(answer(body)[: kilobytes << 10])
+        begun.set()
+        await go_on.wait()
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(answer(body)[kilobytes << 10 :])
+
+    await nginx.generations.start([site])
+    old = nginx.workers()
+    came: list[bytes] = []
+
+    async def visit() -> None:
+        came.append((await nginx.visit(site.domain)).content)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, say, [await _listening(path)])
+        async with trio.open_nursery() as visitors:
+            visitors.start_soon(visit)
+            await begun.wait()
+            await nginx.generations.apply({1002: nginx.site(1002)})
+            with trio.fail_after(60):
+                while any(title == "nginx: worker process" for pid, title in nginx.workers().items() if pid in old):
+                    await trio.sleep(0.01)  # Until all that are left have heard that they end.
+            go_on.set()
+        nursery.cancel_scope.cancel()
+
+    assert came == [body]
 
 
 async def ask_for_one_host_and_claim_another(nginx: Sites, host: str, path: str) -> str:
