@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,47 @@ def test_a_release_that_takes_the_server_down_is_tried_once(tmp_path: Path) -> N
     assert outcome.reason is not None
     assert "interrupted" in outcome.reason
     assert server.releases.current() == server.server.runs == GOOD
+
+
+class FullDisk:
+    """No file can be written below `root`; links and names can be changed, as on ext4."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.full = True
+        open_ = Path.open
+
+        def opened(path: Path, *arguments: Any, **named: Any) -> Any:
+            if self.full and path.is_relative_to(root) and arguments == ("w",):
+                raise OSError(ENOSPC, "No space left on device")
+            return open_(path, *arguments, **named)
+
+        patch.setattr(Path, "open", opened)
+
+
+@pytest.mark.parametrize("how", [Behaviour(), Behaviour(refuses=True)], ids=["good", "bad"])
+def test_on_a_full_disk_a_trial_ends_as_on_another_and_is_written_down_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Behaviour
+) -> None:
+    server = tried(tmp_path, how)
+    disk = FullDisk(server.releases.root, monkeypatch)
+    runs = GOOD if how.refuses else NEW
+    meanwhile: list[tuple[str | None, bool]] = []
+
+    def give_room_an_hour_later(step: str) -> None:
+        if step == "sleep" and server.server.now > 3600:
+            meanwhile.append((server.server.runs, server.releases.returned_to(GOOD)))
+            disk.full = False
+
+    server.server.at_each = give_room_an_hour_later
+    server.run()
+
+    outcome = server.releases.outcome()
+    assert meanwhile == [(runs, True)]
+    assert outcome is not None
+    assert (outcome.kept, server.server.runs, server.releases.current()) == (not how.refuses, runs, runs)
+    assert how.refuses is False or "its core does not start" in str(outcome.reason)
+    assert server.releases.trial() is None
+    assert sum("tried again" in line for line in server.said) == 1
 
 
 def reboot(server: Tried) -> None:

@@ -145,7 +145,7 @@ class Releases:
         return _trial_in(self._trial)
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """It stays until the next one: it is also what lets the release before work on a newer schema."""
+        """It stays until the next one, and lets the release before work on a newer schema. Raises OSError."""
         _write(self._outcome, asdict(outcome))
 
     def outcome(self) -> Outcome | None:
@@ -153,7 +153,10 @@ class Releases:
         return Outcome(**{**found, "silent": tuple(found["silent"])}) if found is not None else None
 
     def returned_to(self, release: str) -> bool:
-        """Whether the last trial ended with this release in the place of the newer one."""
+        """Whether this release runs in the place of a newer one: the trial of that ended so, or is about to."""
+        trial = self.trial()
+        if trial is not None:
+            return trial.before == release
         outcome = self.outcome()
         return outcome is not None and not outcome.kept and outcome.before == release
 

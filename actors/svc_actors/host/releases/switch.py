@@ -8,8 +8,11 @@ It outlives the core that ordered it: a unit of its own, started again when it i
   back;
 - a trial whose outcome is written down: only what comes after that is left to do.
 
-The outcome is on disk before the release before is started again, which may then find a database that the new one has
-migrated already: it is allowed to work on it, since migrations only add what the release before can do without.
+The release before may find a database that the new one has migrated already: while the trial is there, and by its
+outcome after that, it is allowed to work on it, since migrations only add what the release before can do without.
+
+A full disk keeps nobody from going back: an outcome that cannot be written is written once there is room, and until
+then the trial stays.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ STEADY_SECONDS: Final = 20.0
 RETURN_SECONDS: Final = 60.0
 """What is waited for the release before to answer again."""
 LOOK_SECONDS: Final = 0.5
+ROOM_SECONDS: Final = 5.0
+"""Between two attempts to write an outcome down."""
 MOST_ENDS: Final = 3
 
 
@@ -92,16 +97,33 @@ class Switch:
     def _finish(self, trial: Trial, outcome: Outcome) -> None:
         """May be interrupted and repeated at any point."""
         if outcome.kept:
-            self.releases.write_outcome(outcome)
+            self._write(outcome)
             self.say(f"release {trial.release} is kept")
         else:
             self.say(f"going back from release {trial.release} to {trial.before}: {outcome.reason}")
-            self.releases.write_outcome(outcome)
+            problem = self._problem_in_writing(outcome)
             self.server.stop_core()
             self.releases.switch(trial.before)
             self.server.start()
             self._await_before(trial)
+            if problem is not None:
+                self._write(outcome)
         self.releases.end_trial()
+
+    def _write(self, outcome: Outcome) -> None:
+        said: str | None = None
+        while (problem := self._problem_in_writing(outcome)) is not None:
+            if problem != said:
+                self.say(f"the outcome cannot be written down and is tried again: {problem}")
+            said = problem
+            self.sleep(ROOM_SECONDS)
+
+    def _problem_in_writing(self, outcome: Outcome) -> str | None:
+        try:
+            self.releases.write_outcome(outcome)
+        except OSError as error:
+            return str(error)
+        return None
 
     def _try(self, trial: Trial) -> Outcome:
         before = self.server.answering(trial, trial.domains)
