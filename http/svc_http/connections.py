@@ -4,11 +4,11 @@
   makes room for another.
 - An error that nobody foresaw in a connection ends that connection at most: it is logged.
 - One whose client has closed its end is closed once nothing is under way on it: no further request can come.
-- What a protocol has made ready reaches the client, though the request that it belongs to is cancelled: after one
-  header block that is left out, a client can read none of the others (RFC 9113, section 4.3).
 - Over HTTP/2, data that a client sent before it learned that the server had ended the stream (a websocket's answer to
   our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1), and Hypercorn 0.18 takes it for a defect
   of its own. Here it counts for the connection's flow control and is let go.
+- Frames are taken from HTTP/2's state only by who can send them. Where Hypercorn's sender is cancelled while it waits
+  for its turn, a header block is left out, and the client can read none of the others (RFC 9113, section 4.3).
 - Over TLS a change to HTTP/2 in mid-connection is refused, since ALPN has chosen (RFC 9113, section 3.1); so is a
   request with both Content-Length and Transfer-Encoding, whose end two servers may see in two places (RFC 9112, 6.1).
 """
@@ -38,6 +38,9 @@ from svc_actors.admission import Admission, Seat
 
 FIRST_REQUEST_SECONDS: Final = 1.0
 """When the server stops: whoever connected a moment before has a request on its way, and is answered."""
+
+FLUSH_SECONDS: Final = 30.0
+"""More than the kernel waits for a client that takes nothing (`server.UNREAD_DEADLINE`)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.connections")
 
@@ -99,9 +102,7 @@ class ContainedConnection(TCPServer):
                     self._seat.busy()
             if event.idle and self._heard_out:
                 return
-        # Also while another send is waited for. The kernel's deadline for an unread send bounds it.
-        with trio.CancelScope(shield=isinstance(event, RawData)):
-            await super().protocol_send(event)
+        await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         await super()._read_data()
@@ -125,6 +126,12 @@ class PatientH2Protocol(H2Protocol):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._sent = trio.Event()
+        self._flushing = trio.Lock()
+
+    async def _flush(self) -> None:
+        async with self._flushing:
+            with trio.move_on_after(FLUSH_SECONDS, shield=True):
+                await super()._flush()
 
     async def handle(self, event: Event) -> None:
         await super().handle(event)
