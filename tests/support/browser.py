@@ -99,6 +99,11 @@ class Page:
 
         await self._told(enter)
 
+    async def choose_file(self, label: str, file: Path) -> None:
+        """Give this file to the field whose label has this text."""
+        labelled = self._any("label", text=rf"^\s*{re.escape(label)}\s*$")
+        await self._told(lambda: labelled.locator("input[type=file]").set_input_files(file))
+
     async def type(self, text: str) -> None:
         """Type on the keyboard, into whatever has the focus."""
         await self.browser.do(lambda: self.tab.keyboard.type(text))

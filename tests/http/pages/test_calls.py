@@ -14,7 +14,7 @@ from svc.panel.catalogue import panel_registry
 from svc.registry.operation import Operation
 
 SOURCES = Path(__file__).resolve().parents[3] / "http" / "dashboard" / "src"
-CALL = re.compile(r"""\bapi\.(get|post|put|patch|delete)(?:<[^(]*>)?\(\s*(["`])(/.*?)\2""")
+CALL = re.compile(r"""\bapi\.(get|post|put|patch|delete)(?:File)?(?:<[^(]*>)?\(\s*(["`])(/.*?)\2""")
 LISTED = re.compile(r"""(?:\bpath:\s*|\b(?:firstOf|everyOf)(?:<[^(]*>)?\()(["`])(/.*?)\1""")
 
 

@@ -34,16 +34,31 @@ async function call<T>(method: Method, path: string, body?: unknown, signal?: Ab
   if (signal) request.signal = signal;
   const response = await reach(`/api/v1${path}`, request, method === "GET" ? READ_ATTEMPTS : 1);
   tell(method, response.status);
-  const text = await response.text();
-  const json = (response.headers.get("Content-Type") ?? "").includes("json") && text ? JSON.parse(text) : null;
-  if (response.ok) return json as T;
+  return answered<T>(response.status, response.headers.get("Content-Type"), await response.text());
+}
+
+function answered<T>(status: number, type: string | null, text: string): T {
+  const json = (type ?? "").includes("json") && text ? JSON.parse(text) : null;
+  if (status >= 200 && status < 300) return json as T;
   const failure = json?.error ?? {};
-  throw new ApiError(
-    response.status,
-    failure.code ?? "internal",
-    failure.message ?? `The service answered ${response.status}.`,
-    failure.hint ?? null,
-  );
+  throw new ApiError(status, failure.code ?? "internal", failure.message ?? `The service answered ${status}.`, failure.hint ?? null);
+}
+
+/** Send a file as the whole body. `sent` hears how many bytes have gone, which fetch does not tell. */
+async function putFile<T>(path: string, file: File, sent: (bytes: number) => void): Promise<T> {
+  const request = new XMLHttpRequest();
+  request.open("PUT", `/api/v1${path}`);
+  request.setRequestHeader("Accept", "application/json");
+  request.setRequestHeader("Content-Type", "application/octet-stream");
+  request.setRequestHeader("X-Service-Request", "1");
+  request.upload.addEventListener("progress", (event) => sent(event.loaded));
+  await new Promise((resolve) => {
+    request.addEventListener("loadend", resolve);
+    request.send(file);
+  });
+  tell("PUT", request.status);
+  if (!request.status) throw new ApiError(0, "unavailable", "The file was not sent: the connection broke off.", "Send it again.");
+  return answered<T>(request.status, request.getResponseHeader("Content-Type"), request.responseText);
 }
 
 /** A read that got no answer (a network that changed, a service that restarts) is asked again; an order never is. */
@@ -71,6 +86,7 @@ export const api = {
   get: <T>(path: string, query: Parameters = {}, signal?: AbortSignal) => call<T>("GET", path + search(query), undefined, signal),
   post: <T>(path: string, body: unknown = {}) => call<T>("POST", path, body),
   put: <T>(path: string, body: unknown) => call<T>("PUT", path, body),
+  putFile,
   patch: <T>(path: string, body: unknown) => call<T>("PATCH", path, body),
   delete: <T>(path: string, body?: unknown) => call<T>("DELETE", path, body),
 };

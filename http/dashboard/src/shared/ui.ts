@@ -23,6 +23,7 @@ const GOOD = new Set([
   "lift",
   "agrees",
   "current",
+  "done",
 ]);
 const BUSY = new Set([
   "creating",

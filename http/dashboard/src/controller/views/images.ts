@@ -1,10 +1,11 @@
 /** The images machines are made from. */
 import { html, nothing } from "lit-html";
-import { api } from "../../shared/api";
-import type { Image, Me } from "../model";
+import { api, firstOf } from "../../shared/api";
+import type { Image, Me, Node } from "../model";
 import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
-import { attempt, badge, bytes, shown, size, table } from "../../shared/ui";
+import { ask, attempt, badge, bytes, note, shown, size, table, type Fragment } from "../../shared/ui";
+import { addImage, itsFile } from "./image-adding";
 import { platform } from "./platform";
 
 export function imagesView(me: Me): View {
@@ -15,11 +16,20 @@ export function imagesView(me: Me): View {
       await api.patch(`/images/${image.id}`, { enabled: !image.enabled });
       await images.load();
     });
+  const actions = (image: Image): Fragment => html`
+    ${image.source === "file" && image.digest === null ? itsFile(image, () => images.load()) : nothing}
+    ${image.digest !== null && image.enabled ? html`<button aria-label="Bring ${image.name} to a node" @click=${() => void bring(image)}>Bring to a node</button>` : nothing}
+    <button @click=${() => toggle(image)}>${image.enabled ? "Disable" : "Enable"}</button>`;
   return {
     title: "Images",
     draw: () => html`
       <div class="head"><h1>Images</h1><span class="gap"></span>
-        ${manager ? html`<button @click=${() => void attempt(() => api.post("/images/refresh"), "Reading the publishers' checksums.")}>Refresh catalogue</button>` : nothing}</div>
+        ${
+          manager
+            ? html`<button @click=${() => void attempt(() => api.post("/images/refresh"), "Reading the publishers' checksums.")}>Refresh catalogue</button>
+              <button class="primary" @click=${() => addImage(() => images.load())}>Add an image</button>`
+            : nothing
+        }</div>
       ${shown(images, (all) =>
         table(
           ["Name", "Release", "Needs", "Firmware", "File", "State", ""],
@@ -32,12 +42,37 @@ export function imagesView(me: Me): View {
         <td>${size(image.min_memory_mib)}, ${image.min_disk_gib} GiB</td>
         <td>${platform(image)}</td>
         <td>${image.size_bytes ? bytes(image.size_bytes) : "—"}</td>
-        <td>${badge(!image.enabled ? "disabled" : image.digest === null ? "not refreshed" : "active")}</td>
-        <td class="act">${manager ? html`<button @click=${() => toggle(image)}>${image.enabled ? "Disable" : "Enable"}</button>` : nothing}</td></tr>`,
+        <td>${badge(state(image))}</td>
+        <td class="act">${manager ? actions(image) : nothing}</td></tr>`,
           ),
           "No images.",
         ),
       )}`,
     dispose: () => images.dispose(),
   };
+}
+
+function state(image: Image): string {
+  if (!image.enabled) return "disabled";
+  if (image.digest !== null) return "active";
+  return image.source === "file" ? "no file yet" : "not refreshed";
+}
+
+/** So that the first machine of it on that node need not wait for its file. */
+async function bring(image: Image): Promise<void> {
+  await attempt(async () => {
+    const nodes = await firstOf<Node>("/nodes");
+    ask({
+      title: `Bring ${image.name} to a node`,
+      text: nodes.length ? "Its file is fetched and checked now, ahead of the first machine." : "There is no node yet.",
+      fields: nodes.length
+        ? [{ name: "node_id", label: "Node", kind: "select", options: nodes.map((node) => ({ value: node.id, label: node.name })) }]
+        : [],
+      action: nodes.length ? "Bring it" : "",
+      submit: async (values) => {
+        await api.post(`/images/${image.id}/pull`, { node_id: values["node_id"] });
+        note(`${image.name} is on its way; its task says how far it is.`);
+      },
+    });
+  });
 }

@@ -5,11 +5,18 @@ import type { Me, Overview, Task } from "../model";
 import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, shown, size } from "../../shared/ui";
+import { FirstSteps } from "./first-steps";
 import { tasksTable } from "./tasks";
 
 export function overviewView(me: Me): View {
   const overview = new Resource<Overview>((signal) => api.get("/overview", {}, signal), ["vm", "node", "task", "alert"]);
   const tasks = new Resource<Page<Task>>((signal) => api.get("/tasks", { page_size: 10 }, signal), ["task"]);
+  let firstSteps: FirstSteps | null = null;
+  const beforeMachines = (now: Overview) => {
+    if (me.role !== "administrator" || Object.values(now.vms).some((count) => count > 0)) return nothing;
+    firstSteps ??= new FirstSteps();
+    return firstSteps.draw(now);
+  };
   return {
     title: "Overview",
     draw: () => html`
@@ -36,13 +43,15 @@ export function overviewView(me: Me): View {
         ${now.disk?.changes_refused ? html`<p class="error">The controller's disk is full: changes are refused.</p>` : nothing}
       </section>`
           : nothing
-      }`,
+      }
+      ${beforeMachines(now)}`,
       )}
       <h2>Latest tasks</h2>
       ${shown(tasks, (page) => tasksTable(page.items))}`,
     dispose: () => {
       overview.dispose();
       tasks.dispose();
+      firstSteps?.dispose();
     },
   };
 }

@@ -1,0 +1,108 @@
+/** A custom image: what it is and where its file comes from; the file itself, where it is sent from here. */
+import { html } from "lit-html";
+import { api } from "../../shared/api";
+import { changed } from "../../shared/page";
+import { ask, attempt, given, givenNumbers, note, type Field, type Fragment, type Values } from "../../shared/ui";
+import type { Image } from "../model";
+
+const KINDS = [
+  { value: "disk", label: "a disk that machines are made from" },
+  { value: "iso", label: "an ISO for CD-ROM drives" },
+  { value: "rescue", label: "a rescue system" },
+];
+const SOURCES = [
+  { value: "url", label: "an address, from which nodes fetch it" },
+  { value: "file", label: "a file of this computer, sent next" },
+];
+const SYSTEMS = [
+  { value: "linux", label: "Linux or another Unix" },
+  { value: "windows", label: "Windows" },
+];
+const FORMATS = [
+  { value: "qcow2", label: "qcow2" },
+  { value: "raw", label: "raw" },
+];
+const SHA512_DIGITS = 128;
+
+export function addImage(done: () => Promise<void>): void {
+  ask({
+    title: "Add an image",
+    wide: true,
+    fields,
+    action: "Add",
+    submit: async (values) => {
+      const disk = values["kind"] === "disk";
+      const digest = given(values, ["digest"])["digest"];
+      await api.post("/images", {
+        ...given(values, ["name", "slug", "kind", "os_family", "distribution", "release", "source", "url", "digest"]),
+        ...(digest?.length === SHA512_DIGITS ? { digest_algorithm: "sha512" } : {}),
+        ...(disk ? given(values, ["login_user", "format"]) : {}),
+        ...(disk ? givenNumbers(values, ["min_disk_gib", "min_memory_mib"]) : {}),
+      });
+      await done();
+      if (values["source"] === "file") note("Now send its file.");
+    },
+  });
+}
+
+function fields(values: Values): Field[] {
+  const disk = (values["kind"] ?? "disk") === "disk";
+  const fetched = (values["source"] ?? "url") === "url";
+  return [
+    { name: "kind", label: "It is", kind: "select", options: KINDS },
+    { name: "source", label: "Its file comes from", kind: "select", options: SOURCES },
+    { name: "name", label: "Name", required: true, placeholder: "Debian 12 with our tools" },
+    { name: "slug", label: "Short name", required: true, placeholder: "debian-12-tools", hint: "what orders call it" },
+    { name: "distribution", label: "Distribution", required: true, placeholder: "debian" },
+    { name: "release", label: "Release", required: true, placeholder: "12" },
+    ...(fetched
+      ? [
+          { name: "url", label: "Address", required: true, placeholder: "https://images.example.com/debian-12.qcow2" },
+          { name: "digest", label: "SHA-256 or SHA-512", required: true, hint: "in hex; a file with another one is refused" },
+        ]
+      : []),
+    { name: "os_family", label: "System", kind: "select", options: SYSTEMS },
+    ...(disk ? ofADisk() : []),
+  ];
+}
+
+function ofADisk(): Field[] {
+  return [
+    { name: "format", label: "Format", kind: "select", options: FORMATS },
+    { name: "login_user", label: "Account of its user", required: true, placeholder: "debian", hint: "who signs in first" },
+    { name: "min_disk_gib", label: "Least disk, GiB", kind: "number", value: "1", least: 1 },
+    { name: "min_memory_mib", label: "Least memory, MiB", kind: "number", value: "512", least: 64 },
+  ];
+}
+
+/** Files that are being sent from this page: how much of each, by the image. */
+const sending = new Map<string, number>();
+
+/** The choice of a file for an image that has none yet, and how far sending it is. */
+export function itsFile(image: Image, done: () => Promise<void>): Fragment {
+  const part = sending.get(image.id);
+  if (part !== undefined) {
+    return html`<progress aria-label="Sending the file of ${image.name}" max="1" .value=${part}></progress> ${Math.floor(part * 100)} %`;
+  }
+  return html`<label class="button">Send its file<input type="file" hidden @change=${(event: Event) => {
+    const input = event.target as HTMLInputElement;
+    const file = input.files?.[0];
+    input.value = "";
+    if (file) void attempt(() => sent(image, file, done), `The file of ${image.name} is there.`);
+  }}></label>`;
+}
+
+async function sent(image: Image, file: File, done: () => Promise<void>): Promise<void> {
+  const show = (bytes: number) => {
+    sending.set(image.id, file.size ? bytes / file.size : 1);
+    changed();
+  };
+  show(0);
+  try {
+    await api.putFile<Image>(`/images/${image.id}/file`, file, show);
+  } finally {
+    sending.delete(image.id);
+    changed();
+  }
+  await done();
+}
