@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ async def test_sites_come_back_on_a_new_server_whatever_kills_its_core(disk: Pat
         target = await asked(old, "POST", "/backups/targets/local", name="disk", path=str(disk))
         key = (await asked(old, "POST", "/recovery/key"))["recovery_key"]
         await old.visit("blog.example.com")  # It makes folders at the first one.
+        month_of_uploads(home_of(old, sites["blog.example.com"]), FIRST_UID + blog["number"])
         page = (await old.visit("blog.example.com")).text
         for site in sites.values():
             await asked(old, "POST", f"/sites/{site['id']}/backups")
@@ -219,6 +221,16 @@ async def is_compared(panel: PanelPrograms, job_id: int, repository: str) -> boo
 
 MOMENTS = {"fetched": is_fetched, "restored": is_restored, "compared": is_compared}
 """Of the last site, in their order."""
+
+
+def month_of_uploads(home: Path, uid: int) -> None:
+    """The folder of this month's uploads, which WordPress makes whenever something first asks for it."""
+    folder = home / "public" / "wp-content" / "uploads"
+    for part in ("", *datetime.now(UTC).strftime("%Y %m").split()):
+        folder /= part
+        if not folder.exists():
+            folder.mkdir()
+            os.chown(folder, uid, uid)
 
 
 def home_of(panel: PanelPrograms, site: dict[str, Any]) -> Path:
