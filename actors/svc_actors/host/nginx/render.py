@@ -317,8 +317,10 @@ _SECURITY_HEADERS: Final = (
     "add_header Referrer-Policy $svc_referrer_policy always;",
 )
 
-BUFFER: Final = 8191
-"""Bytes."""
+_BUFFER: Final = 8191
+"""Bytes of an answer. Where what has come fills a buffer to its last byte, nginx 1.22 waits for the rest without a
+timer: that never times out, and a worker that a reload ends sees nothing under way and cuts the answer off. PHP, Node
+and others write by powers of two, so no buffer has such a size."""
 
 _HTTP: Final = (
     "default_type application/octet-stream;",
@@ -329,13 +331,10 @@ _HTTP: Final = (
     "tcp_nopush on;",
     "keepalive_timeout 65s;",
     f"client_max_body_size {LARGEST_BODY};",
-    # Where what has come of an answer fills a buffer to its last byte, nginx waits for the rest without a timer: that
-    # never times out, and a worker that a reload ends sees nothing under way and cuts the answer off. PHP, Node and
-    # others write by powers of two, so no buffer has such a size.
-    f"fastcgi_buffer_size {BUFFER};",
-    f"fastcgi_buffers 8 {BUFFER};",
-    f"proxy_buffer_size {BUFFER};",
-    f"proxy_buffers 8 {BUFFER};",
+    f"fastcgi_buffer_size {_BUFFER};",
+    f"fastcgi_buffers 8 {_BUFFER};",
+    f"proxy_buffer_size {_BUFFER};",
+    f"proxy_buffers 8 {_BUFFER};",
     # A name has up to 253 bytes; the sizes are those at which nginx finds places for some thousand names.
     "server_names_hash_bucket_size 512;",
     "server_names_hash_max_size 16384;",
