@@ -24,7 +24,7 @@ from svc_nodeagent.protocol import (
 )
 from tests.nodeagent.hypervisor.builders import silent
 from tests.nodeagent.hypervisor.copy_node import MOST, VM, Node, a_node
-from tests.nodeagent.hypervisor.file_systems import damaged, ext4, grow_tree, luks, partitioned
+from tests.nodeagent.hypervisor.file_systems import damaged, ext4, grow_tree, logical_volume, luks, partitioned
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -143,6 +143,37 @@ async def test_each_volume_is_told_of_and_a_copy_that_nobody_asks_for_is_closed(
     await node.list(operation.copy_id, "/")
     await node.until_closed()
     assert qemus_of(node.folders.root) == []
+
+
+async def test_a_volume_of_lvm_is_shown_whatever_its_name(node: Node, tmp_path: Path) -> None:
+    """Also where the copy has a journal to be written back, which is done in memory beside it."""
+    grow_tree(tmp_path / "tree", {b"kept": b"kept"}, {})
+    disk = logical_volume("over", "1", ext4(tmp_path / "1", tmp_path / "tree", journal_left=True))
+    operation = await node.copied(disk)
+
+    [volume] = (await node.open(operation)).volumes
+
+    assert (volume.device, volume.state) == ("over-1", VolumeState.MOUNTED)
+    assert await node.content(operation.copy_id, "/kept") == b"kept"
+
+
+async def test_the_copy_that_nobody_asks_for_longest_gives_way_to_another(
+    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    grow_tree(tmp_path / "tree", {b"kept": b"kept"}, {})
+    whole = ext4(tmp_path / "1", tmp_path / "tree")
+    monkeypatch.setattr(opened, "KEPT_SECONDS", 0.0)
+    looked_at, forgotten, wanted = [await node.copied(whole) for _ in range(3)]
+    await node.open(looked_at)
+    await node.open(forgotten)
+    await node.list(looked_at.copy_id, "/")
+
+    await node.open(wanted)
+
+    assert await node.code_of(forgotten.copy_id, "/") is FailureCode.INTERRUPTED
+    for copy in (looked_at, wanted):
+        assert await node.content(copy.copy_id, "/kept") == b"kept"
+    assert len(qemus_of(node.folders.root)) == len(os.listdir(node.folders.copy_files)) == opened.MOST_OPEN
 
 
 async def test_what_is_not_what_was_copied_is_not_shown_and_leaves_nothing(node: Node) -> None:

@@ -146,6 +146,11 @@ async def test_an_answer_that_is_none_ends_it(answer: bytes) -> None:
     await theirs.send_eof()
     with pytest.raises(HostError):
         await server.entries(b"/", 10)
+    assert await theirs.receive_some()
+    with pytest.raises(HostError):
+        await server.entries(b"/", 10)
+    await ours.aclose()
+    assert await theirs.receive_some() == b"", "something is asked of what has answered wrongly"
 
 
 async def test_a_server_that_says_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:

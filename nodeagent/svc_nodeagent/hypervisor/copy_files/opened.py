@@ -2,9 +2,10 @@
 
     copy-files/<copy_id>/disk-N.qcow2    what a copy's disk holds, and nothing that a machine stands on
 
-Invariants: `MOST_OPEN` at a time; one is closed after `IDLE_SECONDS` without a question and `LONGEST_SECONDS` in all;
-nothing of one that is closed stays, and what an agent that died has left is removed before the next takes orders. A
-disk is shown only when the whole of it is what was copied. The node's disk is never filled by one.
+Invariants: `MOST_OPEN` at a time; one is closed after `IDLE_SECONDS` without a question and `LONGEST_SECONDS` in all,
+and gives way to another after `KEPT_SECONDS` without one; nothing of one that is closed stays, and what an agent that
+died has left is removed before the next takes orders. A disk is shown only when the whole of it is what was copied. The
+node's disk is never filled by one.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ QUESTION_SECONDS: Final = 120.0
 """Of all that one question takes, so that a file system which answers slowly for ever is not asked for ever. Below what
 the controller waits."""
 IDLE_SECONDS: Final = 900.0
+KEPT_SECONDS: Final = 120.0
+"""Whoever looks at a folder or has downloaded a file keeps others waiting no longer."""
 LONGEST_SECONDS: Final = 4 * 3600.0
 MOST_ENTRIES: Final = 50_000
 _REMOVE_SECONDS: Final = 60.0
@@ -79,18 +82,28 @@ log = structlog.get_logger(__name__)
 
 
 class _Open:
-    """A copy that is open. Its scope's deadline moves with each question."""
+    """A copy that is open. Its scope's deadline moves with each question; `ended` once nothing of it is left."""
 
     def __init__(self, vm_id: UUID, shown: Shown, scope: trio.CancelScope) -> None:
         self.vm_id = vm_id
         self.shown = shown
         self.scope = scope
+        self.ended = trio.Event()
         self.asking = 0
         self._ends = trio.current_time() + LONGEST_SECONDS
         self.touch()
 
     def touch(self) -> None:
-        self.scope.deadline = min(self._ends, trio.current_time() + IDLE_SECONDS)
+        self._touched = trio.current_time()
+        self.scope.deadline = min(self._ends, self._touched + IDLE_SECONDS)
+
+    @property
+    def idle_seconds(self) -> float:
+        return trio.current_time() - self._touched
+
+    async def close(self) -> None:
+        self.scope.cancel()
+        await self.ended.wait()
 
 
 class CopyFiles:
@@ -127,27 +140,40 @@ class CopyFiles:
             case VmFilesClose():
                 closed = self._open.get(operation.copy_id)
                 if closed is not None and closed.vm_id == operation.vm_id:
-                    closed.scope.cancel()
+                    await closed.close()
                 return Done()
 
     async def _opened(self, operation: VmFilesOpen, report: Report) -> OpenedCopy:
         vm_id, copy_id = operation.vm_id, operation.copy_id
+        closing = self._open.get(copy_id)
+        if closing is not None and closing.scope.cancel_called:
+            await closing.ended.wait()
         if copy_id not in self._open:
-            if len(self._open.keys() | self._opening) >= MOST_OPEN:
-                raise HostError(
-                    FailureCode.CAPACITY,
-                    f"The files of {MOST_OPEN} copies are open on this node, which is as many as may be.",
-                    f"Close one, or wait: one that nobody asks for is closed after {IDLE_SECONDS / 60:g} minutes.",
-                )
             if copy_id in self._opening:
                 raise HostError(FailureCode.CONFLICT, "The copy is being opened already.", "Wait for that.")
             self._opening.add(copy_id)
             try:
+                await self._make_way()
                 await self._nursery.start(self._hold, operation, report)
             finally:
                 self._opening.discard(copy_id)
         volumes = self._asked(vm_id, copy_id).shown.volumes
         return OpenedCopy(vm_id=vm_id, copy_id=copy_id, volumes=volumes)
+
+    async def _make_way(self) -> None:
+        """For one that is in `_opening`: of those that are open the one that nobody has asked for longest is closed."""
+        taken = {copy_id: there for copy_id, there in self._open.items() if not there.scope.cancel_called}
+        if len(taken.keys() | self._opening) <= MOST_OPEN:
+            return
+        idle = [each for each in taken.values() if not each.asking and each.idle_seconds >= KEPT_SECONDS]
+        if not idle:
+            raise HostError(
+                FailureCode.CAPACITY,
+                f"The files of {MOST_OPEN} copies are open on this node, which is as many as may be.",
+                f"Close one, or try again: one that nobody asks for {KEPT_SECONDS / 60:g} minutes gives way to"
+                " another.",
+            )
+        await max(idle, key=lambda each: each.idle_seconds).close()
 
     async def _hold(
         self, operation: VmFilesOpen, report: Report, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -179,9 +205,14 @@ class CopyFiles:
                 raise
             log.warning("copy_files.failed", copy_id=str(copy_id), error=str(error))
         finally:
-            self._open.pop(copy_id, None)
+            closing = self._open.get(copy_id)
+            if closing is not None:
+                closing.scope.cancel()  # Also where its QEMU has ended: nothing is asked of it while it is removed.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
                 await in_thread(shutil.rmtree, folder, ignore_errors=True)
+            if closing is not None:
+                del self._open[copy_id]
+                closing.ended.set()
         log.info("copy_files.closed", vm_id=str(operation.vm_id), copy_id=str(copy_id))
 
     async def _restored(self, operation: VmFilesOpen, folder: Path, report: Report) -> list[Path]:
@@ -302,7 +333,7 @@ class CopyFiles:
 
     def _asked(self, vm_id: UUID, copy_id: UUID) -> _Open:
         there = self._open.get(copy_id)
-        if there is None or there.vm_id != vm_id:
+        if there is None or there.vm_id != vm_id or there.scope.cancel_called:
             raise HostError(FailureCode.INTERRUPTED, NOT_OPEN, "Open them first; that takes as long as a restoration.")
         there.touch()
         return there

@@ -36,9 +36,13 @@ BOOT_SECONDS: Final = 300.0
 _ACCOUNT: Final = 2_147_400_000
 """No account of the host has this number, and systemd gives none of its range to anybody."""
 _VOLUMES: Final = b"/run/volumes"
-_COMMAND_LINE: Final = "rdinit=/usr/lib/svc/show-files console=ttyS0,115200 quiet panic=-1"
+_COMMAND_LINE: Final = "rdinit=/usr/lib/svc/show-files console=ttyS0,115200 loglevel=2 panic=-1"
+"""What the kernel says of a damaged file system, over and over, is nothing that anybody reads, and what QEMU may write
+ends."""
 _CONFINED: Final = ("prlimit", "--core=0", "--nofile=256", f"--fsize={1024 * 1024}", "--")
 _SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+_END_SECONDS: Final = 30.0
+"""One that is killed may still wait for a disk that does not answer; it ends once that does."""
 _MOST_LIST_BYTES: Final = 64 * 1024
 _SHOWN_ERROR_CHARACTERS: Final = 400
 
@@ -85,7 +89,7 @@ async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator)
                 yield Shown(server, await _volumes(server), process)
             finally:
                 process.kill()
-                with trio.CancelScope(shield=True):
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_SECONDS):
                     await process.wait()
 
 

@@ -7,6 +7,7 @@ and a longest length; what is no answer to what was asked ends the connection, a
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -62,7 +63,7 @@ class Sftp:
             kind, body = await self._message()
         except (trio.BrokenResourceError, trio.ClosedResourceError, EOFError) as error:
             raise _gone() from error
-        if kind != _Kind.VERSION or _Answer(body).number() != _VERSION:
+        if kind != _Kind.VERSION or _Answer(body, self._misunderstood).number() != _VERSION:
             raise _gone()
 
     async def attributes(self, path: bytes) -> Attributes:
@@ -149,7 +150,7 @@ class Sftp:
                     f"The copy's file system did not answer within {ANSWER_SECONDS:g} s; it may be damaged.",
                     "Open another copy, or make a new machine from this one.",
                 )
-        answer = _Answer(told)
+        answer = _Answer(told, self._misunderstood)
         if answer.number() != self._number:
             raise self._misunderstood()
         if came == _Kind.STATUS != wanted:
@@ -177,10 +178,11 @@ class Sftp:
 
 
 class _Answer:
-    """Its parts, in their order. Raises `HostError` where it ends too early."""
+    """Its parts, in their order. Raises what `misunderstood` gives where it ends too early."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, misunderstood: Callable[[], HostError]) -> None:
         self._body = body
+        self._misunderstood = misunderstood
         self._at = 0
 
     def number(self) -> int:
@@ -189,7 +191,7 @@ class _Answer:
     def text(self) -> bytes:
         length = self.number()
         if self._at + length > len(self._body):
-            raise _gone()
+            raise self._misunderstood()
         self._at += length
         return self._body[self._at - length : self._at]
 
@@ -207,7 +209,7 @@ class _Answer:
 
     def _take(self, form: str) -> tuple[int, ...]:
         if self._at + struct.calcsize(form) > len(self._body):
-            raise _gone()
+            raise self._misunderstood()
         found = struct.unpack_from(form, self._body, self._at)
         self._at += struct.calcsize(form)
         return found
