@@ -59,8 +59,9 @@ def site_command(
 ) -> tuple[str, ...]:
     """The command by which `command`, an absolute program and its arguments, runs as the account of the site. To be
     started as root, with `site_environment`. `folder`: where it begins, by default the home. `shown`: what else of the
-    data folder it may read, as its rights there permit. `processes`: how many the account may have at once.
-    `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started with."""
+    data folder, or of what is emptied, it may read, as its rights there permit. `processes`: how many the account may
+    have at once. `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started
+    with."""
     home = folders.sites / account.name
     wanted = {
         "uid": account.uid,

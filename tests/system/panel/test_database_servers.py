@@ -22,6 +22,7 @@ from svc_actors.host.databases import (
     UserName,
     database_name,
     new_password,
+    transfer,
     user_name,
 )
 from svc_actors.host.folders import HostFolders
@@ -171,6 +172,23 @@ async def test_a_new_password_takes_the_place_of_the_old_one(engines: Engines, k
 
     assert (await engines.ask(kind, "SELECT 1;", database, user, new)).ok
     assert not (await engines.ask(kind, "SELECT 1;", database, user, old)).ok
+
+
+@BOTH
+async def test_a_dump_is_loaded_by_code_that_lies_where_no_site_sees(
+    engines: Engines, kind: EngineKind, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "of-root" / "svc_actors"
+    shutil.copytree(transfer._PACKAGE, code, ignore=shutil.ignore_patterns("__pycache__"))
+    code.parent.chmod(0o700)
+    monkeypatch.setattr(transfer, "_PACKAGE", code)
+    monkeypatch.setattr(transfer, "_SQL", code / transfer._SQL.relative_to(transfer._SQL.parents[2]))
+    database, user, password = await made(engines, kind)
+
+    await engines.servers[kind].load(database, dumped(home, TABLE), ACCOUNT, Ran())
+
+    read = await engines.ask(kind, READ, database, user, password)
+    assert read.ok, read.err
 
 
 @BOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +17,10 @@ from svc_actors.host.databases.server import SiteFile
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_runtime import site_command
 
-_SQL: Final = Path(confined.__file__).with_name("sql.py")
+_SQL: Final = Path(confined.__file__).resolve().with_name("sql.py")
+_PACKAGE: Final = _SQL.parents[2]
+_INTERPRETER: Final = os.path.realpath(sys.executable)
+"""Of the system, and not the link of a virtual environment, which is where the code is."""
 DUMP_SECONDS: Final = 3 * 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0
 
@@ -47,7 +51,7 @@ def load_command(
     rows: bool = False,
 ) -> tuple[str, ...]:
     """As the site's account, and in its view of the server: its other programs can reach into this one, and find
-    nothing there that they do not have."""
+    nothing there that they do not have. The view has this code too where it lies in a home of somebody's or in /tmp."""
     site = source if isinstance(source, SiteFile) else None
     order = {
         "uid": account.uid,
@@ -58,5 +62,5 @@ def load_command(
         "command": command,
         "rows": rows,
     }
-    words = (sys.executable, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
-    return site_command(folders, account, words)
+    words = (_INTERPRETER, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
+    return site_command(folders, account, words, shown=(_PACKAGE,))
