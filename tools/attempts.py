@@ -2,11 +2,16 @@
 
 What fails in up to six files gets one more attempt when the part is over: a machine that stood still for a moment
 fails nobody's change, and what fails twice is a defect. What passed only then is named at the end, to be mended.
+
+Daemons and guests that the tests start become this process's children, and are reaped as they end, as under systemd.
+In a container process 1 may come round to that seconds later, and libvirt waits for it at every end of a QEMU.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -18,7 +23,11 @@ _MOST_FILES: Final = 6
 """Files rather than tests: those of one file often share a server, which one that fails half way may leave broken."""
 
 
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
 def main(name: str, *arguments: str) -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     cache = Path("build/tests") / name
     shutil.rmtree(cache, ignore_errors=True)
@@ -38,10 +47,14 @@ def main(name: str, *arguments: str) -> int:
 def _pytest(cache: Path, *arguments: str) -> int:
     """Its exit status: 1 when tests failed, more when it could not run them."""
     process = subprocess.Popen((sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *arguments))
+    ended = None
     try:
-        return process.wait()
+        while ended != process.pid:
+            ended, status = os.waitpid(-1, 0)
+        return os.waitstatus_to_exitcode(status)
     finally:
-        process.terminate()
+        if ended != process.pid:
+            process.terminate()
 
 
 if __name__ == "__main__":
