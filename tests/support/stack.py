@@ -26,6 +26,7 @@ from svc.cli.client import Client
 from svc.cli.profiles import Profile
 from svc.cli.work import Work, WorkKind
 from tests.support import host
+from tests.support.acceleration import tell_of_kvm
 from tests.support.image_paths import IMAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,6 +201,7 @@ class Stack:
     async def _enrol_node(self, name: str) -> Program:
         await self.enrol(name)
         data = self.folder / name
+        await tell_of_kvm(data / "host")
         command = [str(BIN / "svc-nodeagent"), "run", "--data", str(data), "--prefix", self.prefix]
         agent = Program(name, command, self.folder / f"{name}.log")
         agent.start()

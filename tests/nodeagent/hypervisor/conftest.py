@@ -16,6 +16,7 @@ from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.hypervisor.connection import start_daemons
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from tests.nodeagent.hypervisor.builders import FileStream
+from tests.support.acceleration import tell_of_kvm
 from tests.support.image_paths import IMAGES, TOOLS
 
 
@@ -31,6 +32,7 @@ def data_folder() -> Iterator[Path]:
     """Not pytest's own folder, which QEMU's user cannot pass through."""
     folder = Path(tempfile.mkdtemp(prefix="svc-hypervisor-", dir="/var/tmp"))
     folder.chmod(0o711)
+    trio.run(tell_of_kvm, folder)
     yield folder
     shutil.rmtree(folder)
 

@@ -103,7 +103,10 @@ async def a_node(folder: Path, system: Path) -> AsyncIterator[Node]:
 
     store, folders = MemoryStore(), Folders(folder)
     folders.create()
-    images, acceleration = ImageCache(folders, open_stream, open_client=no_client), Acceleration(folder / "kvm")
+    images, acceleration = (
+        ImageCache(folders, open_stream, open_client=no_client),
+        Acceleration(folder / "accelerator.json"),
+    )
     files = CopyFiles(folders, images, acceleration, lambda *_: store)
     async with trio.open_nursery() as nursery:
         await nursery.start(files.run)

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import trio
 
+from tests.support.acceleration import tell_of_kvm
 from tests.support.stack import BIN, Program, Stack
 
 _FOLDERS = ("/var/lib/libvirt", "/var/log/libvirt", "/etc/libvirt", "/var/cache/libvirt")
@@ -213,6 +214,7 @@ async def _join(stack: Stack, host: Host, agents: dict[str, Program]) -> None:
     await trio.run_process(
         host.inside(BIN / "svc-nodeagent", "enrol", "--data", host.folder), env=dict(os.environ) | given
     )
+    await tell_of_kvm(host.folder / "host")
     (host.folder / "host" / "backups" / "machines").mkdir(parents=True)
     command = host.inside(
         BIN / "svc-nodeagent", "run", "--data", host.folder, "--prefix", stack.prefix, "--bridge", "br0"
