@@ -1,9 +1,11 @@
-/** A custom image: what it is and where its file comes from; the file itself, where it is sent from here. */
+/** A custom image: what it is, where its file comes from and what its machines have; the file itself, where it is sent from
+ * here. */
 import { html } from "lit-html";
 import { api } from "../../shared/api";
 import { changed } from "../../shared/page";
 import { ask, attempt, given, givenNumbers, note, type Field, type Fragment, type Values } from "../../shared/ui";
 import type { Image } from "../model";
+import { named } from "./platform";
 
 const KINDS = [
   { value: "disk", label: "a disk that machines are made from" },
@@ -23,6 +25,13 @@ const FORMATS = [
   { value: "raw", label: "raw" },
 ];
 const SHA512_DIGITS = 128;
+const FIRMWARES = ["bios", "uefi", "uefi_secure"].map((each) => ({ value: each, label: named(each) }));
+const TPMS = [
+  { value: "none", label: "none" },
+  { value: "2.0", label: "TPM 2.0, with a UEFI" },
+];
+/** BIOS and no TPM, but of a Windows a UEFI with Secure Boot and a TPM. */
+const BY_SYSTEM = [{ value: "", label: "as its system needs" }];
 
 export function addImage(done: () => Promise<void>): void {
   ask({
@@ -36,7 +45,7 @@ export function addImage(done: () => Promise<void>): void {
       await api.post("/images", {
         ...given(values, ["name", "slug", "kind", "os_family", "distribution", "release", "source", "url", "digest"]),
         ...(digest?.length === SHA512_DIGITS ? { digest_algorithm: "sha512" } : {}),
-        ...(disk ? given(values, ["login_user", "format"]) : {}),
+        ...(disk ? given(values, ["login_user", "format", "firmware", "tpm"]) : {}),
         ...(disk ? givenNumbers(values, ["min_disk_gib", "min_memory_mib"]) : {}),
       });
       await done();
@@ -70,9 +79,27 @@ function ofADisk(): Field[] {
   return [
     { name: "format", label: "Format", kind: "select", options: FORMATS },
     { name: "login_user", label: "Account of its user", required: true, placeholder: "debian", hint: "who signs in first" },
+    { name: "firmware", label: "Firmware", kind: "select", options: [...BY_SYSTEM, ...FIRMWARES] },
+    { name: "tpm", label: "TPM", kind: "select", options: [...BY_SYSTEM, ...TPMS] },
     { name: "min_disk_gib", label: "Least disk, GiB", kind: "number", value: "1", least: 1 },
     { name: "min_memory_mib", label: "Least memory, MiB", kind: "number", value: "512", least: 64 },
   ];
+}
+
+export function changePlatform(image: Image, done: () => Promise<void>): void {
+  ask({
+    title: `What machines of ${image.name} have`,
+    text: "Those that are made from now on; the others keep what they have.",
+    fields: [
+      { name: "firmware", label: "Firmware", kind: "select", value: image.firmware, options: FIRMWARES },
+      { name: "tpm", label: "TPM", kind: "select", value: image.tpm, options: TPMS },
+    ],
+    action: "Save",
+    submit: async (values) => {
+      await api.patch(`/images/${image.id}`, { firmware: values["firmware"], tpm: values["tpm"] });
+      await done();
+    },
+  });
 }
 
 /** Files that are being sent from this page: how much of each, by the image. */

@@ -5,7 +5,7 @@ import type { Image, Me, Node } from "../model";
 import type { View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { ask, attempt, badge, bytes, note, shown, size, table, type Fragment } from "../../shared/ui";
-import { addImage, itsFile } from "./image-adding";
+import { addImage, changePlatform, itsFile } from "./image-adding";
 import { platform } from "./platform";
 
 export function imagesView(me: Me): View {
@@ -40,7 +40,11 @@ export function imagesView(me: Me): View {
         }</td>
         <td>${image.distribution} ${image.release}</td>
         <td>${size(image.min_memory_mib)}, ${image.min_disk_gib} GiB</td>
-        <td>${platform(image)}</td>
+        <td>${platform(image)} ${
+          manager && image.custom && image.kind === "disk"
+            ? html`<button aria-label="Change what machines of ${image.name} have" @click=${() => changePlatform(image, () => images.load())}>Change</button>`
+            : nothing
+        }</td>
         <td>${image.size_bytes ? bytes(image.size_bytes) : "—"}</td>
         <td>${badge(state(image))}</td>
         <td class="act">${manager ? actions(image) : nothing}</td></tr>`,
