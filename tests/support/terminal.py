@@ -62,6 +62,12 @@ class Terminal:
                 return
         raise AssertionError(f"{user} was not let in; the guest wrote:\n{self.transcript[-2000:]!r}")
 
+    async def take_up(self, prompt: str = "# ") -> None:
+        """At the shell of somebody who has logged in before."""
+        await self.send("\r")
+        await self.expect(prompt)
+        self._prompt = prompt
+
     async def run(self, command: str, timeout: float = 30.0) -> str:
         """At a prompt: what a command printed, and its exit status on the last line.
 

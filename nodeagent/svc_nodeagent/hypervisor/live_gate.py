@@ -2,8 +2,8 @@
 
 libvirt's own protocol has no rights to give away: whoever reaches its socket is root. So what comes from the other host
 is read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x): its calls are few, and the definition in
-the one that prepares the move must be of this machine, and name no file of this host but the machine's and its image.
-A message that is none of these ends the move.
+the one that prepares the move must be of this machine, and name no file of this host but the machine's, its volumes and
+its image. A message that is none of these ends the move.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Moved:
     vm_id: UUID
     domain: str
     folder: Path
+    volumes: frozenset[Path]
     base: Path
 
 
@@ -193,4 +194,5 @@ def _require_own_device(device: ElementTree.Element, moved: Moved) -> None:
 
 
 def _is_own(path: Path, moved: Moved) -> bool:
-    return ".." not in path.parts and (path == moved.base or moved.folder in path.parents)
+    own = path == moved.base or path in moved.volumes or moved.folder in path.parents
+    return own and ".." not in path.parts

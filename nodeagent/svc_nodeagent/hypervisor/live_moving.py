@@ -6,8 +6,8 @@ and goes on here once the controller's record says that it is here (`finish`).
 Invariants:
 - until then the source has a guest that can go on: libvirt ends it there only once the target has it complete, and
   where anything fails it is let go on, at the latest by `settle`;
-- what the target has bears the mark of a creation that was given up until the guest has arrived complete, so whatever
-  an end or a crash leaves is removed; its taps carry nothing until `finish` brings the machine's network;
+- what the target has bears the mark of `arrivals` until the guest has arrived complete, so whatever an end or a crash
+  leaves is removed; its taps carry nothing until `finish` brings the machine's network;
 - what comes names no file of this host but the machine's own and its image.
 """
 
@@ -17,12 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from svc_nodeagent.host import OpenStream, Report
+from svc_nodeagent.hypervisor import arrivals
 from svc_nodeagent.hypervisor.connection import ConnectionLost
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache
-from svc_nodeagent.hypervisor.live_receiving import LiveReceiving, Remove, Steps
+from svc_nodeagent.hypervisor.live_receiving import LiveReceiving, Steps
 from svc_nodeagent.hypervisor.live_sending import LiveSending
 from svc_nodeagent.hypervisor.live_streams import Sockets, SocketsOf, own_libvirt_socket
 from svc_nodeagent.hypervisor.live_words import cut_short
@@ -53,7 +54,7 @@ class LiveMoves:
         definitions: Definitions,
         open_stream: OpenStream,
         steps: Steps,
-        remove: Remove,
+        remove: arrivals.Remove,
         sockets: SocketsOf = Sockets,
         libvirt_socket: Callable[[], Path] = own_libvirt_socket,
     ) -> None:

@@ -1,15 +1,15 @@
 """The host to which a running guest moves: room for it, its arrival, and its going on once the record says so.
 
 Invariants:
-- what is here bears the mark of a creation that was given up until the guest has arrived complete, so whatever an end
-  or a crash leaves is removed; its taps carry nothing until `finish` brings the machine's network;
+- what is here bears the mark of `arrivals` until the guest has arrived complete, so whatever an end or a crash leaves
+  is removed; its taps carry nothing until `finish` brings the machine's network;
 - what comes names no file of this host but the machine's own and its image.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
@@ -23,9 +23,10 @@ from pydantic import ValidationError
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, OpenStream, Report
-from svc_nodeagent.hypervisor import disks
+from svc_nodeagent.hypervisor import arrivals, disks, volume_files
 from svc_nodeagent.hypervisor.acceleration import qemu_user
 from svc_nodeagent.hypervisor.definitions import Definitions
+from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
@@ -47,7 +48,6 @@ from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,
-    FailureCode,
     LivePlace,
     LiveResult,
     NetworkSpec,
@@ -57,12 +57,10 @@ from svc_nodeagent.protocol import (
 
 ARRIVAL_SECONDS: Final = 20.0
 """How long libvirt may take, once its connection has ended, to keep or remove what has come."""
-_UNDO_SECONDS: Final = 30.0
 _ANNOUNCE: Final = {"initial": 50, "max": 550, "rounds": 5, "step": 100}
 log = structlog.get_logger(__name__)
 
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
-Remove = Callable[[UUID], Awaitable[object]]
 
 
 class LiveReceiving:
@@ -79,7 +77,7 @@ class LiveReceiving:
         definitions: Definitions,
         open_stream: OpenStream,
         steps: Steps,
-        remove: Remove,
+        remove: arrivals.Remove,
         sockets: SocketsOf,
         libvirt_socket: Callable[[], Path],
     ) -> None:
@@ -103,24 +101,18 @@ class LiveReceiving:
 
         await self._images.ensure(operation.image, fetching)
         async with self._steps(vm_id):
-            folder = self._folders.machine(vm_id)
-            if await in_thread(folder.exists) or await self._guests.state(vm_id) is not DomainState.ABSENT:
-                raise HostError(
-                    FailureCode.CONFLICT,
-                    "This host has something of the machine already; nothing was changed.",
-                    "It is removed there before the machine is moved again.",
-                )
+            volumes = arrivals.volumes_of(operation.machine.disks)
+            await arrivals.require_nothing_of(self._guests, self._folders, vm_id, volumes)
             try:
-                await in_thread(_begin, folder, self._folders.abandonment(vm_id))
+                await in_thread(arrivals.begin, self._folders, vm_id, volumes)
                 fault_point("live.begun")
                 await self._receive(operation, report)
                 if not await self._has_arrived(vm_id):
                     raise cut_short("the guest has not come")
                 fault_point("live.arrived")
-                await in_thread(self._folders.abandonment(vm_id).unlink)
+                await in_thread(arrivals.complete, self._folders, vm_id)
             except BaseException:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + _UNDO_SECONDS):
-                    await self._undo(vm_id)
+                await arrivals.undo(self._folders, vm_id, volumes, self._remove)
                 raise
         return LiveResult(vm_id=vm_id, place=LivePlace.ARRIVED, state=await self._guests.state(vm_id))
 
@@ -147,24 +139,35 @@ class LiveReceiving:
         record = _record_of(operation)
         base = self._images.base_of(record.base)
         folder = self._folders.machine(vm_id)
-        async with sockets.opened(), dialled(self._open_stream, operation.streams) as (words, memory, disk):
-            place = Place(machine=folder, base=base.path, domain=self._naming.domain(vm_id))
+        async with sockets.opened(), dialled(self._open_stream, operation.streams) as (words, memory, disk_streams):
+            place = Place(
+                machine=folder, volumes=self._folders.volumes, base=base.path, domain=self._naming.domain(vm_id)
+            )
             await words.send_all(place.model_dump_json().encode() + b"\n")
             await report(10, "making room for the guest")
             await self._take_luggage(record, words)
             await in_thread(write_whole, folder / RECORD, record.stored(), mode=0o600)
-            await disks.ensure_disks(record, base, self._folders, qemu_user().owner)
+            await self._make_disks(record, base)
             await self._network.apply(vm_id, record.network)
             fault_point("live.ready")
             await words.send_all(b"ready\n")
-            gate = Gate(Moved(vm_id, place.domain, folder, base.path))
+            volumes = frozenset(map(self._folders.volume, arrivals.volumes_of(record.disks)))
+            gate = Gate(Moved(vm_id, place.domain, folder, volumes, base.path))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(carry_dialling, memory, sockets.memory)
-                nursery.start_soon(carry_dialling, disk, sockets.disk)
+                for each in disk_streams:
+                    nursery.start_soon(carry_dialling, each, sockets.disk)
                 socket = await in_thread(self._libvirt_socket)
                 # Memory is dialled for when the disk has gone over; libvirt at once.
                 await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
+
+    async def _make_disks(self, record: MachineRecord, base: BaseImage) -> None:
+        """Of their sizes and empty: libvirt fills them."""
+        await disks.ensure_disks(record, base, self._folders, qemu_user().owner)
+        for disk in record.disks:
+            if disk.volume_id is not None:
+                await volume_files.make(self._folders, disk.volume_id, disk.size_gib, qemu_user().owner)
 
     async def _take_luggage(self, record: MachineRecord, stream: trio.abc.Stream) -> None:
         vm_id = record.vm_id
@@ -202,15 +205,6 @@ class LiveReceiving:
         except HostError as error:
             log.warning("live.not_announced", vm_id=str(vm_id), error=error.message)
 
-    async def _undo(self, vm_id: UUID) -> None:
-        """The mark says that all of it goes; what cannot be removed now is when libvirt is there again."""
-        try:
-            if await in_thread(self._folders.machine(vm_id).exists):
-                await in_thread(self._folders.abandonment(vm_id).touch)
-            await self._remove(vm_id)
-        except (HostError, OSError) as error:
-            log.error("live.not_undone", vm_id=str(vm_id), error=str(error))
-
 
 def _record_of(operation: VmLiveReceive) -> MachineRecord:
     """Its NICs are without addresses: until it is here this host carries nothing for it, and drops what it sends."""
@@ -227,9 +221,3 @@ def _record_of(operation: VmLiveReceive) -> MachineRecord:
         seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
         cpu_mode=operation.cpu_mode,
     )
-
-
-def _begin(folder: Path, mark: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o711)
-    mark.touch()

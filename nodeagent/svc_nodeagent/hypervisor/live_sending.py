@@ -86,7 +86,9 @@ class LiveSending:
     async def _send(self, record: MachineRecord, streams: LiveStreams, report: Report) -> str | None:
         """Gives why libvirt has failed, None where it has not."""
         vm_id, sockets = record.vm_id, self._sockets(record.vm_id)
-        async with sockets.opened(), dialled(self._open_stream, streams) as (words, memory, disk):
+        if len(streams.disks) != len(record.disks):
+            raise HostError(FailureCode.CONFLICT, "The machine has other disks than were to be moved; it was left.")
+        async with sockets.opened(), dialled(self._open_stream, streams) as (words, memory, disks):
             place = Place.model_validate_json(await line(words))
             await self._send_luggage(vm_id, words)
             fault_point("live.luggage_sent")
@@ -94,12 +96,12 @@ class LiveSending:
                 raise unreadable()
             parameters = await self._parameters(record, place, sockets)
             async with trio.open_nursery() as nursery:
-                for path, stream, silence in (
-                    (sockets.libvirt, words, SILENCE_SECONDS),
-                    (sockets.memory, memory, None),
-                    (sockets.disk, disk, None),
+                for path, carrying, silence in (
+                    (sockets.libvirt, (words,), SILENCE_SECONDS),
+                    (sockets.memory, (memory,), None),
+                    (sockets.disk, disks, None),
                 ):
-                    nursery.start_soon(carry_dialled, await listen(path), stream, silence)
+                    nursery.start_soon(carry_dialled, await listen(path), carrying, silence)
                 nursery.start_soon(self._tell, vm_id, report)
                 fault_point("live.sending")
                 try:
@@ -142,7 +144,11 @@ class LiveSending:
         if place.domain != self._naming.domain(record.vm_id):
             raise HostError(FailureCode.CONFLICT, "The other host calls its machines differently, so none moves there.")
         base = self._images.base_of(record.base).path
-        renamed = {self._folders.machine(record.vm_id): place.machine, base: place.base}
+        renamed = {
+            self._folders.machine(record.vm_id): place.machine,
+            self._folders.volumes: place.volumes,
+            base: place.base,
+        }
         return {
             libvirt.VIR_MIGRATE_PARAM_URI: f"unix://{sockets.memory}",
             libvirt.VIR_MIGRATE_PARAM_DISKS_URI: f"unix://{sockets.disk}",
@@ -173,7 +179,7 @@ class LiveSending:
                 continue  # It ends, or has ended.
             total, left = job.get("data_total", 0), job.get("data_remaining", 0)
             if total:
-                await report(min(95, 95 * (total - left) // total), "sending the running guest and its disk")
+                await report(min(95, 95 * (total - left) // total), "sending the running guest and its disks")
 
     async def _settled(self, vm_id: UUID) -> LiveResult:
         """End what is under way, and let the guest go on if it is here."""

@@ -1,11 +1,12 @@
-"""The three streams of a live move, and the Unix sockets at both ends of them.
+"""The streams of a live move, and the Unix sockets at both ends of them.
 
 The host that sends listens where its own libvirt and QEMU dial; the one that takes in dials its own libvirt, and the
 sockets on which its QEMU listens. Both name the sockets alike, since libvirt has one name for both ends.
 
     source: libvirtd, QEMU -> socket -> agent == gateway == agent -> socket -> libvirtd, QEMU :target
 
-A byte on a stream says that somebody has dialled: QEMU's disk server speaks first, so it is dialled only then.
+A byte on a stream says that somebody has dialled: QEMU's disk server speaks first, so it is dialled only then. QEMU
+dials once for each disk, and says by its first words which it is: any of the streams for disks will do.
 
 Invariant: whatever ends a stream ends the sockets at both ends at once. libvirt takes the end of its connection for the
 end of the move and has the guest go on; left alone it would wait for its own keepalive, half a minute. Where a network
@@ -17,7 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,7 @@ LIBVIRT_SOCKETS: Final = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/
 SILENCE_SECONDS = 20.0
 """How long libvirt's connection may bring nothing: four of its keepalive's messages."""
 DIAL_SECONDS: Final = 20.0
+MOST_DISKS: Final = 16
 _DIALLED: Final = b"\n"
 _CHUNK: Final = 256 * 1024
 _CLOSING_SECONDS: Final = 2.0
@@ -80,14 +82,21 @@ async def listen(path: Path) -> trio.SocketListener:
     await listening.bind(str(path))
     os.chown(path, *qemu_user().owner)
     os.chmod(path, 0o600)
-    listening.listen(1)
+    listening.listen(MOST_DISKS)
     return trio.SocketListener(listening)
 
 
-async def carry_dialled(listener: trio.SocketListener, stream: trio.abc.Stream, silence: float | None = None) -> None:
-    """Wait for one that dials, and join it to the stream, until either ends."""
-    async with listener:
-        dialled = await listener.accept()
+async def carry_dialled(
+    listener: trio.SocketListener, streams: Sequence[trio.abc.Stream], silence: float | None = None
+) -> None:
+    """Join each that dials to the next of the streams, until either ends."""
+    async with trio.open_nursery() as nursery:
+        async with listener:
+            for stream in streams:
+                nursery.start_soon(_carry, await listener.accept(), stream, silence)
+
+
+async def _carry(dialled: trio.SocketStream, stream: trio.abc.Stream, silence: float | None) -> None:
     async with dialled:
         await stream.send_all(_DIALLED)
         await join(dialled, stream, silence=silence)

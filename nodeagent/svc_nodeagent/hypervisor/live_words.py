@@ -5,7 +5,7 @@ Here as well: the streams of a move as both ends dial them, and what an end that
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ class Place(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     machine: Path
+    volumes: Path
     base: Path
     domain: str
 
@@ -45,19 +46,19 @@ class Luggage(BaseModel):
 @asynccontextmanager
 async def dialled(
     open_stream: OpenStream, streams: LiveStreams
-) -> AsyncIterator[tuple[trio.abc.Stream, trio.abc.Stream, trio.abc.Stream]]:
-    """Raises `HostError(interrupted)` where what is carried in the block breaks."""
+) -> AsyncIterator[tuple[trio.abc.Stream, trio.abc.Stream, Sequence[trio.abc.Stream]]]:
+    """As in `streams`. Raises `HostError(interrupted)` where what is carried in the block breaks."""
     async with AsyncExitStack() as stack:
         opened = []
         try:
-            for token in (streams.libvirt, streams.memory, streams.disk):
+            for token in (streams.libvirt, streams.memory, *streams.disks):
                 opened.append(await open_stream(token))
                 stack.push_async_callback(close, opened[-1])
         except OSError as error:
             raise cut_short(f"the controller could not be reached ({error})") from error
-        words, memory, disk = opened
+        words, memory, *disks = opened
         try:
-            yield words, memory, disk
+            yield words, memory, disks
         except Exception as error:
             raise _reason(error) from error
 

@@ -6,9 +6,9 @@
 
 Holes of the files are left out. The host that has taken all of it in answers with one byte, and the stream ends.
 
-Invariants: the host that sends changes nothing; on the host that takes in, the mark of a creation that was given up is
-there before anything else and goes last, so whatever an end or a crash leaves is removed; what came names no file of
-this host but the image that the machine stands on. Both hold the machine's steps, so neither side's copy is started.
+Invariants: the host that sends changes nothing; on the host that takes in, whatever an end or a crash leaves is removed
+(`arrivals`); what came names no file of this host but the image that the machine stands on. Both hold the machine's
+steps, so neither side's copy is started.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Final
 from uuid import UUID
 
-import structlog
 import trio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from svc_nodeagent.durable import PARTIAL_SUFFIX, sync_folder, write_whole
+from svc_nodeagent.durable import PARTIAL_SUFFIX, write_whole
 from svc_nodeagent.faults import fault_point
 from svc_nodeagent.host import HostError, OpenStream, Report
-from svc_nodeagent.hypervisor import disks, platform_state
+from svc_nodeagent.hypervisor import arrivals, disks, platform_state
 from svc_nodeagent.hypervisor.acceleration import Acceleration, qemu_user
 from svc_nodeagent.hypervisor.domains import BaseImage, domain_xml
 from svc_nodeagent.hypervisor.files import (
@@ -70,12 +69,8 @@ _PIECE: Final = struct.Struct(">QI")
 _PIECE_BYTES: Final = 1024 * 1024
 _MOST_HEADER: Final = 16 * 1024
 _TAKEN_IN: Final = b"\n"
-_UNDO_SECONDS: Final = 30.0
 _CLOSING_SECONDS: Final = 5.0
-log = structlog.get_logger(__name__)
-
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
-Remove = Callable[[UUID], Awaitable[object]]
 
 
 class _Disk(BaseModel):
@@ -124,7 +119,7 @@ class Moves:
         acceleration: Acceleration,
         open_stream: OpenStream,
         steps: Steps,
-        remove: Remove,
+        remove: arrivals.Remove,
     ) -> None:
         self._guests = guests
         self._folders = folders
@@ -163,27 +158,18 @@ class Moves:
         vm_id = operation.machine.vm_id
         await self._images.ensure(operation.image, _within(report, 10))
         async with self._steps(vm_id):
-            folder = self._folders.machine(vm_id)
-            volumes = [disk.volume_id for disk in operation.machine.disks if disk.volume_id is not None]
-            there = await in_thread(lambda: any(self._folders.volume(each).exists() for each in volumes))
-            there = there or await in_thread(folder.exists)
-            if there or await self._guests.state(vm_id) is not DomainState.ABSENT:
-                raise HostError(
-                    FailureCode.CONFLICT,
-                    "This host has something of the machine already; nothing was changed.",
-                    "It is removed there before the machine is moved again.",
-                )
+            volumes = arrivals.volumes_of(operation.machine.disks)
+            await arrivals.require_nothing_of(self._guests, self._folders, vm_id, volumes)
             stream = _Stream(await self._dial(operation.stream_token))
             try:
-                await in_thread(_begin, folder, self._folders.abandonment(vm_id), volumes)
+                await in_thread(arrivals.begin, self._folders, vm_id, volumes)
                 fault_point("move.begun")
                 taken = await self._take_in(operation, stream, report)
-                await in_thread(_complete, self._folders.abandonment(vm_id))
+                await in_thread(arrivals.complete, self._folders, vm_id)
                 fault_point("move.complete")
                 await stream.send(_TAKEN_IN)
             except BaseException:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + _UNDO_SECONDS):
-                    await self._undo(vm_id)
+                await arrivals.undo(self._folders, vm_id, volumes, self._remove)
                 raise
             finally:
                 await stream.close()
@@ -237,15 +223,6 @@ class Moves:
         if record.platform == PLAIN:
             return None
         return await in_thread(platform_state.packed, self._folders, record.vm_id)
-
-    async def _undo(self, vm_id: UUID) -> None:
-        """The mark says that all of it goes; what cannot be removed now is when libvirt is there again."""
-        try:
-            if await in_thread(self._folders.machine(vm_id).exists):
-                await in_thread(self._folders.abandonment(vm_id).touch)
-            await self._remove(vm_id)
-        except (HostError, OSError) as error:
-            log.error("move.not_undone", vm_id=str(vm_id), error=str(error))
 
     async def _dial(self, token: str) -> trio.abc.Stream:
         try:
@@ -425,20 +402,6 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
     while data:
         written = os.pwrite(descriptor, data, offset)
         data, offset = data[written:], offset + written
-
-
-def _begin(folder: Path, mark: Path, volumes: Sequence[UUID]) -> None:
-    """The mark names the volumes that come with the machine: they go with what is given up of it."""
-    folder.mkdir()
-    folder.chmod(0o711)
-    mark.write_text("".join(f"{volume_id}\n" for volume_id in volumes))
-    sync_folder(folder)
-    sync_folder(folder.parent)
-
-
-def _complete(mark: Path) -> None:
-    mark.unlink()
-    sync_folder(mark.parent)
 
 
 def _owner() -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Operations of a live move: a running guest goes from one host to another.
 
 The host that has it (`VmLiveSend`) and the one that takes it in (`VmLiveReceive`) dial the gateway with a token for
-each of three streams. A guest that has arrived stays paused until the other host is told that it is there now
+each of their streams. A guest that has arrived stays paused until the other host is told that it is there now
 (`VmLiveFinish`): so nothing that is cut off lets it run twice, and the controller's record decides where it runs.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -44,15 +44,15 @@ class LivePlace(StrEnum):
 
 
 class LiveStreams(Wire):
-    """A token for each: libvirt's words with libvirt, the guest's memory, its disk."""
+    """A token for each: libvirt's words with libvirt, the guest's memory, and each of its disks."""
 
     libvirt: Secret = Field(repr=False)
     memory: Secret = Field(repr=False)
-    disk: Secret = Field(repr=False)
+    disks: Annotated[tuple[Secret, ...], Field(min_length=1, max_length=16, repr=False)]
 
 
 class VmLiveReceive(Wire):
-    """Make room for a guest that comes: image, an empty disk, taps that carry nothing; then take it in. A failure
+    """Make room for a guest that comes: image, empty disks, taps that carry nothing; then take it in. A failure
     leaves nothing. `conflict` where there is a machine of this id. Result: `LiveResult`, `arrived`.
 
     A stream is opened once, so it is not done again."""

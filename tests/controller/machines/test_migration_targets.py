@@ -87,16 +87,13 @@ async def test_what_is_in_the_way_of_going_live_is_said_as_well(
         assert (running, await judged(now, vm_id)) == (("restart", [reason]), ("offline", []))
 
 
-async def test_a_machine_with_volumes_moves_only_while_it_is_off(database: Database) -> None:
+async def test_a_machine_with_volumes_moves_live(database: Database) -> None:
     async with stage(database) as now:
         vm_id, _ = await machine_and_node(now)
         order = await now.customer("volume.create", name="data", size_gib=1, vm_id=vm_id)
         await now.service.ended(order.task.id)
-        running = await judged(now, vm_id)
-        await now.service.ended((await now.customer("vm.shutdown", id=vm_id)).id)
 
-        reason = "volumes: it has some attached, which move only while it is off"
-        assert (running, await judged(now, vm_id)) == (("restart", [reason]), ("offline", []))
+        assert await judged(now, vm_id) == ("live", [])
 
 
 async def test_emulated_guests_have_the_same_processor_everywhere(database: Database) -> None:

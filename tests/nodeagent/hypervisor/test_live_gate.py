@@ -11,7 +11,10 @@ import pytest
 from svc_nodeagent.hypervisor.live_gate import Moved, Refused, require_of_a_move
 
 VM = uuid4()
-MOVED = Moved(VM, f"svc-{VM}", Path("/var/lib/svc/machines/m"), Path("/var/lib/svc/images/base.qcow2"))
+VOLUME = Path("/var/lib/svc/volumes/v.qcow2")
+MOVED = Moved(
+    VM, f"svc-{VM}", Path("/var/lib/svc/machines/m"), frozenset({VOLUME}), Path("/var/lib/svc/images/base.qcow2")
+)
 REMOTE = 0x20008086
 PREPARE = 303
 OWN_DISK = "<disk type='file'><source file='/var/lib/svc/machines/m/disk-0.qcow2'/></disk>"
@@ -34,7 +37,8 @@ def preparation(devices: str, *, uuid: object = VM, before: str = "") -> bytes:
 
 def test_a_move_of_the_machine_comes_through() -> None:
     base = "<disk type='file'><backingStore><source file='/var/lib/svc/images/base.qcow2'/></backingStore></disk>"
-    require_of_a_move(preparation(OWN_DISK + base + "<emulator>/usr/bin/qemu-system-x86_64</emulator>"), MOVED)
+    volume = f"<disk type='file'><source file='{VOLUME}'/></disk>"
+    require_of_a_move(preparation(OWN_DISK + base + volume + "<emulator>/usr/bin/qemu-system-x86_64</emulator>"), MOVED)
     require_of_a_move(message(1), MOVED)
     require_of_a_move(message(2, program=0x6B656570), MOVED)
 
@@ -50,6 +54,7 @@ def test_no_other_call_comes_through(procedure: int) -> None:
     [
         "<disk type='file'><source file='/etc/shadow'/></disk>",
         "<disk type='file'><source file='/var/lib/svc/machines/m/../other/disk-0.qcow2'/></disk>",
+        "<disk type='file'><source file='/var/lib/svc/volumes/of-another.qcow2'/></disk>",
         "<disk type='block'><source dev='/dev/vda'/></disk>",
         "<disk type='network'><source name='x'/></disk>",
         "<emulator>/tmp/program</emulator>",

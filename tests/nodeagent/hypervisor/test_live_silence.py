@@ -62,7 +62,7 @@ async def test_a_source_that_falls_silent_ends_what_the_target_waits_for_and_lea
 
     case.target.use(lambda token: dialled(token))
     asked = create(case.vm_id)
-    tokens = LiveStreams(libvirt="a", memory="b", disk="c")
+    tokens = LiveStreams(libvirt="a", memory="b", disks=("c",))
     receive = VmLiveReceive(machine=asked.machine, image=asked.image, cpu_mode=CpuMode.DEFAULT, streams=tokens)
     case.links["streams"] = _Open()  # type: ignore[assignment]
 

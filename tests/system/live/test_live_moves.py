@@ -81,6 +81,12 @@ class Machines:
         await self.site.stack.task(self.client, created)
         return str(created["vm"]["id"])
 
+    async def given_a_volume(self, vm_id: str) -> str:
+        """Its id."""
+        made = await self.client.call("POST", "/volumes", body={"name": "data", "size_gib": 1, "vm_id": vm_id})
+        await self.site.stack.task(self.client, made)
+        return str(made["volume"]["id"])
+
     async def show(self, vm_id: str) -> dict[str, Any]:
         return dict(await self.client.call("GET", f"/vms/{vm_id}"))
 
@@ -108,7 +114,7 @@ class Machines:
     async def backed_up(self, vm_id: str) -> None:
         ordered = await self.client.call("POST", f"/vms/{vm_id}/backups")
         ended = await self.ended(str(ordered["id"]))
-        assert (ended["status"], ended["error_message"]) == ("succeeded", None)
+        assert ended["status"] == "succeeded", ended["error_message"]
 
     async def runs_at(self, vm_id: str) -> str:
         """Where it runs, by the record and by both hosts, once nothing of it is anywhere else."""
@@ -121,6 +127,15 @@ class Machines:
                 here = str(shown["node_name"])
                 if shown["status"] == "running" and seen == dict.fromkeys(seen, None) | {here: "running"}:
                     return here
+                await trio.sleep(0.1)
+
+    async def until_only_at(self, where: str, volume_id: str) -> None:
+        """The volume's file is at that host, and at no other."""
+        files = {
+            host.name: host.folder / "host" / "volumes" / f"{volume_id}.qcow2" for host in self.site.hosts.values()
+        }
+        with trio.fail_after(60):
+            while [name for name, file in files.items() if file.exists()] != [where]:
                 await trio.sleep(0.1)
 
     def left_at(self, vm_id: str) -> list[str]:
@@ -172,12 +187,20 @@ async def talk(stream: trio.SocketStream, answers: Answers) -> None:
         await trio.sleep(0.05)
 
 
-async def test_a_guest_goes_on_while_it_moves_there_and_back() -> None:
+FILL = "dd if=/dev/urandom of=/dev/vdc bs=1M count=8 2>/dev/null && sync"
+DIGEST = "echo 3 >/proc/sys/vm/drop_caches; dd if=/dev/vdc bs=1M count=8 2>/dev/null | md5sum"
+"""From the volume, which comes after its disk and its seed, and not out of the memory of the guest."""
+
+
+async def test_a_guest_goes_on_with_its_volume_while_it_moves_there_and_back() -> None:
     async with machines() as now:
         vm_id = await now.made("web")
+        volume_id = await now.given_a_volume(vm_id)
         address = (await now.show(vm_id))["primary_ip"]
         async with serial_console(now.client, vm_id) as terminal:
             await terminal.log_in("root", PASSWORD)
+            assert (await terminal.run(FILL)).endswith("0")
+            written = await terminal.run(DIGEST)
             for port, program in ((ECHO, "cat"), (BOOT_ID, "cat /proc/sys/kernel/random/boot_id")):
                 await terminal.run(f"(while :; do nc -l -p {port} -e {program}; done) >/dev/null 2>&1 & true")
         pings, talks = Answers([]), Answers([])
@@ -193,8 +216,12 @@ async def test_a_guest_goes_on_while_it_moves_there_and_back() -> None:
                 # What QEMU records for the next backup does not keep the guest from moving
                 await now.backed_up(vm_id)
                 ended = await now.ended(await now.ordered(vm_id))
-                assert (ended["status"], ended["error_message"]) == ("succeeded", None)
+                assert ended["status"] == "succeeded", ended["error_message"]
                 assert await now.runs_at(vm_id) == there
+                await now.until_only_at(there, volume_id)
+                async with serial_console(now.client, vm_id) as terminal:
+                    await terminal.take_up()
+                    assert await terminal.run(DIGEST) == written
                 seen = len(talks.at)
                 with trio.fail_after(30):
                     while len(talks.at) < seen + 5:
@@ -219,6 +246,7 @@ AT_TARGET = ("live.begun", "live.ready", "live.arrived", "live.carried", "live.g
 async def test_killed_at_each_step_an_agent_comes_back_and_the_guest_runs_once() -> None:
     async with machines() as now:
         vm_id = await now.made("web")
+        volume_id = await now.given_a_volume(vm_id)
         for point in (*AT_SOURCE, *AT_TARGET):
             here = await now.runs_at(vm_id)
             there = "beta" if here == "alpha" else "alpha"
@@ -235,6 +263,7 @@ async def test_killed_at_each_step_an_agent_comes_back_and_the_guest_runs_once()
             assert ended["status"] in ("succeeded", "failed"), (point, ended)
             where = await now.runs_at(vm_id)
             assert ended["status"] == "failed" or where == there, (point, ended)
+            await now.until_only_at(where, volume_id)
 
 
 REFUSED, SILENT = "reject with tcp reset", "drop"
@@ -345,5 +374,5 @@ async def test_a_node_with_five_running_machines_is_drained() -> None:
         ended = await now.ended(task["id"])
         report_figure(f"5 running machines drained live in {trio.current_time() - began:.1f} s")
 
-        assert (ended["status"], ended["error_message"]) == ("succeeded", None)
+        assert ended["status"] == "succeeded", ended["error_message"]
         assert [await now.runs_at(vm_id) for vm_id in made] == ["beta"] * 5

@@ -142,11 +142,12 @@ class LiveWork:
         failures: list[HostRefused | LostWithNode] = []
         async with AsyncExitStack() as stack:
             joined = [
-                await stack.enter_async_context(self._tasks.gateway.joined_streams(source, target)) for _ in range(3)
+                await stack.enter_async_context(self._tasks.gateway.joined_streams(source, target))
+                for _ in range(2 + len(kept.disks))
             ]
             sending, receiving = (
-                LiveStreams(libvirt=words, memory=memory, disk=disk)
-                for words, memory, disk in zip(*joined, strict=True)
+                LiveStreams(libvirt=words, memory=memory, disks=tuple(disks))
+                for words, memory, *disks in zip(*joined, strict=True)
             )
 
             async def have(step: str, operation: NodeOperation, node_id: UUID | None) -> None:

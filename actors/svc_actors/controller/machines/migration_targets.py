@@ -73,7 +73,6 @@ SELECT vms.status, vms.built_at, vms.node_id, vms.image_id, vms.vcpus, vms.memor
        vms.firmware, vms.tpm, vms.throttle_mbps, nodes.name AS node_name, nodes.agent_protocol, {_FACTS} AS facts,
        CASE WHEN nodes.lost_at IS NULL THEN nodes.state ELSE 'lost' END AS node_state,
        images.digest, images.name AS image_name, vms.unconfirmed, vms.observed_state, vms.iso_image_id,
-       EXISTS (SELECT FROM volumes WHERE vm_id = vms.id) AS volumes,
        (SELECT count(*) FROM machine_snapshots WHERE vm_id = vms.id) AS snapshots,
        (SELECT op FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id AND status IN ('queued', 'running')
         ORDER BY created_at LIMIT 1) AS busy_with,
@@ -171,8 +170,6 @@ def _not_live_itself(machine: Record) -> list[str]:
         found.append("machine: its guest is paused")
     if machine["iso_image_id"] is not None:
         found.append("cdrom: there is an ISO in its drive, which is of its node")
-    if machine["volumes"]:
-        found.append("volumes: it has some attached, which move only while it is off")
     if platform_of(machine).needs:
         found.append("firmware: what it or a TPM keeps beside the disk is copied only while the machine is off")
     if machine["snapshots"]:

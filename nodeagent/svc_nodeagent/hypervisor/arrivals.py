@@ -1,0 +1,73 @@
+"""A machine that comes from another host, running or not: what marks it until it is here, and how it is undone.
+
+Invariant: the mark of a creation that was given up is there before anything of the machine and goes last, so whatever
+an end or a crash leaves is removed. It names the volumes that come with the machine, which are beside its folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_nodeagent.durable import sync_folder
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.protocol import DiskSpec, DomainState, FailureCode
+
+UNDO_SECONDS: Final = 30.0
+Remove = Callable[[UUID], Awaitable[object]]
+log = structlog.get_logger(__name__)
+
+
+def volumes_of(disks: Sequence[DiskSpec]) -> tuple[UUID, ...]:
+    return tuple(disk.volume_id for disk in disks if disk.volume_id is not None)
+
+
+async def require_nothing_of(guests: Guests, folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
+    """Raises `HostError(conflict)`."""
+
+    def has_files() -> bool:
+        return folders.machine(vm_id).exists() or any(folders.volume(each).exists() for each in volumes)
+
+    if await in_thread(has_files) or await guests.state(vm_id) is not DomainState.ABSENT:
+        raise HostError(
+            FailureCode.CONFLICT,
+            "This host has something of the machine already; nothing was changed.",
+            "It is removed there before the machine is moved again.",
+        )
+
+
+def begin(folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
+    folder = folders.machine(vm_id)
+    folder.mkdir()
+    folder.chmod(0o711)
+    _mark(folders, vm_id, volumes)
+    sync_folder(folder.parent)
+
+
+def complete(folders: Folders, vm_id: UUID) -> None:
+    mark = folders.abandonment(vm_id)
+    mark.unlink()
+    sync_folder(mark.parent)
+
+
+async def undo(folders: Folders, vm_id: UUID, volumes: Sequence[UUID], remove: Remove) -> None:
+    """What cannot be removed now is when libvirt is there again. `remove`: all that this host has of the machine."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
+        try:
+            if await in_thread(folders.machine(vm_id).exists):
+                await in_thread(_mark, folders, vm_id, volumes)
+            await remove(vm_id)
+        except (HostError, OSError) as error:
+            log.error("move.not_undone", vm_id=str(vm_id), error=str(error))
+
+
+def _mark(folders: Folders, vm_id: UUID, volumes: Sequence[UUID]) -> None:
+    mark = folders.abandonment(vm_id)
+    mark.write_text("".join(f"{volume_id}\n" for volume_id in volumes))
+    sync_folder(mark.parent)
