@@ -119,7 +119,8 @@ async def test_no_program_gains_rights(place: Place) -> None:
 async def test_a_fork_bomb_of_a_site_is_held_by_its_limit(place: Place) -> None:
     folders = HostFolders(place.folder)
     home = folders.sites / ADA.name
-    bomb = "n=0; while [ $n -lt 300 ]; do sleep 1000 & n=$((n+1)); done 2>$HOME/refused; sleep 1000"
+    # The shell that is refused a process ends; what it began and its parent stay.
+    bomb = "(n=0; while [ $n -lt 300 ]; do sleep 1000 & n=$((n+1)); done) 2>$HOME/refused; exec sleep 1000"
     service = site_service(folders, ADA, "bomb", ("/bin/sh", "-c", bomb), limits=Limits(processes=20))
 
     await place.launcher.ensure(service)
