@@ -59,12 +59,13 @@ def _secure(certificate: Certificate) -> list[str]:
 
 
 @contextmanager
-def php_fpm(folder: Path) -> Iterator[Path]:
-    """Gives its socket."""
+def php_fpm(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Gives its socket. `settings`: of PHP."""
     folder.mkdir()
     listening = folder / "php.sock"
     pool = ["[pages]", "user = www-data", "group = www-data", f"listen = {listening}", "listen.mode = 0666"]
     pool += ["pm = static", "pm.max_children = 4"]
+    pool += [f"php_admin_value[{name}] = {value}" for name, value in (settings or {}).items()]
     lines = ["[global]", "daemonize = no", f"error_log = {folder}/error.log", *pool]
     (folder / "fpm.conf").write_text("\n".join(lines) + "\n")
     [program, *_] = sorted(Path("/usr/sbin").glob("php-fpm[0-9].[0-9]"), reverse=True)

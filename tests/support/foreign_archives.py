@@ -14,6 +14,8 @@ ADDON: Final = "blog-of-ada.example"
 USER: Final = "ada"
 DATABASE: Final = "ada_wp_shop"
 """With underscores, of which a format's own tools make dots."""
+PASSWORD: Final = 'it\'s "secret"; $x'
+"""Of its user, as the configuration has it."""
 PHP_CONFIGURATION: Final = """<?php
 define('DB_NAME', '{database}');
 define( "DB_USER", "ada_wp" );
@@ -46,6 +48,17 @@ CRON: Final = """MAILTO=ada@shop.example
 @daily wget -q -O /dev/null "https://shop.example/tasks?key=1"
 0 3 * * * mysqldump ada | gzip > /home/ada/x.gz
 """
+
+
+ASKING: Final = b"""<?php
+define('ABSPATH', __DIR__ . '/');
+require __DIR__ . '/wp-config.php';
+$asked = mysqli_connect(DB_HOST, DB_USER, DB_PASSWORD, DB_NAME);
+mysqli_set_charset($asked, 'utf8mb4');
+$row = mysqli_fetch_row(mysqli_query($asked, "SELECT option_value FROM wp_options WHERE option_name = 'widgets'"));
+echo unserialize($row[0])['title'];
+"""
+"""A page that is made of the database."""
 
 
 @dataclass

@@ -41,6 +41,12 @@ class Sshd:
     def let_in(self, public_key: str) -> None:
         (self.folder / "authorized_keys").write_text(public_key + "\n")
 
+    async def new_key(self) -> str:
+        """A private key that is let in, and no other."""
+        await trio.run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "user")])
+        self.let_in((self.folder / "user.pub").read_text())
+        return (self.folder / "user").read_text()
+
     async def start(self) -> None:
         command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / "config")]
         with (self.folder / "log").open("ab") as log:

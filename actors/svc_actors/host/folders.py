@@ -134,3 +134,18 @@ class HostFolders:
         """Sockets that the programs of every site may connect to, such as those of the database servers; all that they
         see of the data folder beside the home of their account."""
         return self.run / "shared"
+
+    @property
+    def mariadb_socket(self) -> Path:
+        return self.shared_sockets / "mariadb" / "mysqld.sock"
+
+    @property
+    def postgres_sockets(self) -> Path:
+        """A folder: PostgreSQL's clients know what lies in it."""
+        return self.shared_sockets / "postgres"
+
+    @property
+    def client_settings(self) -> Path:
+        """By these the programs of sites find the database servers as `localhost`: settings of PHP and of MariaDB's
+        client library."""
+        return self.shared_sockets / "settings"

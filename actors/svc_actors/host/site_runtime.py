@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from svc_actors.host import confined
+from svc_actors.host import confined, database_clients
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import GroupName, Launcher, Limits, ListeningSocket, Service, ServiceName
@@ -44,6 +44,7 @@ def site_environment(folders: HostFolders, account: SiteAccount) -> dict[str, st
         "LOGNAME": account.name,
         # On the disk of the site: /tmp is memory.
         "TMPDIR": str(home / "tmp"),
+        **database_clients.environment(folders),
     }
 
 
@@ -152,6 +153,7 @@ def prepare_shared_sockets(folders: HostFolders) -> None:
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
     folders.log_pipes.mkdir(mode=0o700, exist_ok=True)
+    database_clients.prepare(folders)
 
 
 async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") -> frozenset[ServiceName]:

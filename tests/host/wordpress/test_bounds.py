@@ -82,9 +82,8 @@ async def test_what_a_copy_would_mail_is_kept_whatever_it_is_asked(wordpress: Se
     await wordpress.look(blog())
     await wordpress.look(blog(staged=True))
 
-    live, copy = [environment.get("PHP_INI_SCAN_DIR", "") for environment in played.environments]
-    [settings] = [folder for folder in copy.split(":") if folder]
-    assert live == ""
+    live, copy = [environment["PHP_INI_SCAN_DIR"] for environment in played.environments]
+    settings = copy.removeprefix(f"{live}:")
     assert "keep_mail.php" in Path(settings, "mail.ini").read_text()
     [entered] = [json.loads(word) for word in played.commands[1] if word.startswith("{")]
     assert str(Path(settings).parent) in entered["shown"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from svc_actors.host.wordpress.configuration import SiteDatabase, configuration
 
-SOCKET = Path("/var/lib/svc/panel/run/shared/mariadb/mysqld.sock")
 DEFINED = re.compile(r"^define\('([A-Z_]+)', '((?:[^'\\]|\\['\\])*)'\);$", re.MULTILINE)
 
 
 def written(password: str = "secret", domain: str = "shop.example.com") -> str:
-    return configuration(domain, SiteDatabase("s1001_wordpress", "s1001_wordpress", password, SOCKET))
+    return configuration(domain, SiteDatabase("s1001_wordpress", "s1001_wordpress", password))
 
 
 def values(text: str) -> dict[str, str]:
@@ -22,11 +20,11 @@ def values(text: str) -> dict[str, str]:
     return {name: re.sub(r"\\(['\\])", r"\1", value) for name, value in DEFINED.findall(text)}
 
 
-def test_it_names_the_database_at_the_servers_socket() -> None:
+def test_it_names_the_database() -> None:
     told = values(written())
 
     assert told["DB_NAME"] == told["DB_USER"] == "s1001_wordpress"
-    assert told["DB_HOST"] == f"localhost:{SOCKET}"
+    assert told["DB_HOST"] == "localhost"
     assert told["DB_CHARSET"] == "utf8mb4"
 
 

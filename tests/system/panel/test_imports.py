@@ -19,15 +19,6 @@ from tests.support.panel_programs import PanelPrograms, open_panel_programs
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 FILES: Final = 2000
-INDEX: Final = b"""<?php
-define('ABSPATH', __DIR__ . '/');
-require __DIR__ . '/wp-config.php';
-[, $socket] = explode(':', DB_HOST, 2);
-$asked = mysqli_connect('localhost', DB_USER, DB_PASSWORD, DB_NAME, 0, $socket);
-mysqli_set_charset($asked, 'utf8mb4');
-$row = mysqli_fetch_row(mysqli_query($asked, "SELECT option_value FROM wp_options WHERE option_name = 'widgets'"));
-echo unserialize($row[0])['title'];
-"""
 FORMATS: Final[Mapping[str, Callable[[dict[str, Tree]], bytes]]] = {
     "cpanel": foreign.cpanel,
     "hestia": foreign.hestia,
@@ -76,7 +67,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 async def test_whichever_host_packed_it_the_site_is_the_same_and_answers(panel: PanelPrograms) -> None:
     trees = foreign.model(FILES)
-    trees[MAIN].files["index.php"] = INDEX
+    trees[MAIN].files["index.php"] = foreign.ASKING
     async with panel.client() as root:
         for number, (name, pack) in enumerate(FORMATS.items()):
             domain = f"shop-{number}.example"

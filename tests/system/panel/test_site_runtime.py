@@ -62,18 +62,21 @@ async def said(place: Place, account: SiteAccount, script: str, *, processes: in
 async def test_of_the_data_folder_nothing_is_seen_but_the_own_home(place: Place) -> None:
     data = place.folder
 
-    found = await said(place, ADA, f"find {data}; cat {data}/sites/s9464002/secret {data}/secret.key")
+    found = await said(place, ADA, f"find {data} | sort; cat {data}/sites/s9464002/secret {data}/secret.key")
 
-    assert found[:7] == [
+    assert found[:10] == [
         f"{data}",
         f"{data}/run",
         f"{data}/run/shared",
+        f"{data}/run/shared/settings",
+        f"{data}/run/shared/settings/databases.ini",
+        f"{data}/run/shared/settings/my.cnf",
         f"{data}/sites",
         f"{data}/sites/s9464001",
         f"{data}/sites/s9464001/tmp",
         f"cat: {data}/sites/s9464002/secret: No such file or directory",
     ]
-    assert found[7:] == [f"cat: {data}/secret.key: No such file or directory"]
+    assert found[10:] == [f"cat: {data}/secret.key: No such file or directory"]
 
 
 async def test_processes_and_control_groups_of_others_are_invisible(place: Place) -> None:
@@ -102,6 +105,19 @@ async def test_temporary_files_are_its_own_and_the_rest_is_read_only(place: Plac
     assert mine[3:] == [str(ADA.uid), str(place.folder / "sites" / "s9464001")]
     assert [line.rpartition(": ")[2] for line in theirs] == ["No such file or directory"] * 3
     assert not Path(mark).exists()
+
+
+async def test_programs_find_the_database_servers_by_themselves(place: Place) -> None:
+    folders = HostFolders(place.folder)
+    php = """echo ini_get("mysqli.default_socket"), "\\n", ini_get("pdo_mysql.default_socket"), "\\n";"""
+
+    found = await said(
+        place, ADA, f"php -r '{php}'; mariadb --print-defaults | tail -n 1; psql -U ada -c 'SELECT 1' 2>&1"
+    )
+
+    assert found[:2] == [str(folders.mariadb_socket)] * 2
+    assert found[2].split()[-1] == f"--socket={folders.mariadb_socket}"
+    assert f'"{folders.postgres_sockets}/.s.PGSQL.5432"' in found[3]
 
 
 async def test_no_program_gains_rights(place: Place) -> None:

@@ -58,12 +58,6 @@ async def old_host(tmp_path: Path) -> AsyncIterator[Sshd]:
         yield sshd
 
 
-async def private_key(sshd: Sshd) -> str:
-    await trio.run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(sshd.folder / "user")])
-    sshd.let_in((sshd.folder / "user.pub").read_text())
-    return (sshd.folder / "user").read_text()
-
-
 def command_lines() -> str:
     found = []
     for entry in Path("/proc").iterdir():
@@ -82,7 +76,7 @@ async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, o
         "user": "root",
         "domain": MAIN,
         "folders": [str(tmp_path / "www")],
-        "private_key": await private_key(old_host),
+        "private_key": await old_host.new_key(),
         "database": DATABASE,
         "database_user": "ada_wp",
         "database_password": SECRET,

@@ -9,7 +9,6 @@ caller's to prevent.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from svc_actors.host.knot.configuration import KnotFolders, KnotSettings, server
 from svc_actors.host.knot.control import Conversation, Item, KnotAway, KnotError, Unit, conversation
 from svc_actors.host.knot.zone import ResourceRecord, Served, Zone, difference
 from svc_actors.host.launcher import Launcher, LauncherError, Service, ServiceName
+from svc_actors.host.text_files import hold
 
 SERVICE: Final = ServiceName("knot")
 PROGRAM: Final = "/usr/sbin/knotd"
@@ -155,7 +155,7 @@ class KnotServer:
     async def add(self, names: Iterable[str]) -> None:
         def write() -> None:
             for name in names:
-                _replace(self.folders.zone(name), zone_configuration(name))
+                hold(self.folders.zone(name), zone_configuration(name))
 
         await trio.to_thread.run_sync(write)
         await self._reload()
@@ -191,7 +191,7 @@ class KnotServer:
         for own in (folders.database, folders.run):
             own.mkdir(mode=0o750, exist_ok=True)
             shutil.chown(own, self.settings.user, self.settings.group)
-        _replace(folders.configuration, server_configuration(self.settings, folders))
+        hold(folders.configuration, server_configuration(self.settings, folders))
 
 
 async def _read(knot: Conversation, name: str) -> Served | None:
@@ -234,16 +234,3 @@ async def _set(knot: Conversation, at: str, record: ResourceRecord) -> None:
 def _serial_of(unit: Unit) -> int | None:
     text = unit.items[Item.DATA]
     return int(text) if text.isdigit() else None
-
-
-def _replace(path: Path, text: str) -> None:
-    """The file is the old one or the new one, whenever the power fails."""
-    if path.exists() and path.read_text() == text:
-        return
-    beside = path.with_name(f".{path.name}.new")
-    with beside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.chmod(0o644)
-    beside.replace(path)

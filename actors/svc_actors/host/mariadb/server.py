@@ -50,14 +50,14 @@ class MariaDb:
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
         self._folders = folders
         self._folder = folders.databases / "mariadb"
-        self._sockets = folders.shared_sockets / "mariadb"
+        self._sockets = folders.mariadb_socket.parent
         self._instance = Instance(
             self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, lambda: self._ask("SELECT 1")
         )
 
     @property
     def socket(self) -> Path:
-        return self._sockets / "mysqld.sock"
+        return self._folders.mariadb_socket
 
     @property
     def exists(self) -> bool:

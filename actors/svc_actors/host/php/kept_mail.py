@@ -7,12 +7,13 @@ so it reaches also the PHP that a task starts in turn.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.database_clients import settings_of_php
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.text_files import hold
 
 PROGRAM: Final = "keep_mail.php"
 _SETTINGS: Final = "command-line"
@@ -32,8 +33,8 @@ def folder_of(account: SiteAccount, folders: HostFolders) -> Path:
 
 
 def environment(account: SiteAccount, folders: HostFolders) -> dict[str, str]:
-    """Of a program of a copy. Nothing before the colon: the server's own settings are read first."""
-    return {"PHP_INI_SCAN_DIR": f":{folder_of(account, folders) / _SETTINGS}"}
+    """Of a program of a copy: what every program of a site is told, and this."""
+    return {"PHP_INI_SCAN_DIR": f"{settings_of_php(folders)}:{folder_of(account, folders) / _SETTINGS}"}
 
 
 def prepare(account: SiteAccount, folders: HostFolders) -> Path:
@@ -47,14 +48,3 @@ def prepare(account: SiteAccount, folders: HostFolders) -> Path:
     lines = [f'{name} = "{value}"\n' for name, value in directives(folder).items()]
     hold(folder / _SETTINGS / "mail.ini", "".join(lines))
     return folder
-
-
-def hold(path: Path, text: str) -> None:
-    """The file has this text. Blocks."""
-    if not path.exists() or path.read_text() != text:
-        new = path.with_suffix(".new")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)

@@ -31,6 +31,7 @@ from svc_actors.host.php.pool import (
 from svc_actors.host.php.versions import Extension, installed_extensions, installed_versions
 from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name, stop_programs
+from svc_actors.host.text_files import hold
 
 _ANSWERS_WITHIN: Final = 20.0
 _AGAIN: Final = 0.05
@@ -239,7 +240,7 @@ def _prepare(pool: Pool, folders: HostFolders) -> int:
     configuration.parent.mkdir(mode=0o755, exist_ok=True)
     if pool.staged:
         kept_mail.prepare(pool.account, folders)
-    kept_mail.hold(configuration, render_pool(pool, folders))
+    hold(configuration, render_pool(pool, folders))
     try:
         return log_of(pool.account, folders).stat().st_size
     except FileNotFoundError:

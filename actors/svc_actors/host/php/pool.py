@@ -146,7 +146,7 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
     yield "catch_workers_output = yes"
     yield "decorate_workers_output = no"
     yield "clear_env = yes"
-    for name in ("PATH", "HOME", "USER", "TMPDIR", "LANG"):
+    for name in ("PATH", "HOME", "USER", "TMPDIR", "LANG", "MYSQL_HOME", "MYSQL_UNIX_PORT", "PGHOST"):
         yield f"env[{name}] = ${name}"
     for name in ("sys_temp_dir", "upload_tmp_dir", "session.save_path"):
         yield f'php_value[{name}] = "{home / "tmp"}"'

@@ -65,7 +65,7 @@ class Postgres:
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
         self._folders = folders
         self._folder = folders.databases / "postgres"
-        self._sockets = folders.shared_sockets / "postgres"
+        self._sockets = folders.postgres_sockets
         self._instance = Instance(
             self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, lambda: self._ask("SELECT 1")
         )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
+
+from svc_actors.host.database_clients import HOST
 
 _SALTS: Final = (
     *("AUTH_KEY", "SECURE_AUTH_KEY", "LOGGED_IN_KEY", "NONCE_KEY"),
@@ -18,12 +19,9 @@ _SALTS: Final = (
 
 @dataclass(frozen=True)
 class SiteDatabase:
-    """`socket` is that of the server's own MariaDB, as the site's programs see it."""
-
     name: str
     user: str
     password: str
-    socket: Path
 
 
 def configuration(domain: str, database: SiteDatabase) -> str:
@@ -32,7 +30,7 @@ def configuration(domain: str, database: SiteDatabase) -> str:
         "DB_NAME": _quoted(database.name),
         "DB_USER": _quoted(database.user),
         "DB_PASSWORD": _quoted(database.password),
-        "DB_HOST": _quoted(f"localhost:{database.socket}"),
+        "DB_HOST": _quoted(HOST),
         "DB_CHARSET": _quoted("utf8mb4"),
         "DB_COLLATE": _quoted(""),
         **{name: _quoted(salt) for name, salt in new_salts().items()},

@@ -24,6 +24,7 @@ import trio
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.database_clients import HOST
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
 from svc_actors.host.php import kept_mail
@@ -281,7 +282,7 @@ class ServerWordPress:
                 "DB_NAME": database.name,
                 "DB_USER": database.user,
                 "DB_PASSWORD": database.password,
-                "DB_HOST": f"localhost:{database.socket}",
+                "DB_HOST": HOST,
                 "WP_ENVIRONMENT_TYPE": "staging",
                 **new_salts(),
             },

@@ -26,6 +26,7 @@ from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
 from svc_actors.host.archives.placing import below, placed_at
 from svc_actors.host.archives.wpconfig import rewritten
 from svc_actors.host.confined.protocol import Delete, Read, Write
+from svc_actors.host.database_clients import HOST
 from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import SiteDatabase
@@ -313,7 +314,7 @@ class ImportApplication:
             "DB_NAME": login.name,
             "DB_USER": login.user,
             "DB_PASSWORD": login.password,
-            "DB_HOST": f"localhost:{login.socket}",
+            "DB_HOST": HOST,
         }
         rest = below(found.home_in_archive, found.root)
         paths = {}

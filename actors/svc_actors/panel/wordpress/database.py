@@ -31,8 +31,7 @@ class WordPressDatabases:
         password = new_password()
         await self._database.transact(lambda tx: self.record(tx, site, password, caller, label))
         await self._databases.agree(site.id)
-        socket = self._databases.server(_ENGINE).socket
-        return SiteDatabase(database_name(site.number, label), user_name(site.number, label), password, socket)
+        return SiteDatabase(database_name(site.number, label), user_name(site.number, label), password)
 
     async def record(self, tx: Transaction, site: SiteRow, password: str, caller: Caller, label: str = LABEL) -> None:
         """It is wanted, and its user with this password: `SiteDatabases.agree` tells the engine. Raises `conflict`

@@ -1,0 +1,128 @@
+"""A site that a real Apache serves from a real MariaDB comes over SSH, and answers here as it did there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import trio
+
+from svc_actors.webhooks.settings import NETWORKS_VARIABLE
+from tests.support import foreign_archives as foreign
+from tests.support.foreign_archives import DATABASE, MAIN, PASSWORD
+from tests.support.old_host import USER, OldHost, open_old_host
+from tests.support.panel_programs import PanelPrograms, open_panel_programs
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+HTACCESS: Final = b"""Options -Indexes
+<IfModule mod_rewrite.c>
+RewriteEngine On
+RewriteBase /
+RewriteRule ^index\\.php$ - [L]
+RewriteCond %{REQUEST_FILENAME} !-f
+RewriteCond %{REQUEST_FILENAME} !-d
+RewriteRule . /index.php [L]
+</IfModule>
+"""
+ASKED: Final = (
+    *("/", "/index.php", "/news/of-today?page=2", "/many/", "/many/0/7.txt", "/latest/bild_1.png"),
+    *("/Größe/日本.html", "/INDEX.html", "/.htaccess"),
+)
+
+
+@pytest.fixture
+async def old_host() -> AsyncIterator[OldHost]:
+    tree = foreign.model(500)[MAIN]
+    tree.files |= {"index.php": foreign.ASKING, ".htaccess": HTACCESS}
+    async with open_old_host(MAIN, tree, foreign.DUMP) as host:
+        yield host
+
+
+@pytest.fixture
+async def panel(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PanelPrograms]:
+    monkeypatch.setenv(NETWORKS_VARIABLE, "127.0.0.0/8")
+    async with open_panel_programs() as programs:
+        await programs.start()
+        await programs.customer()
+        yield programs
+
+
+async def ended(client: httpx.AsyncClient, path: str, going: tuple[str, ...]) -> dict[str, Any]:
+    with trio.fail_after(120):
+        while True:
+            found: dict[str, Any] = (await client.get(path)).json()
+            if found["status"] not in going:
+                return found
+            await trio.sleep(0.1)  # It is done outside of this process.
+
+
+async def succeeded(client: httpx.AsyncClient, job_id: int) -> None:
+    job = await ended(client, f"/jobs/{job_id}", ("queued", "running"))
+    assert job["status"] == "succeeded", job
+
+
+async def test_a_site_of_a_live_apache_comes_by_ssh_and_answers_as_it_did(
+    panel: PanelPrograms, old_host: OldHost
+) -> None:
+    wanted: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": old_host.sshd.port,
+        "user": "root",
+        "domain": MAIN,
+        "folders": [str(old_host.root)],
+        "private_key": await old_host.sshd.new_key(),
+        "database": DATABASE,
+        "database_user": USER,
+        "database_password": PASSWORD,
+        "owner_email": "ada@example.com",
+    }
+    before = await answers(old_host.http_port)
+    async with panel.client() as root:
+        shown = (await root.post("/imports/ssh", json=wanted)).json()
+        wanted["host_key"] = shown["host_keys"][0]["fingerprint"]
+        begun = (await root.post("/imports/ssh", json=wanted)).json()["begun"]
+        path = f"/imports/{begun['id']}"
+        imported = await ended(root, path, ("fetching", "analysing"))
+        assert imported["status"] == "ready", (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
+        await succeeded(root, (await root.post(f"{path}/apply", json={})).json()["id"])
+        site = (await root.get("/sites")).json()["items"][0]
+        compared = {"address": "127.0.0.1", "https": False, "port": old_host.http_port}
+        job = (await root.post(f"/sites/{site['id']}/migration/verify", json=compared)).json()
+        await succeeded(root, job["id"])
+        report = (await root.get(f"/sites/{site['id']}/migration/verify")).json()
+
+    public = panel.data / "sites" / site["account"] / "public"
+    there = {str(file.relative_to(old_host.root)): file.read_bytes() for file in regular(old_host)}
+    here = {name: (public / name).read_bytes() for name in there if (public / name).is_file()}
+    after = await answers(panel.http_port)
+    assert {name for name in there if here.get(name) != there[name]} == {"wp-config.php"}
+    assert before["/"] == (200, "Größe – 日本".encode())
+    assert before["/news/of-today?page=2"] == before["/"]
+    assert before["/many/"][0] == before["/.htaccess"][0] == 403
+    assert {path for path in ASKED if served(after[path]) != served(before[path])} == set()
+    assert (report["differences"], report["urls"] > 400) == ([], True)
+    # Nobody has asked an authority for one.
+    assert [check["name"] for check in report["checks"] if not check["ok"]] == ["certificate"]
+
+
+def regular(host: OldHost) -> list[Path]:
+    return [path for path in host.root.rglob("*") if path.is_file() and not path.is_symlink()]
+
+
+async def answers(port: int) -> dict[str, tuple[int, bytes]]:
+    found = {}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Host": MAIN}) as visitor:
+        for path in ASKED:
+            answer = await visitor.get(path)
+            found[path] = (answer.status_code, answer.content)
+    return found
+
+
+def served(answer: tuple[int, bytes]) -> bytes | None:
+    """What a visitor is given; of what is refused each server has words, and one of 403 and 404, of its own."""
+    status, content = answer
+    return content if status == 200 else None
