@@ -6,6 +6,7 @@ agent that is given this compares it with the device and the host's boot, and fi
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,14 @@ _KNOWN: Final = Path(__file__).resolve().parents[2] / "build" / "accelerator.jso
 
 async def tell_of_kvm(folder: Path) -> None:
     """`folder`: where an agent has its machines."""
-    await Acceleration(_KNOWN).verdict()
-    folder.mkdir(parents=True, exist_ok=True)
-    await trio.to_thread.run_sync(lambda: write_whole(folder / "accelerator.json", _KNOWN.read_bytes(), mode=0o644))
+
+    def tell() -> None:
+        _KNOWN.parent.mkdir(exist_ok=True)
+        # Hosts that start at once find out one after the other, those of other processes too.
+        with _KNOWN.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            trio.from_thread.run(Acceleration(_KNOWN).verdict)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "accelerator.json", _KNOWN.read_bytes(), mode=0o644)
+
+    await trio.to_thread.run_sync(tell)

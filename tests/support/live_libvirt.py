@@ -137,6 +137,15 @@ class LibvirtInMemory:
             return job.why  # type: ignore[return-value]
         return done
 
+    async def define(self, xml: str) -> None:
+        await trio.lowlevel.checkpoint()
+        definition = ElementTree.fromstring(xml)
+        vm_id = UUID(definition.findtext("uuid"))
+        if vm_id in self.domains:
+            self.domains[vm_id].persistent = True
+        else:
+            self.put(vm_id, str(definition.findtext("name")), OFF, b"")
+
     def put(self, vm_id: UUID, name: str, state: State, disk: bytes) -> Domain:
         domain = self.domains[vm_id] = Domain(vm_id, name, self, disk, state)
         domain.become(state)

@@ -42,10 +42,10 @@ class Terminal:
     async def send(self, text: str) -> None:
         await self._socket.send_message(text.encode())
 
-    async def log_in(self, user: str, password: str, *, prompt: str = "# ") -> None:
+    async def log_in(self, user: str, password: str, *, prompt: str = "# ", boots_within: float = 60.0) -> None:
         """From a silent line to a shell's prompt."""
         await self.send("\r")
-        await self.expect("login: ")
+        await self.expect("login: ", boots_within)
         await self.send(user + "\r")
         await self.expect("assword: ")
         for _ in range(5):

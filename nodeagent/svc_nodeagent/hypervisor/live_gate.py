@@ -2,22 +2,21 @@
 
 libvirt's own protocol has no rights to give away: whoever reaches its socket is root. So what comes from the other host
 is read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x): its calls are few, and the definition in
-the one that prepares the move must be of this machine, and name no file of this host but the machine's, its volumes and
-its image. A message that is none of these ends the move.
+the one that prepares the move must be one that the machine may have (`live_definition`). A message that is none of
+these ends the move.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-from uuid import UUID
 from xml.etree import ElementTree
 
 import structlog
 import trio
+
+from svc_nodeagent.hypervisor.live_definition import Moved, Refused, require_own
 
 _HEAD: Final = struct.Struct(">7I")
 """Length of all, program, version, procedure, type, serial, status."""
@@ -34,21 +33,6 @@ _CALLS: Final = frozenset(
 _XML: Final = ("destination_xml", "persistent_xml")
 _SIZES: Final = {1: 4, 2: 4, 3: 8, 4: 8, 5: 8, 6: 4}
 _STRING: Final = 7
-
-
-@dataclass(frozen=True)
-class Moved:
-    """The machine that is let in."""
-
-    vm_id: UUID
-    domain: str
-    folder: Path
-    volumes: frozenset[Path]
-    base: Path
-
-
-class Refused(trio.BrokenResourceError):
-    """The other host said what no move takes."""
 
 
 class Gate:
@@ -114,7 +98,7 @@ def require_of_a_move(message: bytes, moved: Moved) -> None:
                 raise Refused("no definition")
             for name in _XML:
                 if name in given:
-                    _require_own(given[name], moved)
+                    require_own(given[name], moved)
         except (struct.error, UnicodeDecodeError, ElementTree.ParseError) as error:
             raise Refused(f"a preparation that cannot be read ({error})") from error
 
@@ -146,53 +130,3 @@ def _texts(body: bytes) -> Iterator[tuple[str, str]]:
             at += _SIZES[kind]
         else:
             raise Refused(f"a parameter of kind {kind}")
-
-
-_DEVICES: Final = frozenset(
-    {
-        *("emulator", "disk", "controller", "interface", "serial", "console", "channel", "input", "graphics", "video"),
-        *("audio", "rng", "memballoon", "panic", "watchdog"),
-    }
-)
-_SHARED: Final = Path("/usr/share")
-"""Firmware lies there."""
-
-
-def _require_own(xml: str, moved: Moved) -> None:
-    domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
-    if domain.findtext("uuid") != str(moved.vm_id) or domain.findtext("name") != moved.domain:
-        raise Refused("another machine")
-    for element in domain.iter():
-        if element.tag.startswith("{http://libvirt.org") or element.tag == "script":
-            raise Refused(f"an element {element.tag}")
-    for element in domain.iterfind("./os/*"):
-        path = Path((element.text or "").strip())
-        if path.is_absolute() and not _is_own(path, moved) and _SHARED not in path.parents:
-            raise Refused(f"the file {path}")
-    for device in domain.iterfind("./devices/*"):
-        _require_own_device(device, moved)
-
-
-def _require_own_device(device: ElementTree.Element, moved: Moved) -> None:
-    if device.tag not in _DEVICES:
-        raise Refused(f"a device {device.tag}")
-    emulator = Path((device.text or "").strip())
-    if device.tag == "emulator" and not emulator.match("/usr/bin/qemu-system-*"):
-        raise Refused(f"the program {emulator}")
-    if device.tag == "disk" and device.get("type") != "file":
-        raise Refused(f"a disk of type {device.get('type')}")
-    if device.tag == "interface" and device.get("type") != "ethernet":
-        raise Refused(f"an interface of type {device.get('type')}")
-    if device.tag in ("serial", "console") and device.get("type") != "pty":
-        raise Refused(f"a line of type {device.get('type')}")
-    if device.tag == "rng" or device.tag == "emulator":
-        return
-    for element in device.iter():
-        for value in element.attrib.values():
-            if value.startswith("/") and not _is_own(Path(value), moved):
-                raise Refused(f"the file {value}")
-
-
-def _is_own(path: Path, moved: Moved) -> bool:
-    own = path == moved.base or path in moved.volumes or moved.folder in path.parents
-    return own and ".." not in path.parts

@@ -30,7 +30,8 @@ from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.images import ImageCache, file_name
-from svc_nodeagent.hypervisor.live_gate import Gate, Moved
+from svc_nodeagent.hypervisor.live_definition import Moved
+from svc_nodeagent.hypervisor.live_gate import Gate
 from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
 from svc_nodeagent.hypervisor.live_streams import SILENCE_SECONDS, SocketsOf, carry_dialling
 from svc_nodeagent.hypervisor.live_words import (
@@ -45,6 +46,7 @@ from svc_nodeagent.hypervisor.live_words import (
 )
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.protocol import (
     DomainResult,
     DomainState,
@@ -95,6 +97,7 @@ class LiveReceiving:
 
     async def receive(self, operation: VmLiveReceive, report: Report) -> LiveResult:
         vm_id = operation.vm_id
+        await in_thread(require_platform, operation.machine.platform)
 
         async def fetching(percent: int, message: str) -> None:
             await report(percent // 10, message)
@@ -132,6 +135,9 @@ class LiveReceiving:
             if await asked(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
                 await self._announce(vm_id)
             fault_point("live.gone_on")
+            # What has come is of the guest that runs; the next start is by a definition of this host's own. libvirt may
+            # take seconds for that, which the guest does not wait for.
+            await self._definitions.define(record)
             return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
     async def _receive(self, operation: VmLiveReceive, report: Report) -> None:
@@ -151,8 +157,7 @@ class LiveReceiving:
             await self._network.apply(vm_id, record.network)
             fault_point("live.ready")
             await words.send_all(b"ready\n")
-            volumes = frozenset(map(self._folders.volume, arrivals.volumes_of(record.disks)))
-            gate = Gate(Moved(vm_id, place.domain, folder, volumes, base.path))
+            gate = Gate(self._moved(record, base))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(carry_dialling, memory, sockets.memory)
                 for each in disk_streams:
@@ -161,6 +166,19 @@ class LiveReceiving:
                 # Memory is dialled for when the disk has gone over; libvirt at once.
                 await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
+
+    def _moved(self, record: MachineRecord, base: BaseImage) -> Moved:
+        vm_id, folders = record.vm_id, self._folders
+        return Moved(
+            vm_id=vm_id,
+            domain=self._naming.domain(vm_id),
+            disks=frozenset(folders.disk_of(vm_id, disk) for disk in record.disks),
+            base=base,
+            seed=folders.seed(vm_id),
+            serial_log=folders.serial_log(vm_id),
+            nvram=folders.nvram(vm_id),
+            taps=frozenset(self._naming.tap(nic.nic_id) for nic in record.network.nics),
+        )
 
     async def _make_disks(self, record: MachineRecord, base: BaseImage) -> None:
         """Of their sizes and empty: libvirt fills them."""
@@ -220,4 +238,5 @@ def _record_of(operation: VmLiveReceive) -> MachineRecord:
         network=NetworkSpec(nics=nics, isolated=True),
         seed=spec.seed.model_copy(update={"account": spec.seed.account.model_copy(update={"password_hash": None})}),
         cpu_mode=operation.cpu_mode,
+        platform=spec.platform,
     )

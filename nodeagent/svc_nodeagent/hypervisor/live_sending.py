@@ -218,10 +218,18 @@ def _elsewhere(xml: str, renamed: dict[Path, Path]) -> str:
                 element.attrib.pop("socket", None)
     for element in domain.iter():
         for attribute in ("file", "path"):
-            if (named := element.get(attribute)) is None:
-                continue
-            for here, there in renamed.items():
-                path = Path(named)
-                if path == here or here in path.parents:
-                    element.set(attribute, str(there / path.relative_to(here)) if path != here else str(there))
+            if (named := element.get(attribute)) is not None:
+                element.set(attribute, _named_there(named, renamed))
+    if (nvram := domain.find("./os/nvram")) is not None and nvram.text:
+        nvram.text = _named_there(nvram.text, renamed)
     return ElementTree.tostring(domain, encoding="unicode")
+
+
+def _named_there(file: str, renamed: dict[Path, Path]) -> str:
+    path = Path(file)
+    for here, there in renamed.items():
+        if path == here:
+            return str(there)
+        if here in path.parents:
+            return str(there / path.relative_to(here))
+    return file

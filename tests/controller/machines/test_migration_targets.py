@@ -96,6 +96,18 @@ async def test_a_machine_with_volumes_moves_live(database: Database) -> None:
         assert await judged(now, vm_id) == ("live", [])
 
 
+async def test_a_machine_with_secure_boot_and_a_tpm_moves_live_where_it_can_have_them(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id, beta = await machine_and_node(now)
+        await database.execute("UPDATE vms SET firmware = 'uefi_secure', tpm = '2.0' WHERE id = $1", vm_id)
+        lacks = {"tpm": "install swtpm-tools there"}
+        await know(database, beta, platform_features=["uefi", "uefi_secure"], platform_lacks=lacks)
+        without = await judged(now, vm_id)
+        await know(database, beta, platform_features=["uefi", "uefi_secure", "tpm"], platform_lacks={})
+
+        assert (without, await judged(now, vm_id)) == ((None, ["tpm: install swtpm-tools there"]), ("live", []))
+
+
 async def test_emulated_guests_have_the_same_processor_everywhere(database: Database) -> None:
     async with stage(database) as now:
         vm_id, beta = await machine_and_node(now)

@@ -8,16 +8,37 @@ from uuid import uuid4
 
 import pytest
 
-from svc_nodeagent.hypervisor.live_gate import Moved, Refused, require_of_a_move
+from svc_nodeagent.hypervisor.domains import BaseImage
+from svc_nodeagent.hypervisor.live_definition import Moved, Refused
+from svc_nodeagent.hypervisor.live_gate import require_of_a_move
 
 VM = uuid4()
-VOLUME = Path("/var/lib/svc/volumes/v.qcow2")
+FOLDER, VOLUME = "/var/lib/svc/machines/m", "/var/lib/svc/volumes/v.qcow2"
+BASE = "/var/lib/svc/images/base.qcow2"
 MOVED = Moved(
-    VM, f"svc-{VM}", Path("/var/lib/svc/machines/m"), frozenset({VOLUME}), Path("/var/lib/svc/images/base.qcow2")
+    vm_id=VM,
+    domain=f"svc-{VM}",
+    disks=frozenset({Path(FOLDER, "disk-0.qcow2"), Path(VOLUME)}),
+    base=BaseImage(Path(BASE), "qcow2"),
+    seed=Path(FOLDER, "seed.iso"),
+    serial_log=Path(FOLDER, "serial.log"),
+    nvram=Path(FOLDER, "nvram.fd"),
+    taps=frozenset({"svc0123"}),
 )
 REMOTE = 0x20008086
 PREPARE = 303
-OWN_DISK = "<disk type='file'><source file='/var/lib/svc/machines/m/disk-0.qcow2'/></disk>"
+
+
+def disk(file: str, form: str = "qcow2", beneath: str = "") -> str:
+    driver, source = f"<driver name='qemu' type='{form}'/>", f"<source file='{file}'/>"
+    return f"<disk type='file' device='disk'>{driver}{source}{beneath}</disk>"
+
+
+def upon(file: str, form: str = "qcow2") -> str:
+    return f"<backingStore type='file'><format type='{form}'/><source file='{file}'/><backingStore/></backingStore>"
+
+
+OWN_DISK = disk(f"{FOLDER}/disk-0.qcow2")
 
 
 def message(procedure: int, body: bytes = b"", program: int = REMOTE) -> bytes:
@@ -36,9 +57,15 @@ def preparation(devices: str, *, uuid: object = VM, before: str = "") -> bytes:
 
 
 def test_a_move_of_the_machine_comes_through() -> None:
-    base = "<disk type='file'><backingStore><source file='/var/lib/svc/images/base.qcow2'/></backingStore></disk>"
-    volume = f"<disk type='file'><source file='{VOLUME}'/></disk>"
-    require_of_a_move(preparation(OWN_DISK + base + volume + "<emulator>/usr/bin/qemu-system-x86_64</emulator>"), MOVED)
+    disks = [disk(f"{FOLDER}/disk-0.qcow2", beneath=upon(BASE)), disk(VOLUME), disk(f"{FOLDER}/seed.iso", "raw")]
+    interface = "<interface type='ethernet'><target dev='svc0123' managed='no'/></interface>"
+    serial = f"<serial type='pty'><log file='{FOLDER}/serial.log' append='on'/></serial>"
+    firmware = (
+        "<os><loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.ms.fd</loader>"
+        f"<nvram template='/usr/share/OVMF/OVMF_VARS_4M.ms.fd'>{FOLDER}/nvram.fd</nvram></os>"
+    )
+    emulator = "<emulator>/usr/bin/qemu-system-x86_64</emulator>"
+    require_of_a_move(preparation("".join(disks) + interface + serial + emulator, before=firmware), MOVED)
     require_of_a_move(message(1), MOVED)
     require_of_a_move(message(2, program=0x6B656570), MOVED)
 
@@ -52,9 +79,17 @@ def test_no_other_call_comes_through(procedure: int) -> None:
 @pytest.mark.parametrize(
     "devices",
     [
-        "<disk type='file'><source file='/etc/shadow'/></disk>",
-        "<disk type='file'><source file='/var/lib/svc/machines/m/../other/disk-0.qcow2'/></disk>",
-        "<disk type='file'><source file='/var/lib/svc/volumes/of-another.qcow2'/></disk>",
+        disk("/etc/shadow"),
+        disk("/etc/shadow", "raw"),
+        disk(f"{FOLDER}/../other/disk-0.qcow2"),
+        disk("/var/lib/svc/volumes/of-another.qcow2"),
+        disk(BASE),
+        # What the guest writes would be read as a header that names other files
+        disk(f"{FOLDER}/disk-0.qcow2", "raw"),
+        disk(f"{FOLDER}/disk-0.qcow2", beneath=upon(BASE, "raw")),
+        disk(f"{FOLDER}/disk-0.qcow2", beneath=upon("/etc/shadow", "raw")),
+        "<disk type='file'><driver type='qcow2'/><source file='/etc/shadow' startupPolicy='optional'/></disk>",
+        "<disk type='file'><mirror type='file' file='/etc/shadow'/></disk>",
         "<disk type='block'><source dev='/dev/vda'/></disk>",
         "<disk type='network'><source name='x'/></disk>",
         "<emulator>/tmp/program</emulator>",
@@ -65,7 +100,15 @@ def test_no_other_call_comes_through(procedure: int) -> None:
         "<interface type='ethernet'><script path='/tmp/script'/></interface>",
         "<serial type='file'><source path='/etc/passwd'/></serial>",
         "<serial type='pty'><log file='/etc/passwd'/></serial>",
-        "<graphics socket='/run/other'/>",
+        "<serial type='pty'><log file='/var/lib/svc/machines/m/disk-0.qcow2'/></serial>",
+        "<interface type='ethernet'><target dev='of-another'/></interface>",
+        "<graphics type='vnc' socket='/run/other'/>",
+        "<graphics type='vnc'><listen type='address' address='0.0.0.0'/></graphics>",
+        "<tpm model='tpm-tis'><backend type='passthrough'><device path='/dev/tpm0'/></backend></tpm>",
+        "<tpm model='tpm-crb'><backend type='passthrough'/></tpm>",
+        "<tpm model='tpm-crb'><backend type='emulator'><source type='file' path='/etc'/></backend></tpm>",
+        "<rng model='virtio'><backend model='random'>/dev/sda</backend></rng>",
+        "<memory-of-tomorrow/>",
     ],
 )
 def test_a_definition_that_reaches_beyond_the_machine_does_not_come_through(devices: str) -> None:
@@ -77,6 +120,12 @@ def test_a_definition_that_reaches_beyond_the_machine_does_not_come_through(devi
     "before",
     [
         "<os><kernel>/boot/vmlinuz</kernel></os>",
+        "<os><loader type='pflash'>/tmp/firmware</loader></os>",
+        "<os><loader type='pflash'>/usr/share/../../tmp/firmware</loader></os>",
+        f"<os><nvram>{FOLDER}/disk-0.qcow2</nvram></os>",
+        "<os><nvram template='/etc/shadow'/></os>",
+        "<resource><partition>/of-another</partition></resource>",
+        "<seclabel type='none'/>",
         "<q:commandline xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0'/>",
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -43,6 +42,7 @@ from svc_nodeagent.protocol import (
 )
 from tests.nodeagent.hypervisor.builders import ADDRESS, FileStream, RecordedMove, image, machine, network, seed, silent
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
+from tests.support import tpm
 from tests.support.guest import sha512_crypt
 
 pytestmark = pytest.mark.system
@@ -54,28 +54,6 @@ VARIABLES = "/sys/firmware/efi/efivars"
 GUID = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 BOOT_START = 1024 * 1024
 AUTHORITY = Path("/var/lib/swtpm-localca")
-
-NV_INDEX = 0x01500001
-_NO_PASSWORD = struct.pack(">IIHBH", 9, 0x40000009, 0, 0, 0)
-
-
-def _command(code: int, *handles: int, parameters: bytes) -> bytes:
-    body = struct.pack(f">{len(handles)}I", *handles) + _NO_PASSWORD + parameters
-    return struct.pack(">HII", 0x8002, 10 + len(body), code) + body
-
-
-def define(size: int) -> bytes:
-    """TPM2_NV_DefineSpace, to be read and written without a password."""
-    public = struct.pack(">IHIHH", NV_INDEX, 0x000B, 0x02060006, 0, size)
-    return _command(0x12A, 0x40000001, parameters=struct.pack(">HH", 0, len(public)) + public)
-
-
-def write(value: bytes) -> bytes:
-    return _command(0x137, NV_INDEX, NV_INDEX, parameters=struct.pack(">H", len(value)) + value + bytes(2))
-
-
-def read(size: int) -> bytes:
-    return _command(0x14E, NV_INDEX, NV_INDEX, parameters=struct.pack(">HH", size, 0))
 
 
 class Guest:
@@ -98,15 +76,10 @@ class Guest:
 
     async def tpm(self, command: bytes) -> bytes:
         """What the TPM has answered; its code of success is asserted."""
-        asked = f"exec 3<>/dev/tpm0; echo {command.hex()} | xxd -r -p >&3; dd bs=4096 count=1 <&3 2>/dev/null | xxd -p"
-        said = re.findall(r"^(80020000[0-9a-f]+)$", await self.root(asked), re.MULTILINE)
-        answer = bytes.fromhex(said[-1])
-        assert answer[6:10] == bytes(4), answer.hex()
-        return answer
+        return tpm.answered(await self.root(tpm.asking(command)))
 
     async def sealed(self) -> str:
-        answer = await self.tpm(read(8))
-        return answer[16:24].decode()
+        return tpm.value_of(await self.tpm(tpm.read(8)), 8).decode()
 
     async def keep(self, name: str) -> None:
         """Write a variable of the firmware."""
@@ -191,8 +164,8 @@ async def test_what_firmware_and_tpm_keep_lasts_as_long_as_the_system(
         assert "\n06 00 00 00 01\n" in await guest.root(f"xxd -p -c1 {VARIABLES}/SecureBoot-* | xargs echo")
         assert "\n2\n" in await guest.root("cat /sys/class/tpm/tpm0/tpm_version_major")
         await guest.keep("Ours")
-        await guest.tpm(define(8))
-        await guest.tpm(write(b"our seal"))
+        await guest.tpm(tpm.define(8))
+        await guest.tpm(tpm.write(b"our seal"))
         await host.perform(VmReboot(vm_id=vm_id), silent)
 
         # Somebody takes the definition away, while the guest runs and while it is off

@@ -17,9 +17,12 @@ import trio
 
 from svc.cli.client import Client
 from svc.cli.failures import Failure
+from svc_nodeagent.hypervisor.platform_state import TPM_STATES
+from tests.support import tpm
 from tests.support.figures import report_figure
+from tests.support.image_paths import IMAGES
 from tests.support.stack import Stack
-from tests.support.terminal import serial_console
+from tests.support.terminal import Terminal, serial_console
 from tests.system.live.hosts import Site, two_hosts
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -63,15 +66,15 @@ class Machines:
     client: Client
     nodes: dict[str, str]
 
-    async def made(self, name: str) -> str:
+    async def made(self, name: str, *, image_id: str | None = None, memory_mib: int = 128) -> str:
         """On alpha, running."""
         [project] = (await self.client.call("GET", "/projects"))["items"]
         body = {
             "name": name,
-            "image_id": self.site.image_id,
+            "image_id": image_id or self.site.image_id,
             "project_id": project["id"],
             "vcpus": 1,
-            "memory_mib": 128,
+            "memory_mib": memory_mib,
             "disk_gib": 1,
             "access_mode": "root_password",
             "set_password": PASSWORD,
@@ -137,6 +140,11 @@ class Machines:
         with trio.fail_after(60):
             while [name for name, file in files.items() if file.exists()] != [where]:
                 await trio.sleep(0.1)
+
+    def tpm_at(self, vm_id: str) -> list[str]:
+        """The hosts that have what its TPM keeps."""
+        kept = TPM_STATES / vm_id
+        return [host.name for host in self.site.hosts.values() if host.output("sh", "-c", f"ls -d {kept} || true")]
 
     def left_at(self, vm_id: str) -> list[str]:
         """The hosts that have a file, a tap or a socket of it."""
@@ -237,6 +245,49 @@ async def booted(address: str) -> bytes:
     with trio.fail_after(30):
         async with await trio.open_tcp_stream(address, BOOT_ID) as stream:
             return b"".join([chunk async for chunk in stream])
+
+
+VARIABLES = "/sys/firmware/efi/efivars"
+VARIABLE = f"{VARIABLES}/Ours-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+
+
+async def kept(terminal: Terminal) -> tuple[str, bytes]:
+    """What firmware and TPM have of what was written."""
+    asked = await terminal.run(tpm.asking(tpm.read(8)))
+    return await terminal.run(f"tail -c 4 {VARIABLE}"), tpm.value_of(tpm.answered(asked), 8)
+
+
+async def test_what_firmware_and_tpm_keep_goes_along() -> None:
+    async with machines() as now:
+        of_image = {"slug": "secure", "firmware": "uefi_secure", "tpm": "2.0"}
+        words = {"name": "Secure", "distribution": "demo", "release": "1"}
+        image = await now.site.stack.import_image(IMAGES / "demo.qcow2", **words, **of_image)
+        vm_id = await now.made("sealed", image_id=image["id"], memory_mib=256)
+        mount = f"mount -t efivarfs none {VARIABLES} && cat /proc/sys/kernel/random/boot_id"
+        async with serial_console(now.client, vm_id) as terminal:
+            await terminal.log_in("root", PASSWORD, boots_within=300)
+            boot = await terminal.run(mount)
+            await terminal.run(f"printf '\\007\\000\\000\\000kept' > {VARIABLE}")
+            for command in (tpm.define(8), tpm.write(b"our seal")):
+                tpm.answered(await terminal.run(tpm.asking(command)))
+            written = await kept(terminal)
+        assert written == ("kept\n0", b"our seal")
+
+        ended = await now.ended(await now.ordered(vm_id))
+        assert ended["status"] == "succeeded", ended["error_message"]
+        assert await now.runs_at(vm_id) == "beta"
+        async with serial_console(now.client, vm_id) as terminal:
+            await terminal.take_up()
+            assert await terminal.run("cat /proc/sys/kernel/random/boot_id") == boot
+            assert await kept(terminal) == written
+        await now.site.stack.task(now.client, await now.client.call("POST", f"/vms/{vm_id}/reboot"))
+        async with serial_console(now.client, vm_id) as terminal:
+            await terminal.log_in("root", PASSWORD, boots_within=300)
+            assert await terminal.run(mount) != boot
+            assert await kept(terminal) == written
+        with trio.fail_after(30):
+            while now.left_at(vm_id) != ["beta"] or now.tpm_at(vm_id) != ["beta"]:
+                await trio.sleep(0.1)
 
 
 AT_SOURCE = ("live.luggage_sent", "live.sending", "live.sent")

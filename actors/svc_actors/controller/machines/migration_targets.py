@@ -170,8 +170,6 @@ def _not_live_itself(machine: Record) -> list[str]:
         found.append("machine: its guest is paused")
     if machine["iso_image_id"] is not None:
         found.append("cdrom: there is an ISO in its drive, which is of its node")
-    if platform_of(machine).needs:
-        found.append("firmware: what it or a TPM keeps beside the disk is copied only while the machine is off")
     if machine["snapshots"]:
         found.append(
             f"snapshots: it has {machine['snapshots']}, and a live move takes only what the guest sees of its disk"

@@ -1,0 +1,233 @@
+"""What a definition may say that comes with a guest from another host.
+
+Its own definition the target makes itself; this one is of the guest that comes running, and libvirt, which is root,
+does what stands in it. So it is compared with a list of what the definitions of our machines have (`domains`), and of
+what libvirt adds to them: what is on no list is refused, whatever a later libvirt may mean by it. Invariants: no file
+of this host is named but the machine's own, each in its role and with its format, its image beneath the first disk, and
+the firmware; no program but QEMU, no tap but its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+from xml.etree import ElementTree
+
+import trio
+
+from svc_nodeagent.hypervisor.domains import METADATA_NAMESPACE, BaseImage
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The machine that is let in, and its files on this host. `disks`: its volumes among them, all of them qcow2."""
+
+    vm_id: UUID
+    domain: str
+    disks: frozenset[Path]
+    base: BaseImage
+    seed: Path
+    serial_log: Path
+    nvram: Path
+    taps: frozenset[str]
+
+
+class Refused(trio.BrokenResourceError):
+    """The other host said what no move takes."""
+
+
+_ADDRESS: Final = "type domain bus slot function multifunction controller target unit port"
+_ELEMENTS: Final[Mapping[str, str]] = {
+    "": "type",
+    "name": "",
+    "uuid": "",
+    "title": "",
+    "metadata": "",
+    f"metadata/{{{METADATA_NAMESPACE}}}machine": "id",
+    "memory": "unit",
+    "currentMemory": "unit",
+    "vcpu": "placement",
+    "resource": "",
+    "resource/partition": "",
+    "os": "firmware",
+    "os/type": "arch machine",
+    "os/firmware": "",
+    "os/firmware/feature": "enabled name",
+    "os/loader": "readonly secure type format",
+    "os/nvram": "template templateFormat format",
+    "os/boot": "dev",
+    "features": "",
+    "features/acpi": "",
+    "features/apic": "",
+    "features/smm": "state",
+    "cpu": "mode match check migratable",
+    "cpu/model": "fallback vendor_id",
+    "cpu/vendor": "",
+    "cpu/feature": "policy name",
+    "cpu/topology": "sockets dies clusters cores threads",
+    "cpu/maxphysaddr": "mode bits limit",
+    "clock": "offset",
+    "clock/timer": "name tickpolicy present",
+    "on_poweroff": "",
+    "on_reboot": "",
+    "on_crash": "",
+    "devices": "",
+    "devices/emulator": "",
+    "devices/disk": "type device",
+    "devices/disk/driver": "name type cache discard",
+    "devices/disk/source": "file",
+    "devices/disk/source/seclabel": "model relabel",
+    "devices/disk/backingStore": "type",
+    "devices/disk/backingStore/format": "type",
+    "devices/disk/backingStore/source": "file",
+    "devices/disk/backingStore/source/seclabel": "model relabel",
+    "devices/disk/backingStore/backingStore": "",
+    "devices/disk/target": "dev bus",
+    "devices/disk/serial": "",
+    "devices/disk/readonly": "",
+    "devices/controller": "type index model",
+    "devices/controller/model": "name",
+    "devices/controller/target": "chassis port",
+    "devices/interface": "type",
+    "devices/interface/mac": "address",
+    "devices/interface/target": "dev managed",
+    "devices/interface/model": "type",
+    "devices/interface/mtu": "size",
+    "devices/serial": "type",
+    "devices/serial/log": "file append",
+    "devices/serial/target": "type port",
+    "devices/serial/target/model": "name",
+    "devices/console": "type",
+    "devices/console/log": "file append",
+    "devices/console/target": "type port",
+    "devices/channel": "type",
+    "devices/channel/target": "type name state",
+    "devices/input": "type bus",
+    "devices/tpm": "model",
+    "devices/tpm/backend": "type version persistent_state",
+    "devices/graphics": "type sharePolicy",
+    "devices/graphics/listen": "type",
+    "devices/audio": "id type",
+    "devices/video": "",
+    "devices/video/model": "type vram heads primary",
+    "devices/rng": "model",
+    "devices/rng/backend": "model",
+    "devices/memballoon": "model",
+    "devices/memballoon/stats": "period",
+    "devices/watchdog": "model action",
+    "devices/panic": "model",
+    **dict.fromkeys(
+        (
+            f"devices/{device}/address"
+            for device in (
+                "disk",
+                "controller",
+                "interface",
+                "serial",
+                "channel",
+                "input",
+                "video",
+                "rng",
+                "memballoon",
+            )
+        ),
+        _ADDRESS,
+    ),
+}
+"""Each element by its path, and the attributes that it may have. No value of them means anything to the host but those
+that are looked at below."""
+
+_TYPES: Final[Mapping[str, str]] = {
+    "disk": "file",
+    "interface": "ethernet",
+    "serial": "pty",
+    "console": "pty",
+    "channel": "unix",
+    "graphics": "vnc",
+    "audio": "none",
+}
+"""What kind of a thing on the host a device is made of."""
+_EMULATOR: Final = "/usr/bin/qemu-system-*"
+_FIRMWARE: Final = Path("/usr/share")
+_RANDOM: Final = "/dev/urandom"
+_PARTITION: Final = "/machine"
+
+
+def require_own(xml: str, moved: Moved) -> None:
+    """Raises `Refused`, and `ElementTree.ParseError`."""
+    domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
+    if domain.tag != "domain" or domain.findtext("uuid") != str(moved.vm_id) or domain.findtext("name") != moved.domain:
+        raise Refused("another machine")
+    for path, element in _walk(domain):
+        if (allowed := _ELEMENTS.get(path)) is None:
+            raise Refused(f"an element {path}")
+        if unknown := element.attrib.keys() - set(allowed.split()):
+            raise Refused(f"an attribute {sorted(unknown)[0]} of {path or 'domain'}")
+    _require_text(domain, "resource/partition", lambda text: text == _PARTITION)
+    _require_text(domain, "os/loader", _is_firmware)
+    _require_text(domain, "os/nvram", lambda text: text == str(moved.nvram))
+    _require_text(domain, "devices/emulator", lambda text: Path(text).match(_EMULATOR) and _is_plain(text))
+    _require_text(domain, "devices/rng/backend", lambda text: text == _RANDOM)
+    for nvram in domain.iterfind("os/nvram[@template]"):
+        if not _is_firmware(nvram.get("template", "")):
+            raise Refused(f"the file {nvram.get('template')}")
+    for device in domain.iterfind("devices/*"):
+        if (kind := _TYPES.get(device.tag)) is not None and device.get("type") != kind:
+            raise Refused(f"a device {device.tag} of type {device.get('type')}")
+    for backend in (*domain.iterfind("devices/tpm/backend"), *domain.iterfind("devices/graphics/listen")):
+        if backend.get("type") not in ("emulator", "socket"):
+            raise Refused(f"a {backend.tag} of type {backend.get('type')}")
+    for target in domain.iterfind("devices/interface/target"):
+        if target.get("dev") not in moved.taps:
+            raise Refused(f"the interface {target.get('dev')}")
+    for log in (*domain.iterfind("devices/serial/log"), *domain.iterfind("devices/console/log")):
+        if log.get("file") != str(moved.serial_log):
+            raise Refused(f"the file {log.get('file')}")
+    for disk in domain.iterfind("devices/disk"):
+        _require_own_disk(disk, moved)
+
+
+def _require_own_disk(disk: ElementTree.Element, moved: Moved) -> None:
+    """The format is the file's own: as something else, what is in it would be the guest's to say."""
+    found = [(source.get("file", ""), _type(disk, "driver")) for source in disk.iterfind("source")]
+    own = {(str(path), "qcow2") for path in moved.disks} | {(str(moved.seed), "raw")}
+    for file, form in found:
+        if (file, form) not in own:
+            raise Refused(f"a disk of the file {file} as {form}")
+    for beneath in disk.iterfind("backingStore"):
+        files = [source.get("file", "") for source in beneath.iterfind("source")]
+        if beneath.attrib and (beneath.get("type"), files) != ("file", [str(moved.base.path)]):
+            raise Refused(f"a disk upon {beneath.get('type')} {files}")
+        if files and _type(beneath, "format") != moved.base.format:
+            raise Refused(f"an image as {_type(beneath, 'format')}")
+
+
+def _walk(domain: ElementTree.Element) -> Iterator[tuple[str, ElementTree.Element]]:
+    waiting = [("", domain)]
+    while waiting:
+        path, element = waiting.pop()
+        yield path, element
+        waiting += [(f"{path}/{child.tag}".lstrip("/"), child) for child in element]
+
+
+def _require_text(domain: ElementTree.Element, path: str, may_be: Callable[[str], bool]) -> None:
+    for element in domain.iterfind(path):
+        text = (element.text or "").strip()
+        if text and not may_be(text):
+            raise Refused(f"{element.tag} {text}")
+
+
+def _type(element: ElementTree.Element, child: str) -> str | None:
+    found = element.find(child)
+    return None if found is None else found.get("type")
+
+
+def _is_firmware(text: str) -> bool:
+    return _FIRMWARE in Path(text).parents and _is_plain(text)
+
+
+def _is_plain(text: str) -> bool:
+    return ".." not in Path(text).parts
