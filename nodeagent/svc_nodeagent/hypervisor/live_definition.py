@@ -141,15 +141,17 @@ _ELEMENTS: Final[Mapping[str, str]] = {
 that are looked at below."""
 
 _TYPES: Final[Mapping[str, str]] = {
-    "disk": "file",
-    "interface": "ethernet",
-    "serial": "pty",
-    "console": "pty",
-    "channel": "unix",
-    "graphics": "vnc",
-    "audio": "none",
+    "devices/disk": "file",
+    "devices/interface": "ethernet",
+    "devices/serial": "pty",
+    "devices/console": "pty",
+    "devices/channel": "unix",
+    "devices/tpm/backend": "emulator",
+    "devices/graphics": "vnc",
+    "devices/graphics/listen": "socket",
+    "devices/audio": "none",
 }
-"""What kind of a thing on the host a device is made of."""
+"""What kind of a thing on the host each is made of."""
 _EMULATOR: Final = "/usr/bin/qemu-system-*"
 _FIRMWARE: Final = Path("/usr/share")
 _RANDOM: Final = "/dev/urandom"
@@ -166,6 +168,8 @@ def require_own(xml: str, moved: Moved) -> None:
             raise Refused(f"an element {path}")
         if unknown := element.attrib.keys() - set(allowed.split()):
             raise Refused(f"an attribute {sorted(unknown)[0]} of {path or 'domain'}")
+        if element.get("type") != _TYPES.get(path, element.get("type")):
+            raise Refused(f"{path} of type {element.get('type')}")
     _require_text(domain, "resource/partition", lambda text: text == _PARTITION)
     _require_text(domain, "os/loader", _is_firmware)
     _require_text(domain, "os/nvram", lambda text: text == str(moved.nvram))
@@ -174,12 +178,6 @@ def require_own(xml: str, moved: Moved) -> None:
     for nvram in domain.iterfind("os/nvram[@template]"):
         if not _is_firmware(nvram.get("template", "")):
             raise Refused(f"the file {nvram.get('template')}")
-    for device in domain.iterfind("devices/*"):
-        if (kind := _TYPES.get(device.tag)) is not None and device.get("type") != kind:
-            raise Refused(f"a device {device.tag} of type {device.get('type')}")
-    for backend in (*domain.iterfind("devices/tpm/backend"), *domain.iterfind("devices/graphics/listen")):
-        if backend.get("type") not in ("emulator", "socket"):
-            raise Refused(f"a {backend.tag} of type {backend.get('type')}")
     for target in domain.iterfind("devices/interface/target"):
         if target.get("dev") not in moved.taps:
             raise Refused(f"the interface {target.get('dev')}")
@@ -199,7 +197,7 @@ def _require_own_disk(disk: ElementTree.Element, moved: Moved) -> None:
             raise Refused(f"a disk of the file {file} as {form}")
     for beneath in disk.iterfind("backingStore"):
         files = [source.get("file", "") for source in beneath.iterfind("source")]
-        if beneath.attrib and (beneath.get("type"), files) != ("file", [str(moved.base.path)]):
+        if (beneath.attrib or files) and (beneath.get("type"), files) != ("file", [str(moved.base.path)]):
             raise Refused(f"a disk upon {beneath.get('type')} {files}")
         if files and _type(beneath, "format") != moved.base.format:
             raise Refused(f"an image as {_type(beneath, 'format')}")
@@ -221,8 +219,9 @@ def _require_text(domain: ElementTree.Element, path: str, may_be: Callable[[str]
 
 
 def _type(element: ElementTree.Element, child: str) -> str | None:
-    found = element.find(child)
-    return None if found is None else found.get("type")
+    """None also where it is said twice: which of them holds is libvirt's to choose."""
+    found = element.findall(child)
+    return found[0].get("type") if len(found) == 1 else None
 
 
 def _is_firmware(text: str) -> bool:
