@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -20,11 +20,12 @@ from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
 from svc_actors.errors import wrong_field
+from svc_actors.host.apps import AppRuntime
+from svc_actors.host.apps.builds import SCRIPT, Build
 from svc_actors.host.apps.repository import REF, URL
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.apps import SiteApp, deploying
 from svc_actors.panel.apps.deployments import (
-    Build,
     Deployment,
     DeploymentStatus,
     Source,
@@ -47,6 +48,11 @@ GitRef = Annotated[
     Field(max_length=200, description="A branch, a tag or a whole commit; by default what the repository names."),
     Shape(REF, "a branch, a tag or a commit"),
 ]
+BuildScript = Annotated[
+    str,
+    Field(max_length=64, description="Of package.json, for npm to run once it has installed what is needed."),
+    Shape(SCRIPT, "the name of a script in package.json, such as build"),
+]
 
 
 class AppDeploymentModel(Model):
@@ -59,6 +65,7 @@ class AppDeploymentModel(Model):
     git_ref: str | None
     git_commit: str | None
     build: Build
+    build_script: str | None
     status: DeploymentStatus
     live: bool
     problem: str | None
@@ -74,6 +81,7 @@ class AppDeploymentModel(Model):
             git_ref=one.source.git_ref,
             git_commit=one.git_commit,
             build=one.build,
+            build_script=one.build_script,
             status=one.status,
             live=app.live is not None and one.number == app.live_deployment,
             problem=one.problem,
@@ -94,6 +102,7 @@ class DeployRequest(SiteChange):
     git_url: GitUrl | None = None
     git_ref: GitRef | None = None
     build: Build = Build.NONE
+    build_script: BuildScript | None = None
 
     @property
     def source(self) -> Source:
@@ -105,6 +114,17 @@ class DeployRequest(SiteChange):
         if self.git_ref is not None:
             raise wrong_field("git_ref", "it is of a repository, git_url")
         return Source(archive=self.archive)
+
+    def require_fitting(self, runtime: AppRuntime) -> None:
+        """Raises `invalid` where the application is of another runtime than what is to build it."""
+        if self.build not in _BUILDS[runtime]:
+            fitting = " or ".join(build.value for build in _BUILDS[runtime])
+            raise wrong_field("build", f"the application is one of {runtime.value}, which takes {fitting}")
+        if self.build_script is not None and self.build is not Build.NPM:
+            raise wrong_field("build_script", "it is npm that runs a script: say build npm as well")
+
+
+_BUILDS: Final = {AppRuntime.PYTHON: (Build.NONE, Build.PIP), AppRuntime.NODE: (Build.NONE, Build.NPM)}
 
 
 class RollbackRequest(SiteChange):
@@ -145,11 +165,14 @@ async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
     async def write(tx: Transaction) -> JobModel:
         site = await locked_site_of(tx, context.principal, site_id)
         app = await app_of(tx, site)
+        request.require_fitting(app.runtime)
         site_folder(context.services.config.folders, site)
         number = await next_number(tx, site.id)
         await require_disk_room(tx, site.id, 0)
         await require_turn(tx, site.id, site.owner_id)
         ordered = {"number": number, **source.record, "build": request.build.value}
+        if request.build_script is not None:
+            ordered["build_script"] = request.build_script
         job = await enqueue(
             tx,
             NewJob(
@@ -162,7 +185,7 @@ async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
                 parameters={**ordered, "folder": app.folder},
             ),
         )
-        await insert_deployment(tx, site.id, number, source, request.build, job.id)
+        await insert_deployment(tx, site.id, number, source, request.build, request.build_script, job.id)
         await audit.record(tx, context.caller, site.target, {**ordered, "job": job.id})
         return await job_answer(tx, job)
 

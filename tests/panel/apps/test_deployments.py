@@ -274,6 +274,33 @@ async def test_code_comes_from_one_place_that_is_named_in_full(
     assert await deployer.deployments() == []
 
 
+@pytest.mark.parametrize(
+    ("runtime", "values", "field"),
+    [
+        ("python", {"build": "npm"}, "build"),
+        ("node", {"build": "pip"}, "build"),
+        ("node", {"build": "make"}, "build"),
+        ("node", {"build_script": "build"}, "build_script"),
+        ("python", {"build": "pip", "build_script": "build"}, "build_script"),
+        ("node", {"build": "npm", "build_script": "--ignore"}, "build_script"),
+        ("node", {"build": "npm", "build_script": "build; id"}, "build_script"),
+        ("node", {"build": "npm", "build_script": ""}, "build_script"),
+    ],
+)
+async def test_a_build_is_one_of_the_runtime_and_has_no_command(
+    deployer: Deployer, runtime: str, values: dict[str, Any], field: str
+) -> None:
+    entry = {"python": "app:application", "node": "server.js"}[runtime]
+    site = await deployer.world.site(domain="other.example.com", runtime=runtime, entry=entry)
+
+    refused = await deployer.world.ada.post(f"/sites/{site['id']}/deploy", {"archive": ARCHIVE} | values)
+    listed = await deployer.world.ada.get(f"/sites/{site['id']}/deployments")
+
+    assert refused.status_code == 400
+    assert field in refused.json()["error"]["message"]
+    assert listed.json() == []
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "169.254.169.254", "10.0.0.1:8443", "localhost"])
 async def test_a_repository_is_not_fetched_from_this_server_or_a_private_network(deployer: Deployer, host: str) -> None:
     await deployer.deploy()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import json
 import os
+import tarfile
 import time
 import zipfile
 from collections.abc import AsyncIterator
@@ -171,6 +175,82 @@ async def test_a_build_that_hangs_is_ended(world: AppWorld, monkeypatch: pytest.
 
     assert job["status"] == "failed"
     assert "took longer than" in job["error"]["message"]
+    assert (await world.nginx.visit("app.example")).text == "one"
+    assert os.listdir(world.nginx.folders.sites / site["account"] / "releases") == ["1"]
+
+
+def npm_package(name: str, script: str) -> bytes:
+    """A package as `npm pack` makes one."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        description = json.dumps({"name": name, "version": "1.0.0"})
+        for member, text in (("package.json", description), ("index.js", script)):
+            entry = tarfile.TarInfo(f"package/{member}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+def node_project(package: bytes, **scripts: str) -> dict[str, str | bytes]:
+    """Of an application that needs the package `said`, which comes with its code, as a lock of npm's has it."""
+    wanted = {"name": "shop", "version": "1.0.0", "dependencies": {"said": "file:said-1.0.0.tgz"}}
+    checksum = base64.b64encode(hashlib.sha512(package).digest()).decode()
+    locked = {"version": "1.0.0", "resolved": "file:said-1.0.0.tgz", "integrity": f"sha512-{checksum}"}
+    lock = {
+        "name": "shop",
+        "version": "1.0.0",
+        "lockfileVersion": 3,
+        "packages": {"": wanted, "node_modules/said": locked},
+    }
+    return {
+        "package.json": json.dumps(wanted | {"scripts": scripts}),
+        "package-lock.json": json.dumps(lock),
+        "said-1.0.0.tgz": package,
+    }
+
+
+SAID = npm_package("said", "exports.said = 'one point zero';")
+MAKES_THE_SERVER = """
+const { said } = require("said");
+const code = `require("node:http").createServer((request, answer) =>
+    answer.end("${said}, " + process.getuid())).listen(3000);`;
+require("node:fs").writeFileSync("server.js", code);
+"""
+
+
+async def test_npm_installs_what_the_lock_names_and_runs_the_script_that_builds(world: AppWorld) -> None:
+    site = await world.site("app.example", runtime="node", entry="server.js", memory_mib=512)
+    files = node_project(SAID, build="node make.js") | {"make.js": MAKES_THE_SERVER}
+
+    job = await deploy(world, site, files, build="npm", build_script="build")
+    page = await world.nginx.visit("app.example")
+
+    assert job["status"] == "succeeded", job
+    assert page.text == f"one point zero, {SiteAccount(site['number']).uid}"
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"said-1.0.0.tgz": npm_package("said", "other")}, "EINTEGRITY"),
+        ({"package-lock.json": "{}"}, "npm ci"),
+        ({"make.js": "throw new Error('no such page')"}, "no such page"),
+        ({"make.js": "console.log('nothing made')"}, "nothing made"),
+    ],
+    ids=["package", "lock", "script", "start"],
+)
+async def test_a_node_application_that_is_not_built_leaves_what_visitors_see(
+    world: AppWorld, files: dict[str, str | bytes], said: str
+) -> None:
+    site = await world.site("app.example", runtime="node", entry="server.js")
+    await deploy(world, site, {"server.js": NODE.replace("{version}", "one")})
+
+    project = node_project(SAID, build="node make.js")
+    job = await deploy(world, site, project | files, build="npm", build_script="build")
+    log = (await world.root.get(f"/jobs/{job['id']}/log")).text
+
+    assert job["status"] == "failed"
+    assert said in log
     assert (await world.nginx.visit("app.example")).text == "one"
     assert os.listdir(world.nginx.folders.sites / site["account"] / "releases") == ["1"]
 

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from svc_actors.errors import ServiceError, conflict, not_found, unavailable
+from svc_actors.host.apps.builds import Build, build_commands, build_environment
 from svc_actors.host.apps.repository import Repository, RepositoryRefused, is_commit
 from svc_actors.host.confined.protocol import Delete, Extract, ListFolder, MakeFolder, Stat
 from svc_actors.host.confined_client import ConfinedFiles
@@ -23,7 +24,6 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_runtime import bounded_command, site_environment
 from svc_actors.outbound import Outbound
 from svc_actors.panel.apps.deployments import (
-    Build,
     let_go,
     useless_folders,
     write_commit,
@@ -49,8 +49,9 @@ _AS_IT_WAS: Final = "What ran before runs on."
 
 
 class AppDeployment:
-    """The work of the job. Its parameters: `number`, `build`, `folder`, that of the application, and either `archive`
-    or `git_url` and `git_ref`. `authorities`: of the certificates of git servers, by default the system's."""
+    """The work of the job. Its parameters: `number`, `build` and maybe `build_script`, `folder`, that of the
+    application, and either `archive` or `git_url` and `git_ref`. `authorities`: of git servers, by default
+    those of the system."""
 
     def __init__(
         self,
@@ -84,8 +85,7 @@ class AppDeployment:
         code = PurePosixPath(DEPLOYED, str(run.parameters["number"]), run.parameters["folder"])
         async with self._removed_if_it_fails(run, site):
             await self._require_folder(site, code)
-            if Build(run.parameters["build"]) is Build.PIP:
-                await self._install_requirements(run, site, code)
+            await self._build(run, site, code)
         await run.transact(lambda tx: write_ready(tx, site.id, run.parameters["number"]))
 
     async def start(self, run: JobRun) -> None:
@@ -143,12 +143,16 @@ class AppDeployment:
                 await self._sweep(site)
             raise
 
-    async def _install_requirements(self, run: JobRun, site: SiteRow, code: PurePosixPath) -> None:
-        venv = self._folders.sites / site.account.name / code / "venv"
-        await self._program(run, site, code, ("/usr/bin/python3", "-m", "venv", str(venv)), BUILD_SECONDS)
-        install = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
-        wanted = ("--requirement", "requirements.txt")
-        await self._program(run, site, code, (str(venv / "bin" / "python3"), *install, *wanted), BUILD_SECONDS)
+    async def _build(self, run: JobRun, site: SiteRow, code: PurePosixPath) -> None:
+        build = Build(run.parameters["build"])
+        if build.program is not None and not build.program.exists():
+            raise unavailable(
+                f"This server has no {build.program.name}; nothing was built.",
+                hint=f"{_AS_IT_WAS} Whoever runs the server can install it: apt install {build.program.name}",
+            )
+        home = self._folders.sites / site.account.name
+        for command in build_commands(build, run.parameters.get("build_script"), home / code):
+            await self._program(run, site, code, command, BUILD_SECONDS, build_environment(home))
 
     async def _program(
         self,
@@ -167,10 +171,12 @@ class AppDeployment:
         try:
             await run.program(words, seconds=seconds, environment=environment, read=read)
         except ProgramFailed as failed:
+            name = Path(command[0]).name
+            # npm's last words are of its own log, and not of why.
+            why = failed.last if failed.last and name != "npm" else f"{name} ended with exit status {failed.status}"
             what = "The build" if read is None else "git"
             raise unavailable(
-                f"{what} failed: {failed.last or f'exit status {failed.status}'}",
-                hint=f"{_AS_IT_WAS} The job's log has what it wrote.",
+                f"{what} failed: {why}", hint=f"{_AS_IT_WAS} The job's log has what it wrote."
             ) from failed
 
     async def _require_folder(self, site: SiteRow, code: PurePosixPath) -> None:

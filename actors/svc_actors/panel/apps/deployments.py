@@ -15,18 +15,13 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import conflict
+from svc_actors.host.apps.builds import Build
 from svc_actors.panel.apps.records import AppRow
 from svc_actors.store import Queryable, Record, Transaction
 
 KEPT: Final = 5
-_COLUMNS: Final = "number, archive, git_url, git_ref, git_commit, build, status, problem, job_id, created_at"
-
-
-class Build(StrEnum):
-    """What is done with the code before it is started. PIP: what requirements.txt names is installed into `venv/`."""
-
-    NONE = "none"
-    PIP = "pip"
+_COLUMNS: Final = """number, archive, git_url, git_ref, git_commit, build, build_script, status, problem, job_id,
+                     created_at"""
 
 
 class DeploymentStatus(StrEnum):
@@ -55,12 +50,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Deployment:
-    """`git_commit`: what the branch or tag was when it was fetched."""
+    """`git_commit`: what the branch or tag was when it was fetched. `build_script`: of package.json, which npm ran."""
 
     number: int
     source: Source
     git_commit: str | None
     build: Build
+    build_script: str | None
     status: DeploymentStatus
     problem: str | None
     job_id: int
@@ -88,12 +84,12 @@ async def next_number(tx: Transaction, site_id: UUID) -> int:
 
 
 async def insert_deployment(
-    tx: Transaction, site_id: UUID, number: int, source: Source, build: Build, job_id: int
+    tx: Transaction, site_id: UUID, number: int, source: Source, build: Build, build_script: str | None, job_id: int
 ) -> None:
     await tx.execute(
-        """INSERT INTO app_deployments (site_id, number, archive, git_url, git_ref, build, job_id)
-           VALUES ($1, $2, $3, $4, $5, $6, $7)""",
-        *(site_id, number, source.archive, source.git_url, source.git_ref, build.value, job_id),
+        """INSERT INTO app_deployments (site_id, number, archive, git_url, git_ref, build, build_script, job_id)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8)""",
+        *(site_id, number, source.archive, source.git_url, source.git_ref, build.value, build_script, job_id),
     )
 
 
@@ -172,6 +168,7 @@ def _deployment(row: Record) -> Deployment:
         source=Source(row["archive"], row["git_url"], row["git_ref"]),
         git_commit=row["git_commit"],
         build=Build(row["build"]),
+        build_script=row["build_script"],
         status=DeploymentStatus(row["status"]),
         problem=row["problem"],
         job_id=row["job_id"],
