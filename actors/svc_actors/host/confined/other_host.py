@@ -1,0 +1,142 @@
+"""Another host, as a process of this server's talks to it by SSH: as an account that owns nothing.
+
+OpenSSH runs without new privileges. Its account has to be known to the system, so it sees an /etc/passwd of its own,
+and a home in memory that has what opens the other host: both are in a mount namespace that ends with this process. Only
+the key that was confirmed is talked to, and nothing of the user's or the system's configuration is read.
+
+An order has `uid` and `gid` of the account, `address`, `port`, `user`, `host_key` as in known_hosts, and of `password`
+and `private_key` one that is not null.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from svc_actors.host.confined import kernel
+
+HOME: Final = "/root"
+REFUSED: Final = 3
+"""The exit status of a process whose last line says why it ended."""
+_FAILED: Final = 255
+"""OpenSSH's own exit status, where it is not what runs on the other host that failed."""
+_NAME: Final = "svc-import"
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNS: Final = 0x0002_0000
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 12, 1 << 14, 1 << 18
+_MEANINGS: Final = {
+    "host key verification failed": "shows another host key than the one that was confirmed",
+    "permission denied (": "does not let the account in with what was given",
+    "connection refused": "does not answer (connection refused)",
+    "timed out": "does not answer (nothing was heard from it)",
+    "no route to host": "does not answer (there is no way to it)",
+    "network is unreachable": "does not answer (there is no way to it)",
+}
+
+
+class FetchError(Exception):
+    """Nothing more comes; says why."""
+
+
+def see(order: Mapping[str, Any]) -> None:
+    """A home in memory, and an /etc/passwd that has the account."""
+    uid, gid = order["uid"], order["gid"]
+    _checked(_libc.unshare(_CLONE_NEWNS))
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("none", HOME, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size=4m,mode=0700,uid={uid},gid={gid}")
+    accounts = f"{HOME}/passwd"
+    _write(
+        accounts, f"root:x:0:0:root:/root:/usr/sbin/nologin\n{_NAME}:x:{uid}:{gid}::{HOME}:/usr/sbin/nologin\n", 0o644
+    )
+    _mount(accounts, "/etc/passwd", None, _MS_BIND)
+
+
+def become(uid: int, gid: int, most: int) -> None:
+    """`most`: the bytes of a file that it may write, beside a little. Raises FetchError."""
+    if uid == 0 or gid == 0:
+        raise FetchError("Nothing is fetched as root.")
+    room = most + (8 << 20)
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: room, resource.RLIMIT_NOFILE: 256}
+    for limit, value in {**limits, resource.RLIMIT_NPROC: 32}.items():
+        resource.setrlimit(limit, (value, value))
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    kernel.refuse_new_privileges()
+    os.umask(0o077)
+
+
+def keep(order: Mapping[str, Any]) -> None:
+    """In its home, what opens the other host."""
+    _write(f"{HOME}/known_hosts", f"{_NAME} {order['host_key']}\n")
+    if order["private_key"] is not None:
+        _write(f"{HOME}/key", order["private_key"].rstrip("\n") + "\n")
+    if order["password"] is not None:
+        # ssh asks a program. This one prints its own second line, so neither its arguments nor any file say more.
+        _write(f"{HOME}/answer", f"#!/usr/bin/sed -ne2{{p;q}}\n{order['password']}\n", 0o700)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "HOME": HOME, "SSH_ASKPASS": f"{HOME}/answer", "SSH_ASKPASS_REQUIRE": "force"}
+
+
+def ssh(order: Mapping[str, Any]) -> list[str]:
+    """OpenSSH, told everything but what to run there."""
+    options = {
+        "BatchMode": "no" if order["password"] is not None else "yes",
+        "StrictHostKeyChecking": "yes",
+        "UserKnownHostsFile": f"{HOME}/known_hosts",
+        "GlobalKnownHostsFile": "/dev/null",
+        "HostKeyAlias": _NAME,
+        "UpdateHostKeys": "no",
+        "IdentitiesOnly": "yes",
+        "IdentityFile": f"{HOME}/key" if order["private_key"] is not None else "none",
+        "IdentityAgent": "none",
+        "PreferredAuthentications": "publickey,password,keyboard-interactive",
+        "NumberOfPasswordPrompts": "1",
+        "ClearAllForwardings": "yes",
+        "ForwardAgent": "no",
+        "ControlPath": "none",
+        "LogLevel": "ERROR",
+        "ConnectTimeout": "20",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "4",
+    }
+    told = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
+    return ["ssh", "-T", "-F", "none", *told, "-p", str(order["port"]), "-l", order["user"], order["address"]]
+
+
+def why_failed(status: int, said: Sequence[str], what: str) -> str:
+    """In a sentence. `said`: what ssh, or the program on the other host, wrote as errors. `what`: what did not
+    happen."""
+    if status != _FAILED:
+        return f"{what}: {said[0] if said else f'exit status {status} there'}"
+    whole = "\n".join(said).lower()
+    how = next((meaning for words, meaning in _MEANINGS.items() if words in whole), None)
+    return f"The other host {how or 'ended the connection: ' + (said or ['it said nothing'])[-1]}."
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text[:500])
+
+
+def _write(path: str, content: str, mode: int = 0o600) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else value.encode()
+
+    _checked(_libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(options)))
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
