@@ -25,6 +25,7 @@ from svc_actors.host.apps.builds import SCRIPT, Build
 from svc_actors.host.apps.repository import REF, URL
 from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.apps import SiteApp, deploying
+from svc_actors.panel.apps.deploy_keys import deploy_key_for
 from svc_actors.panel.apps.deployments import (
     Deployment,
     DeploymentStatus,
@@ -41,7 +42,9 @@ from svc_actors.store import Transaction, audit
 operations = Operations[Panel]()
 
 GitUrl = Annotated[
-    str, Field(max_length=500), Shape(URL, "a URL such as https://git.example/shop.git, without a password")
+    str,
+    Field(max_length=500),
+    Shape(URL, "a URL such as https://git.example/shop.git, without a password, or git@git.example:shop.git"),
 ]
 GitRef = Annotated[
     str,
@@ -95,8 +98,9 @@ class DeploymentsRequest(SiteRequest):
 
 
 class DeployRequest(SiteChange):
-    """Either `archive`, one of the site's files: a zip or tar archive with the application's code; or `git_url`, a
-    repository that anybody may read, and of it `git_ref`."""
+    """Either `archive`, one of the site's files: a zip or tar archive with the application's code; or `git_url`, and
+    of that repository `git_ref`. By https:// it is one that anybody may read, by SSH one that the site's deploy key
+    opens."""
 
     archive: SitePath | None = None
     git_url: GitUrl | None = None
@@ -167,6 +171,8 @@ async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
         app = await app_of(tx, site)
         request.require_fitting(app.runtime)
         site_folder(context.services.config.folders, site)
+        if source.by_ssh is not None:
+            await deploy_key_for(tx, site, source.by_ssh)
         number = await next_number(tx, site.id)
         await require_disk_room(tx, site.id, 0)
         await require_turn(tx, site.id, site.owner_id)

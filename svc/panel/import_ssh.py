@@ -13,6 +13,7 @@ from pydantic import Field, SecretStr
 
 from svc.identity.backup_targets import Folder, SshHost
 from svc.identity.fields import Email
+from svc.panel.host_keys import Fingerprint, ShownKey, confirmed
 from svc.panel.import_models import Import
 from svc.panel.imports import owner_of
 from svc.panel.services import Panel
@@ -23,8 +24,8 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import conflict, wrong_field
-from svc_actors.panel.imports.foreign_hosts import HostKey, Remote, Secrets
+from svc_actors.errors import wrong_field
+from svc_actors.panel.imports.foreign_hosts import Remote, Secrets
 
 operations = Operations[Panel]()
 
@@ -33,11 +34,6 @@ _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[A-Za-z0-9+/=\r\n]+-----END [A-Z ]{0,20}PRIVATE KEY-----\s*"
 )
 
-Fingerprint = Annotated[
-    str,
-    Field(max_length=50, description="The fingerprint of the host's key."),
-    Shape(r"SHA256:[A-Za-z0-9+/]{43}", "a fingerprint such as ssh-keygen -l shows, SHA256:..."),
-]
 DatabaseWord = Annotated[
     str,
     Field(max_length=80),
@@ -65,13 +61,6 @@ class SshImportRequest(Request):
     owner_email: Email | None = None
 
 
-class ShownKey(Model):
-    """As `ssh-keygen -l` shows it."""
-
-    type: str
-    fingerprint: str
-
-
 class SshImport(Model):
     """`host_keys`: those that the host shows now. `begun` is null where none of them was confirmed yet."""
 
@@ -96,10 +85,10 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
         raise wrong_field("password", "give it, or private_key: nothing opens the other host")
     secrets = _secrets(request)
     keys = await services.foreign_sites.keys(request.host, request.port)
-    shown = [ShownKey(type=key.type, fingerprint=key.fingerprint) for key in keys]
+    shown = [ShownKey.told(key) for key in keys]
     if request.host_key is None:
         return SshImport(host_keys=shown, begun=None)
-    key = _confirmed(keys, request)
+    key = confirmed(keys, request.host_key, request.host)
     remote = Remote(
         host=request.host,
         port=request.port,
@@ -113,16 +102,6 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
     )
     row = await services.foreign_sites.begin(context.caller, owner, remote, secrets)
     return SshImport(host_keys=shown, begun=Import.told(row))
-
-
-def _confirmed(keys: list[HostKey], request: SshImportRequest) -> HostKey:
-    for key in keys:
-        if key.fingerprint == request.host_key:
-            return key
-    raise conflict(
-        f"{request.host} shows another host key than {request.host_key}; it was not asked for anything.",
-        hint="Find out why: somebody may stand between. Without host_key the keys that it shows are answered.",
-    )
 
 
 def _secrets(request: SshImportRequest) -> Secrets:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -41,10 +41,16 @@ class GitServer:
         return _git("-C", str(work), "rev-parse", "HEAD").strip()
 
 
+def bare_repository(folder: Path) -> GitServer:
+    """`shop.git` in the folder, served by nobody yet."""
+    _git("init", "--quiet", "--bare", str(folder / "shop.git"))
+    return GitServer(folder, str(folder / "shop.git"))
+
+
 @contextmanager
 def git_server(folder: Path, tls: TlsFiles) -> Iterator[GitServer]:
     """`tls` is of localhost."""
-    _git("init", "--quiet", "--bare", str(folder / "shop.git"))
+    repository = bare_repository(folder)
     handler = type("Handler", (_Handler,), {"folder": folder})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -53,7 +59,7 @@ def git_server(folder: Path, tls: TlsFiles) -> Iterator[GitServer]:
     thread = threading.Thread(target=server.serve_forever, name="git-server")
     thread.start()
     try:
-        yield GitServer(folder, f"https://localhost:{server.server_address[1]}/shop.git")
+        yield replace(repository, url=f"https://localhost:{server.server_address[1]}/shop.git")
     finally:
         server.shutdown()
         thread.join()

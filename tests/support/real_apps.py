@@ -16,6 +16,7 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.apps import AppReleases
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_logs import log_service
+from svc_actors.panel.imports.foreign_hosts import ForeignHosts
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.harness import Client
@@ -97,14 +98,18 @@ class AppWorld:
 
 
 @asynccontextmanager
-async def open_apps(panel_database: Database, webhooks: WebhookSettings | None = None) -> AsyncIterator[AppWorld]:
+async def open_apps(
+    panel_database: Database, webhooks: WebhookSettings | None = None, foreign_hosts: ForeignHosts | None = None
+) -> AsyncIterator[AppWorld]:
     # Processes are ended by the number of their account, and other panels on this machine begin with the same numbers.
     further = 4000 + os.getpid() % 20_000
     await panel_database.execute("SELECT count(nextval('site_numbers')) FROM generate_series(1, $1::integer)", further)
     async with keeper_place() as place:
         with nginx_sites() as nginx:
+            recorded = recorded_host()
             host = replace(
-                recorded_host(),
+                recorded,
+                foreign_hosts=foreign_hosts or recorded.foreign_hosts,
                 web=nginx.generations,
                 accounts=FolderAccounts(folders=nginx.folders),
                 apps=AppReleases(nginx.folders, place.keeper),

@@ -24,6 +24,7 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 PermitRootLogin yes
+AcceptEnv GIT_PROTOCOL
 Subsystem sftp internal-sftp
 """
 
@@ -46,6 +47,13 @@ class Sshd:
         await trio.run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "user")])
         self.let_in((self.folder / "user.pub").read_text())
         return (self.folder / "user").read_text()
+
+    async def new_host_key(self) -> None:
+        """In the place of the one that there is, from the next start on."""
+        for file in self.folder.glob("host_key*"):
+            file.unlink()
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "host_key")]
+        await trio.run_process(keygen)
 
     async def start(self) -> None:
         command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / "config")]
@@ -80,8 +88,7 @@ async def open_sshd(folder: Path) -> AsyncIterator[Sshd]:
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     sshd = Sshd(folder, free_port())
     (folder / "config").write_text(_CONFIGURATION.format(folder=folder, port=sshd.port))
-    keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")]
-    await trio.run_process(keygen)
+    await sshd.new_host_key()
     try:
         yield sshd
     finally:

@@ -9,16 +9,18 @@ A program is given an argument list, never a shell, and an environment that is s
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -42,12 +44,13 @@ class LeftBehindError(Exception):
 @dataclass(frozen=True)
 class Program:
     """`command` is the program and its arguments. `environment` is added to a PATH and a UTF-8 locale. `stdin` is the
-    file that it reads, the empty one by default."""
+    file that it reads, the empty one by default. `descriptors` of the core's it has too, by the same numbers."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     stdin: Path | None = None
+    descriptors: tuple[int, ...] = ()
 
 
 async def run_program(program: Program, take: Callable[[list[str]], Awaitable[None]]) -> int:
@@ -81,6 +84,17 @@ async def run_program(program: Program, take: Callable[[list[str]], Awaitable[No
             await process.stdout.aclose()
 
 
+@contextmanager
+def memory_file(content: Mapping[str, Any]) -> Iterator[Path]:
+    """JSON for a program to read, in this process's memory: neither a disk nor an argument list has it."""
+    descriptor = os.memfd_create("svc-order", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, json.dumps(content).encode())
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 async def end_marked(variable: str, prefix: str) -> int:
     """Kill every process whose environment has `variable` with a value that begins so; how many there were. Returns
     when none is there any more. Raises LeftBehindError when they do not end."""
@@ -98,7 +112,7 @@ async def _start(program: Program, end: int) -> trio.Process:
             env={**ENVIRONMENT, **program.environment},
             cwd=program.folder,
             start_new_session=True,
-            pass_fds=(end,),
+            pass_fds=(end, *program.descriptors),
         )
     finally:
         os.close(stdin)

@@ -23,6 +23,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_runtime import bounded_command, site_environment
 from svc_actors.outbound import Outbound
+from svc_actors.panel.apps.deploy_keys import deploy_key_for, order_of, speaking
 from svc_actors.panel.apps.deployments import (
     let_go,
     useless_folders,
@@ -36,6 +37,7 @@ from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import Job, JobRun, ProgramFailed, Read
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.runtime import ActorSystem
+from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
 
 KIND: Final = "app.deploy"
@@ -60,6 +62,7 @@ class AppDeployment:
         files: ConfinedFiles,
         folders: HostFolders,
         outbound: Outbound,
+        sealer: Sealer,
         authorities: Path | None = None,
     ) -> None:
         self._database = database
@@ -67,6 +70,7 @@ class AppDeployment:
         self._files = files
         self._folders = folders
         self._outbound = outbound
+        self._sealer = sealer
         self._authorities = authorities
 
     async def fetch(self, run: JobRun) -> None:
@@ -122,9 +126,23 @@ class AppDeployment:
             said[:] = lines[-1:] or said
             await run.log(*lines)
 
-        environment = repository.environment(addresses)
-        for command in repository.commands(self._folders.sites / site.account.name / to):
-            await self._program(run, site, PurePosixPath(to), command, _FETCH_SECONDS, environment, hear)
+        async def fetch(speaks_to: int | None = None) -> None:
+            environment = repository.environment(addresses, speaks_to)
+            given = () if speaks_to is None else (speaks_to,)
+            for command in repository.commands(self._folders.sites / site.account.name / to):
+                await self._program(
+                    *(run, site, PurePosixPath(to), command, _FETCH_SECONDS, environment),
+                    read=hear,
+                    shown=repository.shown,
+                    descriptors=given,
+                )
+
+        if repository.by_ssh is None:
+            await fetch()
+        else:
+            key = await deploy_key_for(self._database, site, repository.by_ssh)
+            order = order_of(key, self._sealer, site, repository.by_ssh, addresses[0])
+            await speaking(run, order, _FETCH_SECONDS, fetch)
         [commit] = said
         if not is_commit(commit):
             raise unavailable(f"git did not say which commit it has fetched: {commit[:200]}", hint=_AS_IT_WAS)
@@ -162,14 +180,16 @@ class AppDeployment:
         command: tuple[str, ...],
         seconds: float,
         environment: Mapping[str, str] | None = None,
+        *,
         read: Read | None = None,
+        shown: tuple[Path, ...] = (),
+        descriptors: tuple[int, ...] = (),
     ) -> None:
         home = self._folders.sites / site.account.name
-        shown = () if self._authorities is None else (self._authorities,)
         words = bounded_command(self._folders, site.account, command, site.limits, folder=home / folder, shown=shown)
         environment = site_environment(self._folders, site.account) | dict(environment or {})
         try:
-            await run.program(words, seconds=seconds, environment=environment, read=read)
+            await run.program(words, seconds=seconds, environment=environment, descriptors=descriptors, read=read)
         except ProgramFailed as failed:
             name = Path(command[0]).name
             # npm's last words are of its own log, and not of why.

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from svc_actors.errors import conflict
 from svc_actors.host.apps.builds import Build
+from svc_actors.host.apps.repository import Repository, SshRepository
 from svc_actors.panel.apps.records import AppRow
 from svc_actors.store import Queryable, Record, Transaction
 
@@ -41,6 +42,10 @@ class Source:
 
     def __str__(self) -> str:
         return self.archive or f"{self.git_ref} of {self.git_url}"
+
+    @property
+    def by_ssh(self) -> SshRepository | None:
+        return None if self.git_url is None else Repository(self.git_url, self.git_ref or "").by_ssh
 
     @property
     def record(self) -> dict[str, str]:

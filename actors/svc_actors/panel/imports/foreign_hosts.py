@@ -10,11 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -27,7 +25,7 @@ from svc_actors.host import confined
 from svc_actors.host.archives.fetched import DESCRIPTION, PHP, dump_path
 from svc_actors.host.confined.fetch import KEY
 from svc_actors.host.confined_client import SiteFolder
-from svc_actors.host.programs import Program, run_program
+from svc_actors.host.programs import Program, memory_file, run_program
 from svc_actors.panel.jobs import JobRun, ProgramFailed
 
 FETCH_SECONDS: Final = 4 * 3600.0
@@ -107,7 +105,7 @@ class SystemForeignHosts:
             said.extend(lines)
             del said[:-20]
 
-        with _in_memory({"uid": uid, "gid": uid, "address": address, "port": port}) as order:
+        with memory_file({"uid": uid, "gid": uid, "address": address, "port": port}) as order:
             with trio.move_on_after(_KEYS_SECONDS):
                 await run_program(Program(_FETCH, stdin=order), take)
         found = [HostKey(line.removeprefix(KEY)) for line in said if line.startswith(KEY)]
@@ -116,7 +114,7 @@ class SystemForeignHosts:
 
     async def fetch(self, run: JobRun, folder: SiteFolder, order: dict[str, Any]) -> None:
         whole = {**order, "uid": folder.uid, "gid": folder.gid, "folder": str(folder.path)}
-        with _in_memory(whole) as path:
+        with memory_file(whole) as path:
             try:
                 await run.program(_FETCH, seconds=FETCH_SECONDS, stdin=path)
             except ProgramFailed as failed:
@@ -164,14 +162,3 @@ def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str
 def _quoted(value: str) -> str:
     """As option files have it."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-@contextmanager
-def _in_memory(order: dict[str, Any]) -> Iterator[Path]:
-    """A file of this process's memory: neither a disk nor an argument list has it."""
-    descriptor = os.memfd_create("svc-import", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, json.dumps(order).encode())
-        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-    finally:
-        os.close(descriptor)

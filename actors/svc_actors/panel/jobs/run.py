@@ -102,9 +102,11 @@ class JobRun:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
         stdin: Path | None = None,
+        descriptors: tuple[int, ...] = (),
         read: Read | None = None,
     ) -> None:
         """Run a program to its end. What it writes goes to the log, or to `read`, in lines, several at a time.
+        `descriptors`: of this process's, those that it has too.
 
         It is gone with all that it has started when this returns or raises, when the job is cancelled, and when the
         core dies. Raises ProgramFailed, and `unavailable` past `seconds`.
@@ -124,7 +126,7 @@ class JobRun:
         marked = {**(environment or {}), MARK: self._mark}
         status = 0
         with trio.move_on_after(seconds) as deadline:
-            status = await run_program(Program(tuple(command), marked, folder, stdin), take)
+            status = await run_program(Program(tuple(command), marked, folder, stdin, descriptors), take)
         name = Path(command[0]).name
         if deadline.cancelled_caught:
             raise unavailable(f"{name} took longer than {seconds:g} seconds and was stopped.")

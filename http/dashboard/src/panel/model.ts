@@ -17,6 +17,8 @@ export type {
   DnsRecord,
   Drill,
   DrillPlanModel as DrillPlan,
+  DeployKeyMade,
+  DeployKeyModel as DeployKey,
   Export as DatabaseExport,
   ExportPage,
   FileContent,

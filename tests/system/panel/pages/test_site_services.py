@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from svc_actors.store import Database
 from tests.panel.staging.shops import furnish
+from tests.support.git_hosts import KEY, GitHosts
 from tests.support.harness import Client
-from tests.support.panel_pages import Browser, PanelPages
+from tests.support.panel import recorded_host
+from tests.support.panel_pages import Browser, PagesTier, PanelPages, panel_with_pages
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -188,6 +192,36 @@ async def test_an_application_is_made_stopped_and_started(panel: PanelPages) -> 
         expect(browser.page.locator("body")).not_to_contain_text("a value that is not shown again")
 
     await panel.browse(visit)
+
+
+async def test_a_deploy_key_is_made_for_a_host_whose_own_key_was_confirmed(
+    tier: PagesTier, panel_database: Database
+) -> None:
+    host = replace(recorded_host(), foreign_hosts=GitHosts())
+    async with panel_with_pages(tier, panel_database, host=host) as panel:
+        ada = await panel.core.customer(ADA)
+        values = {"domain": "shop.example.org", "type": "app", "runtime": "python", "entry": "shop:app"}
+        assert (await ada.post("/sites", values)).status_code == 201
+
+        def visit(browser: Browser) -> None:
+            browser.sign_in(ADA)
+            browser.follow("shop.example.org")
+            browser.follow("Application")
+            browser.shows("repositories that anybody may read need no key")
+            browser.press("Make a deploy key")
+            browser.fill("Host", "93.184.216.34")
+            browser.press("Show its keys")
+            browser.shows(KEY.fingerprint)
+            browser.press("It is this one")
+            browser.press("Make it")
+            browser.shows("Give this public key to 93.184.216.34")
+            browser.press("Done")
+            expect(browser.row("93.184.216.34")).to_contain_text("ssh-ed25519 ")
+            browser.row("93.184.216.34").get_by_role("button", name="Delete").click()
+            browser.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+            browser.shows("repositories that anybody may read need no key")
+
+        await panel.browse(visit)
 
 
 async def test_an_access_account_is_made_with_a_password_that_is_shown_once_and_deleted(panel: PanelPages) -> None:

@@ -42,13 +42,13 @@ function code(one: AppDeployment): string {
 function deploy(site: Site): void {
   order<Job>("app.deploy", {
     title: `Deploy to ${site.domain}`,
-    text: "An archive, zip or tar, is uploaded among the site's files first; a git repository has to be one that anybody may read.",
+    text: "An archive, zip or tar, is uploaded among the site's files first; a git repository is one that anybody may read, or one that a deploy key opens.",
     action: "Deploy",
     known: { id: site.id },
     fields: ({ build }) => ["archive", "git_url", "git_ref", "build", ...(build === "npm" ? ["build_script"] : [])],
     wishes: {
       archive: { label: "Archive", placeholder: "private/shop-1.4.zip" },
-      git_url: { label: "or git repository", placeholder: "https://git.example/shop.git" },
+      git_url: { label: "or git repository", placeholder: "https://git.example/shop.git or git@git.example:shop.git" },
       git_ref: { label: "Branch, tag or commit" },
       build: { label: "Build", hint: "pip installs what requirements.txt names, npm what package-lock.json does" },
       build_script: { label: "Script", placeholder: "build", hint: "Of package.json, which npm runs then" },

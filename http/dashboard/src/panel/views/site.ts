@@ -13,6 +13,7 @@ import { together } from "./rows";
 import { siteAccess } from "./site-access";
 import { appDeployments } from "./app-deployments";
 import { appVariables } from "./app-variables";
+import { deployKeys } from "./deploy-keys";
 import { siteApp } from "./site-app";
 import { siteBackups } from "./site-backups";
 import { siteCertificate } from "./site-certificate";
@@ -55,7 +56,8 @@ export const SITE_TABS: SiteTab[] = [
     label: "Application",
     of: ["app"],
     for: ["app.get"],
-    open: (site, viewer) => together(siteApp(site, viewer), appDeployments(site, viewer), appVariables(site, viewer)),
+    open: (site, viewer) =>
+      together(siteApp(site, viewer), appDeployments(site, viewer), deployKeys(site, viewer), appVariables(site, viewer)),
   },
   { path: "domains", label: "Domains", for: ["domain.list", "redirect.list"], open: siteDomains },
   { path: "dns", label: "DNS", for: ["dns.list"], open: siteDns },

@@ -1,0 +1,68 @@
+"""Speaks for git with a repository on another host, by SSH: `python -I -S confined/upload_pack.py DESCRIPTOR`
+
+git runs as the account of a site, whose programs see whatever that account has; the key that opens the repository is
+not for them. So git talks to a socket, and at its other end, the descriptor, this process has OpenSSH run
+git-upload-pack on the host. The order is a JSON object on standard input, so that the key stands in no process list and
+on no disk: what `other_host` says, and `path` of the repository there. The last line says what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from typing import Any, Final
+
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
+
+from svc_actors.host.confined import other_host
+from svc_actors.host.confined.other_host import REFUSED, FetchError, printable
+
+_SAID: Final = f"{other_host.HOME}/said"
+_MOST_SAID: Final = 1 << 16
+
+
+def main(arguments: list[str]) -> int:
+    order = json.load(sys.stdin)
+    with socket.socket(fileno=int(arguments[0])) as git:
+        try:
+            other_host.see(order)
+            other_host.become(order["uid"], order["gid"], 0)
+            other_host.keep(order)
+            speak(git, order)
+        except FetchError as error:
+            print(printable(str(error)), flush=True)
+            return REFUSED
+        except OSError as error:
+            print(f"The other host cannot be asked from here: {error.strerror}.", flush=True)
+            return REFUSED
+    return 0
+
+
+def speak(git: socket.socket, order: dict[str, Any]) -> None:
+    """Until git has hung up, or the other host. Raises FetchError."""
+    command = shlex.join(["git-upload-pack", order["path"]])
+    # In git's protocol 2 any commit may be asked for. Hosts that do not take the variable answer in the first one,
+    # which git understands as well.
+    with open(_SAID, "wb") as errors:
+        status = subprocess.run(
+            [*other_host.ssh(order), "-o", "SendEnv=GIT_PROTOCOL", command],
+            stdin=git.fileno(),
+            stdout=git.fileno(),
+            stderr=errors,
+            env={**other_host.environment(), "GIT_PROTOCOL": "version=2"},
+            check=False,
+        ).returncode
+    with open(_SAID, "rb") as file:
+        said = [line for line in file.read(_MOST_SAID).decode(errors="replace").splitlines() if line.strip()]
+    if status != 0:
+        raise FetchError(other_host.why_failed(status, said, "The repository was not fetched"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

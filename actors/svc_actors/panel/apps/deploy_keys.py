@@ -1,0 +1,159 @@
+"""Deploy keys: what opens private git repositories for deployments of one application, and nothing else.
+
+The pair is made here; the owner gives its public half to the host of the repository, as a key that may read. The
+private half is sealed in the database, for its site. Invariant: no account that programs of sites run as ever has it.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from svc_actors.errors import ServiceError, conflict, unavailable
+from svc_actors.host import confined
+from svc_actors.host.apps.repository import SshRepository
+from svc_actors.host.programs import memory_file
+from svc_actors.panel.jobs import JobRun, ProgramFailed
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.remote_targets import new_key_pair
+from svc_actors.sealing import Sealer
+from svc_actors.store import Queryable, Record, Transaction
+
+_FIRST_UID: Final = 2_000_000_000
+"""Of accounts that own nothing, one a site, by which OpenSSH runs; those of sites and imports are below."""
+_UPLOAD_PACK: Final = (
+    *(sys.executable, "-I", "-S", "-X", "utf8"),
+    str(Path(confined.__file__).with_name("upload_pack.py")),
+)
+
+
+MOST: Final = 10
+"""Of one site."""
+_COLUMNS: Final = "id, site_id, host, port, host_key, public_key, sealed_private_key, made_at"
+
+
+@dataclass(frozen=True)
+class DeployKey:
+    """For all repositories of one host. `host_key` as in known_hosts; `public_key` as a line of authorized_keys."""
+
+    id: UUID
+    site_id: UUID
+    host: str
+    port: int
+    host_key: str
+    public_key: str
+    sealed_private_key: bytes
+    made_at: datetime
+
+
+async def deploy_keys_of(queryable: Queryable, site_id: UUID) -> list[DeployKey]:
+    rows = await queryable.fetch(
+        f"SELECT {_COLUMNS} FROM app_deploy_keys WHERE site_id = $1 ORDER BY host, port", site_id
+    )
+    return [_deploy_key(row) for row in rows]
+
+
+async def deploy_key_for(queryable: Queryable, site: SiteRow, repository: SshRepository) -> DeployKey:
+    """Raises `conflict` where the site has none for that host."""
+    key = await _of_host(queryable, site.id, repository.host, repository.port)
+    if key is None:
+        raise conflict(
+            f"{site.domain} has no deploy key for {repository.host}, port {repository.port}. Nothing was begun.",
+            hint=f"`svc app deploy-key-make {site.domain} {repository.host}` makes one, to be given to that host.",
+        )
+    return key
+
+
+async def write_deploy_key(
+    tx: Transaction, sealer: Sealer, site: SiteRow, host: str, port: int, host_key: str
+) -> DeployKey:
+    """Where the site has one for that host it stays, and the host's own key is the new one. The site's row is locked.
+    Raises `conflict` where the site has too many."""
+    key = await _of_host(tx, site.id, host, port)
+    if key is not None:
+        await tx.execute("UPDATE app_deploy_keys SET host_key = $2 WHERE id = $1", key.id, host_key)
+        return replace(key, host_key=host_key)
+    if len(await deploy_keys_of(tx, site.id)) >= MOST:
+        raise conflict(f"{site.domain} has {MOST} deploy keys; no other was made.", hint="Delete one of them first.")
+    private, public = new_key_pair(f"deploy@{site.domain}")
+    row = await tx.fetchone(
+        f"""INSERT INTO app_deploy_keys (site_id, host, port, host_key, public_key, sealed_private_key)
+            VALUES ($1, $2, $3, $4, $5, $6) RETURNING {_COLUMNS}""",
+        *(site.id, host, port, host_key, public, sealer.seal(private.encode(), _purpose(site.id))),
+    )
+    return _deploy_key(row)
+
+
+async def delete_deploy_key(tx: Transaction, site_id: UUID, key_id: UUID) -> DeployKey | None:
+    """The one that there was."""
+    row = await tx.fetchrow(
+        f"DELETE FROM app_deploy_keys WHERE site_id = $1 AND id = $2 RETURNING {_COLUMNS}", site_id, key_id
+    )
+    return None if row is None else _deploy_key(row)
+
+
+def order_of(key: DeployKey, sealer: Sealer, site: SiteRow, repository: SshRepository, address: str) -> dict[str, Any]:
+    """As `confined.upload_pack` takes it."""
+    uid = _FIRST_UID + site.number
+    return {
+        "uid": uid,
+        "gid": uid,
+        "address": address,
+        "port": key.port,
+        "user": repository.user,
+        "host_key": key.host_key,
+        "password": None,
+        "private_key": sealer.unseal(key.sealed_private_key, _purpose(site.id)).decode(),
+        "path": repository.path,
+    }
+
+
+async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Callable[[int], Awaitable[None]]) -> None:
+    """Do `work` with a descriptor at whose other end the repository is. Raises what it raises, and `unavailable` with
+    what the other host said where that is why."""
+    problems: list[ServiceError] = []
+    ours, theirs = socket.socketpair()
+
+    async def speak() -> None:
+        # Closed when the other host has hung up: until then git would wait for it.
+        with theirs, memory_file(order) as path:
+            command = (*_UPLOAD_PACK, str(theirs.fileno()))
+            try:
+                await run.program(command, seconds=seconds, stdin=path, descriptors=(theirs.fileno(),))
+            except ServiceError as error:
+                said = error.last if isinstance(error, ProgramFailed) else ""
+                problems.insert(0, unavailable(said or error.message, hint="What ran before runs on."))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(speak)
+        with ours:
+            try:
+                await work(ours.fileno())
+            except ServiceError as error:
+                problems.append(error)
+    if problems:
+        raise problems[0]
+
+
+async def _of_host(queryable: Queryable, site_id: UUID, host: str, port: int) -> DeployKey | None:
+    row = await queryable.fetchrow(
+        f"SELECT {_COLUMNS} FROM app_deploy_keys WHERE site_id = $1 AND host = $2 AND port = $3", site_id, host, port
+    )
+    return None if row is None else _deploy_key(row)
+
+
+def _deploy_key(row: Record) -> DeployKey:
+    return DeployKey(**dict(row))
+
+
+def _purpose(site_id: UUID) -> str:
+    """A row that is moved to another site does not open."""
+    return f"deploy key of {site_id}"

@@ -1,0 +1,41 @@
+"""Keys of other hosts, which somebody confirms before anything is told to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from svc.registry.operation import Model
+from svc.registry.shapes import Shape
+from svc_actors.errors import conflict
+from svc_actors.panel.imports.foreign_hosts import HostKey
+
+Fingerprint = Annotated[
+    str,
+    Field(max_length=50, description="The fingerprint of the host's key."),
+    Shape(r"SHA256:[A-Za-z0-9+/]{43}", "a fingerprint such as ssh-keygen -l shows, SHA256:..."),
+]
+
+
+class ShownKey(Model):
+    """As `ssh-keygen -l` shows it."""
+
+    type: str
+    fingerprint: str
+
+    @classmethod
+    def told(cls, key: HostKey) -> ShownKey:
+        return cls(type=key.type, fingerprint=key.fingerprint)
+
+
+def confirmed(keys: Sequence[HostKey], fingerprint: str, host: str) -> HostKey:
+    """The one of those that the host shows. Raises `conflict` where it is none of them."""
+    for key in keys:
+        if key.fingerprint == fingerprint:
+            return key
+    raise conflict(
+        f"{host} shows another host key than {fingerprint}; it was not asked for anything.",
+        hint="Find out why: somebody may stand between. Without host_key the keys that it shows are answered.",
+    )
