@@ -131,19 +131,24 @@ async def test_a_host_that_shows_another_key_is_told_nothing(private: Private) -
 
 
 @pytest.mark.parametrize(
-    ("let_in", "repository", "said"),
-    [(False, "shop.git", "does not let the account in"), (True, "other.git", "other.git")],
-    ids=["key", "repository"],
+    ("let_in", "repository", "ref", "said"),
+    [
+        (False, "shop.git", "main", "does not let the account in"),
+        (True, "other.git", "main", "other.git"),
+        (True, "shop.git", "no-such-branch", "couldn't find remote ref no-such-branch"),
+    ],
+    ids=["key", "repository", "ref"],
 )
 async def test_why_a_repository_is_not_fetched_is_told_as_its_host_says_it(
-    private: Private, let_in: bool, repository: str, said: str
+    private: Private, let_in: bool, repository: str, ref: str, said: str
 ) -> None:
     private.git.commit(source("one"))
     key = await private.key()
     if let_in:
         private.sshd.let_in(key)
 
-    job = await deployed(private.world, private.site, git_url=private.url.replace("shop.git", repository))
+    url = private.url.replace("shop.git", repository)
+    job = await deployed(private.world, private.site, git_url=url, git_ref=ref)
 
     assert job["status"] == "failed"
     assert said in job["error"]["message"]

@@ -22,10 +22,12 @@ from urllib.parse import urlsplit
 from svc_actors.outbound import AddressRefused, Outbound
 
 _HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
+_NUMBER: Final = r"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
+"""Of a port."""
 _PATH: Final = r"[A-Za-z0-9._~+/-]+"
 _SSH_USER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 URL: Final = (
-    rf"(?:https://{_HOST}(?::[0-9]{{1,5}})?/{_PATH}|ssh://{_SSH_USER}@{_HOST}(?::[0-9]{{1,5}})?/{_PATH}"
+    rf"(?:https://{_HOST}(?::{_NUMBER})?/{_PATH}|ssh://{_SSH_USER}@{_HOST}(?::{_NUMBER})?/{_PATH}"
     rf"|{_SSH_USER}@{_HOST}:{_PATH})"
 )
 """Without credentials: what a repository is called is shown and kept. The last form is how hosts of git show those that

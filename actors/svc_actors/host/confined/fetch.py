@@ -28,7 +28,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import other_host
-from svc_actors.host.confined.other_host import REFUSED, FetchError, printable
+from svc_actors.host.confined.other_host import FetchError, printable
 
 KEY: Final = "key "
 _SAID: Final = f"{other_host.HOME}/said"
@@ -42,20 +42,7 @@ _HARMLESS: Final = ("changed as we read it", "removed before we read it")
 
 def main() -> int:
     order = json.load(sys.stdin)
-    try:
-        other_host.see(order)
-        other_host.become(order["uid"], order["gid"], order.get("most", 0))
-        if "user" in order:
-            fetch(order)
-        else:
-            show_keys(order)
-    except FetchError as error:
-        print(printable(str(error)), flush=True)
-        return REFUSED
-    except OSError as error:
-        print(f"The other host cannot be asked from here: {error.strerror}.", flush=True)
-        return REFUSED
-    return 0
+    return other_host.talk(order, lambda: fetch(order) if "user" in order else show_keys(order))
 
 
 def show_keys(order: dict[str, Any]) -> None:
@@ -99,7 +86,6 @@ class _Coming:
         self._archive = archive
         self._order = order
         self._left = int(order["most"])
-        other_host.keep(order)
 
     def entry(self, name: str, content: bytes) -> None:
         self._archive.write(_header(name, len(content)) + content + b"\0" * (-len(content) % _RECORD))

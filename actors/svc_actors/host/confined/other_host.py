@@ -4,8 +4,8 @@ OpenSSH runs without new privileges. Its account has to be known to the system, 
 and a home in memory that has what opens the other host: both are in a mount namespace that ends with this process. Only
 the key that was confirmed is talked to, and nothing of the user's or the system's configuration is read.
 
-An order has `uid` and `gid` of the account, `address`, `port`, `user`, `host_key` as in known_hosts, and of `password`
-and `private_key` one that is not null.
+An order has `uid` and `gid` of the account, `address` and `port`; and to sign in `user`, `host_key` as in known_hosts,
+and of `password` and `private_key` one that is not null. `most`: the bytes of a file that may be written.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from svc_actors.host.confined import kernel
 
 HOME: Final = "/root"
-REFUSED: Final = 3
+_REFUSED: Final = 3
 """The exit status of a process whose last line says why it ended."""
 _FAILED: Final = 255
 """OpenSSH's own exit status, where it is not what runs on the other host that failed."""
@@ -41,7 +41,24 @@ class FetchError(Exception):
     """Nothing more comes; says why."""
 
 
-def see(order: Mapping[str, Any]) -> None:
+def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
+    """Do the work as that account. The exit status of this process, whose last line says what failed."""
+    try:
+        _see(order)
+        _become(order["uid"], order["gid"], order.get("most", 0))
+        if "user" in order:
+            _keep(order)
+        work()
+    except FetchError as error:
+        print(printable(str(error)), flush=True)
+        return _REFUSED
+    except OSError as error:
+        print(f"The other host cannot be asked from here: {error.strerror}.", flush=True)
+        return _REFUSED
+    return 0
+
+
+def _see(order: Mapping[str, Any]) -> None:
     """A home in memory, and an /etc/passwd that has the account."""
     uid, gid = order["uid"], order["gid"]
     _checked(_libc.unshare(_CLONE_NEWNS))
@@ -54,7 +71,7 @@ def see(order: Mapping[str, Any]) -> None:
     _mount(accounts, "/etc/passwd", None, _MS_BIND)
 
 
-def become(uid: int, gid: int, most: int) -> None:
+def _become(uid: int, gid: int, most: int) -> None:
     """`most`: the bytes of a file that it may write, beside a little. Raises FetchError."""
     if uid == 0 or gid == 0:
         raise FetchError("Nothing is fetched as root.")
@@ -69,7 +86,7 @@ def become(uid: int, gid: int, most: int) -> None:
     os.umask(0o077)
 
 
-def keep(order: Mapping[str, Any]) -> None:
+def _keep(order: Mapping[str, Any]) -> None:
     """In its home, what opens the other host."""
     _write(f"{HOME}/known_hosts", f"{_NAME} {order['host_key']}\n")
     if order["private_key"] is not None:

@@ -21,7 +21,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import other_host
-from svc_actors.host.confined.other_host import REFUSED, FetchError, printable
+from svc_actors.host.confined.other_host import FetchError
 
 _SAID: Final = f"{other_host.HOME}/said"
 _MOST_SAID: Final = 1 << 16
@@ -30,18 +30,7 @@ _MOST_SAID: Final = 1 << 16
 def main(arguments: list[str]) -> int:
     order = json.load(sys.stdin)
     with socket.socket(fileno=int(arguments[0])) as git:
-        try:
-            other_host.see(order)
-            other_host.become(order["uid"], order["gid"], 0)
-            other_host.keep(order)
-            speak(git, order)
-        except FetchError as error:
-            print(printable(str(error)), flush=True)
-            return REFUSED
-        except OSError as error:
-            print(f"The other host cannot be asked from here: {error.strerror}.", flush=True)
-            return REFUSED
-    return 0
+        return other_host.talk(order, lambda: speak(git, order))
 
 
 def speak(git: socket.socket, order: dict[str, Any]) -> None:

@@ -6,34 +6,17 @@ private half is sealed in the database, for its site. Invariant: no account that
 
 from __future__ import annotations
 
-import socket
-import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-import trio
-
-from svc_actors.errors import ServiceError, conflict, unavailable
-from svc_actors.host import confined
+from svc_actors.errors import conflict
 from svc_actors.host.apps.repository import SshRepository
-from svc_actors.host.programs import memory_file
-from svc_actors.panel.jobs import JobRun, ProgramFailed
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.remote_targets import new_key_pair
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Transaction
-
-_FIRST_UID: Final = 2_000_000_000
-"""Of accounts that own nothing, one a site, by which OpenSSH runs; those of sites and imports are below."""
-_UPLOAD_PACK: Final = (
-    *(sys.executable, "-I", "-S", "-X", "utf8"),
-    str(Path(confined.__file__).with_name("upload_pack.py")),
-)
-
 
 MOST: Final = 10
 """Of one site."""
@@ -100,47 +83,9 @@ async def delete_deploy_key(tx: Transaction, site_id: UUID, key_id: UUID) -> Dep
     return None if row is None else _deploy_key(row)
 
 
-def order_of(key: DeployKey, sealer: Sealer, site: SiteRow, repository: SshRepository, address: str) -> dict[str, Any]:
-    """As `confined.upload_pack` takes it."""
-    uid = _FIRST_UID + site.number
-    return {
-        "uid": uid,
-        "gid": uid,
-        "address": address,
-        "port": key.port,
-        "user": repository.user,
-        "host_key": key.host_key,
-        "password": None,
-        "private_key": sealer.unseal(key.sealed_private_key, _purpose(site.id)).decode(),
-        "path": repository.path,
-    }
-
-
-async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Callable[[int], Awaitable[None]]) -> None:
-    """Do `work` with a descriptor at whose other end the repository is. Raises what it raises, and `unavailable` with
-    what the other host said where that is why."""
-    problems: list[ServiceError] = []
-    ours, theirs = socket.socketpair()
-
-    async def speak() -> None:
-        # Closed when the other host has hung up: until then git would wait for it.
-        with theirs, memory_file(order) as path:
-            command = (*_UPLOAD_PACK, str(theirs.fileno()))
-            try:
-                await run.program(command, seconds=seconds, stdin=path, descriptors=(theirs.fileno(),))
-            except ServiceError as error:
-                said = error.last if isinstance(error, ProgramFailed) else ""
-                problems.insert(0, unavailable(said or error.message, hint="What ran before runs on."))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(speak)
-        with ours:
-            try:
-                await work(ours.fileno())
-            except ServiceError as error:
-                problems.append(error)
-    if problems:
-        raise problems[0]
+def open_private_key(key: DeployKey, sealer: Sealer) -> str:
+    """As OpenSSH reads it: for OpenSSH alone."""
+    return sealer.unseal(key.sealed_private_key, _purpose(key.site_id)).decode()
 
 
 async def _of_host(queryable: Queryable, site_id: UUID, host: str, port: int) -> DeployKey | None:

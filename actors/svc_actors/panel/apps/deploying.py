@@ -23,7 +23,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_runtime import bounded_command, site_environment
 from svc_actors.outbound import Outbound
-from svc_actors.panel.apps.deploy_keys import deploy_key_for, order_of, speaking
+from svc_actors.panel.apps.deploy_keys import deploy_key_for
 from svc_actors.panel.apps.deployments import (
     let_go,
     useless_folders,
@@ -31,6 +31,7 @@ from svc_actors.panel.apps.deployments import (
     write_ready,
     write_unusable,
 )
+from svc_actors.panel.apps.private_repositories import order_of, speaking
 from svc_actors.panel.apps.records import DEPLOYED
 from svc_actors.panel.apps.site_app import SiteApp
 from svc_actors.panel.files import site_folder

@@ -7,8 +7,6 @@ as every SSH server does; every name in them is quoted.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import shlex
 import sys
@@ -27,6 +25,7 @@ from svc_actors.host.confined.fetch import KEY
 from svc_actors.host.confined_client import SiteFolder
 from svc_actors.host.programs import Program, memory_file, run_program
 from svc_actors.panel.jobs import JobRun, ProgramFailed
+from svc_actors.public_keys import key_fingerprint
 
 FETCH_SECONDS: Final = 4 * 3600.0
 STALLED_SECONDS: Final = 120
@@ -81,8 +80,7 @@ class HostKey:
     @property
     def fingerprint(self) -> str:
         """As `ssh-keygen -l` shows it."""
-        digest = hashlib.sha256(base64.b64decode(self.text.partition(" ")[2])).digest()
-        return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+        return key_fingerprint(self.text.partition(" ")[2])
 
 
 class ForeignHosts(Protocol):

@@ -1,0 +1,75 @@
+"""git at work on a private repository: it runs as the account of a site, and the key for the repository does not.
+
+Whatever a site's account has, the programs of the site read. So git has one end of a pair of sockets, and at the other
+one OpenSSH runs as an account that owns nothing (`host.confined.upload_pack`).
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from svc_actors.errors import ServiceError, unavailable
+from svc_actors.host import confined
+from svc_actors.host.apps.repository import SshRepository
+from svc_actors.host.programs import memory_file
+from svc_actors.panel.apps.deploy_keys import DeployKey, open_private_key
+from svc_actors.panel.jobs import JobRun, ProgramFailed
+from svc_actors.panel.sites.records import SiteRow
+from svc_actors.sealing import Sealer
+
+_FIRST_UID: Final = 2_000_000_000
+"""Of the accounts by which OpenSSH runs, one a site; those of sites and imports are below."""
+_UPLOAD_PACK: Final = (
+    *(sys.executable, "-I", "-S", "-X", "utf8"),
+    str(Path(confined.__file__).with_name("upload_pack.py")),
+)
+
+
+def order_of(key: DeployKey, sealer: Sealer, site: SiteRow, repository: SshRepository, address: str) -> dict[str, Any]:
+    """As `confined.upload_pack` takes it."""
+    uid = _FIRST_UID + site.number
+    return {
+        "uid": uid,
+        "gid": uid,
+        "address": address,
+        "port": key.port,
+        "user": repository.user,
+        "host_key": key.host_key,
+        "password": None,
+        "private_key": open_private_key(key, sealer),
+        "path": repository.path,
+    }
+
+
+async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Callable[[int], Awaitable[None]]) -> None:
+    """Do `work` with a descriptor at whose other end the repository is. Raises what `work` raises, and where that is so
+    because the other host has hung up, `unavailable` with what that one said."""
+    said: list[ServiceError] = []
+    failed: ServiceError | None = None
+    ours, theirs = socket.socketpair()
+
+    async def speak() -> None:
+        # What was said is known before git hears that nobody is there any more: until this is closed it waits.
+        with theirs, memory_file(order) as path:
+            command = (*_UPLOAD_PACK, str(theirs.fileno()))
+            try:
+                await run.program(command, seconds=seconds, stdin=path, descriptors=(theirs.fileno(),))
+            except ServiceError as error:
+                last = error.last if isinstance(error, ProgramFailed) else ""
+                said.append(unavailable(last or error.message, hint="What ran before runs on."))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(speak)
+        with ours:
+            try:
+                await work(ours.fileno())
+            except ServiceError as error:
+                failed = said[0] if said else error
+    if failed is not None:
+        raise failed
