@@ -33,7 +33,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
                 required=parameter.required,
                 type=_type(parameter),
                 nargs=-1 if parameter.many else 1,
-                metavar=None if parameter.choices else metavar(parameter) + ("..." if parameter.many else ""),
+                metavar=None if parameter.choices else _place(parameter),
             )
         )
     if operation.upload:
@@ -46,6 +46,12 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
     options += _further(operation)
     taken = {flag for option in options for flag in option.opts}
     return [*made, *options, *session_parameters(taken)]
+
+
+def _place(parameter: Parameter) -> str:
+    """As click writes an argument without a name of ours: in brackets where it may be left out."""
+    name = metavar(parameter)
+    return (name if parameter.required else f"[{name}]") + ("..." if parameter.many else "")
 
 
 def option(parameter: Parameter) -> click.Option:

@@ -43,7 +43,9 @@ operations = Operations[Panel]()
 
 GitUrl = Annotated[
     str,
-    Field(max_length=500),
+    Field(
+        max_length=500, description="The repository: by https:// one that anybody may read, else one of a deploy key."
+    ),
     Shape(URL, "a URL such as https://git.example/shop.git, without a password, or git@git.example:shop.git"),
 ]
 GitRef = Annotated[

@@ -413,3 +413,9 @@ async def test_a_site_without_a_wordpress_is_said_to_have_none(panel_database: D
     assert refused.code == Exit.CONFLICT
     assert "has no WordPress" in refused.err
     assert "created with the type wordpress" in refused.err
+
+
+async def test_help_shows_in_brackets_what_may_be_left_out(terminal: Terminal) -> None:
+    helped = await terminal.ok("--socket", "/nonexistent", "app", "deploy", "--help")
+
+    assert "SITE [ARCHIVE]" in helped.out
