@@ -81,15 +81,30 @@ async def refused(store: MachineStore) -> HostError:
     return error.value
 
 
-async def _keep_while_it_goes_away(store: MachineStore, server: Sshd | S3) -> None:
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only once restic has begun to read: a busy machine may take seconds to start it, and a writer whose patience
+    ended before the first byte would not meet the target at all."""
+    monkeypatch.setattr(stores, "STALLED_SECONDS", 3.0)
+    monkeypatch.setattr(stores, "PRUNE_SECONDS", 3.0)
+
+
+async def _keep_while_it_goes_away(store: MachineStore, server: Sshd | S3, monkeypatch: pytest.MonkeyPatch) -> None:
     async with store.writer(uuid4(), DISK) as sink:
         await sink.send_all(os.urandom(MIB))
+        _impatient(monkeypatch)
         if isinstance(server, S3):
             server.hang()
         else:
             server.kill()
         for _ in range(64):
             await sink.send_all(os.urandom(MIB))
+
+
+async def _keep_too_much(store: MachineStore, mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with store.writer(uuid4(), DISK) as sink:
+        await sink.send_all(os.urandom(MIB))
+        _impatient(monkeypatch)
+        await sink.send_all(os.urandom(mib * MIB))
 
 
 async def test_copies_are_kept_given_back_and_removed(target: Target) -> None:
@@ -137,10 +152,8 @@ async def test_a_target_that_is_away_is_named_and_goes_on_when_it_is_back(
     kept = await keep(store, content)
 
     # While a copy is under way
-    monkeypatch.setattr(stores, "STALLED_SECONDS", 3.0)
-    monkeypatch.setattr(stores, "PRUNE_SECONDS", 3.0)
     with pytest.raises(HostError) as cut:
-        await _keep_while_it_goes_away(store, target.server)
+        await _keep_while_it_goes_away(store, target.server, monkeypatch)
     assert cut.value.code is FailureCode.TARGET
     monkeypatch.undo()
     if isinstance(target.server, S3):
@@ -186,10 +199,8 @@ async def test_a_full_target_by_sftp_is_named_and_takes_copies_again(
             store, content = target.store(uuid4()), os.urandom(4 * MIB)
             await store.prepare()
             kept = await keep(store, content)
-            for name in ("STALLED_SECONDS", "PRUNE_SECONDS"):
-                monkeypatch.setattr(stores, name, 4.0)
             with pytest.raises(HostError, match=r"nas .* takes no more: it is full") as full:
-                await keep(store, os.urandom(96 * MIB))
+                await _keep_too_much(store, 96, monkeypatch)
             monkeypatch.undo()
             assert full.value.code is FailureCode.TARGET
             assert await content_of(store, kept) == content
