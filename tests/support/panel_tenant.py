@@ -96,6 +96,15 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
            )
            SELECT database_id FROM granted""",
     ),
+    "deploy-keys": (
+        "app_deploy_keys",
+        """WITH app AS (
+               INSERT INTO site_apps (site_id, runtime, interface, entry, folder, health_path)
+               SELECT $1, 'python', 'wsgi', 'app:app', '', '/' WHERE $2::uuid IS NOT NULL RETURNING site_id
+           )
+           INSERT INTO app_deploy_keys (site_id, host, port, host_key, public_key, sealed_private_key)
+           SELECT site_id, $2 || '.example', 22, 'a host key', 'a public key', '\\x00' FROM app RETURNING id""",
+    ),
     "webhooks": (
         "webhook_endpoints",
         """INSERT INTO webhook_endpoints (url, events, enabled, sealed_secret, last_four)
