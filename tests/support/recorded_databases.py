@@ -67,6 +67,11 @@ class RecordedDatabases:
         await self.before("stop")
         self.running = False
 
+    async def probe(self) -> None:
+        await self.before("probe")
+        if not self.running:
+            raise DatabaseError("it does not run")
+
     async def create_database(self, name: DatabaseName) -> None:
         await self._begin("create_database")
         self.contents.setdefault(name, "")

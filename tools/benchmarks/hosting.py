@@ -259,7 +259,7 @@ async def health_round(folder: Path) -> Figure:
         host = replace(recorded_host(names), launcher=launcher, vitals=vitals)
         async with open_panel(database, folder, host) as panel:
             owner = await panel.person("ada@example.com")
-            watch = HealthWatch(database, Checks(database, launcher, names, vitals, folder).all())
+            watch = HealthWatch(database, Checks(database, launcher, names, vitals, host.databases, folder).all())
 
             async def grown(begin: int, end: int) -> float:
                 for number in range(begin, end):

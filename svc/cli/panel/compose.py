@@ -173,7 +173,7 @@ async def open_services(
         uploads = Uploads(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
-        checks = Checks(database, host.launcher, host.name_server, host.vitals, config.data_dir)
+        checks = Checks(database, host.launcher, host.name_server, host.vitals, host.databases, config.data_dir)
         loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
         loops.repeat("updates of packages", UPDATES_SECONDS, partial(look_daily, database))
         start_retention(loops, config, database, events, uploads)

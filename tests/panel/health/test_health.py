@@ -82,7 +82,7 @@ async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World
         for name in (ServiceName("nginx"), RESTING):
             await launcher.ensure(Service(name, ("/bin/true",)))
         site = await site_row(panel_database, await panel.person("ada@example.com"), "ada.example.com")
-        checks = Checks(panel_database, launcher, name_server, vitals, tmp_path)
+        checks = Checks(panel_database, launcher, name_server, vitals, host.databases, tmp_path)
         yield World(panel, await panel.administrator(), site, launcher, name_server, vitals, checks)
 
 
@@ -123,6 +123,11 @@ async def busy(world: World) -> None:
 
 async def killed(world: World) -> None:
     world.launcher.dead = ("nginx", RESTING)
+
+
+async def mute(world: World) -> None:
+    """Its process is there, and what the engine is asked fails."""
+    await world.launcher.ensure(Service(ServiceName("mariadb"), ("/bin/true",)))
 
 
 async def expiring(world: World) -> None:
@@ -204,6 +209,7 @@ INJECTED: tuple[tuple[CheckName, Callable[[World], Awaitable[None]], HealthStatu
     (CheckName.MEMORY, no_memory, CRITICAL, "98 %"),
     (CheckName.LOAD, busy, CRITICAL, "12.0"),
     (CheckName.SERVICES, killed, CRITICAL, "do not run: nginx."),
+    (CheckName.SERVICES, mute, CRITICAL, "do not answer: mariadb."),
     (CheckName.CERTIFICATES, expiring, WARNING, "ada.example.com"),
     (CheckName.CERTIFICATES, expired, CRITICAL, "ada.example.com"),
     (CheckName.BACKUPS, late, WARNING, "ada.example.com"),

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from svc_actors.host.launcher import ServiceName, ServiceStatus
+from svc_actors.host.databases import EngineKind
+from svc_actors.host.launcher import Launcher, ServiceName, ServiceStatus
 from svc_actors.host.nginx.program import NGINX
 from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import CheckName
-from svc_actors.panel.health.checks import Checks
+from svc_actors.panel.health import checks as checks_module
+from svc_actors.panel.health.checks import Checks, Levels
 from svc_actors.panel.health.watch import BETTER_LOOKS, WORSE_LOOKS, HealthWatch
 from svc_actors.store import Database
+from tests.support.databases import SERVICES, Engines, engines_in, engines_of_a_module
 from tests.support.knot import RealKnot, real_knot
 from tests.support.nginx import Sites, nginx_sites
 from tests.support.postgres_proxy import proxy_to
@@ -29,16 +32,23 @@ MIB = 1 << 20
 
 @dataclass
 class Launched:
-    """What runs: Knot by one launcher, nginx by the other."""
+    """What runs, each by a launcher of its own."""
 
     knot: RealKnot
     sites: Sites
+    engines: Engines
 
     async def names(self) -> frozenset[ServiceName]:
-        return await self.knot.launcher.names() | self.sites.launcher.services.keys()
+        names = await self.knot.launcher.names() | await self.engines.launcher.names()
+        return names | self.sites.launcher.services.keys()
 
     async def status(self, name: ServiceName) -> ServiceStatus:
-        return await (self.sites.launcher if name == NGINX else self.knot.launcher).status(name)
+        return await self._launcher(name).status(name)
+
+    def _launcher(self, name: ServiceName) -> Launcher:
+        if name in SERVICES.values():
+            return self.engines.launcher
+        return self.sites.launcher if name == NGINX else self.knot.launcher
 
 
 @dataclass
@@ -49,6 +59,7 @@ class Server:
     watch: HealthWatch
     knot: RealKnot
     sites: Sites
+    engines: Engines
     disk: Path
 
     async def looks(self, number: int) -> None:
@@ -84,14 +95,25 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def server(panel_database: Database, panel_database_url: str, disk: Path) -> AsyncIterator[Server]:
+def engines() -> Iterator[Engines]:
+    with engines_of_a_module() as folder:
+        yield engines_in(folder)
+
+
+@pytest.fixture
+async def server(
+    panel_database: Database, engines: Engines, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Server]:
+    # A server that hangs is asked five times in a row.
+    monkeypatch.setattr(checks_module, "ANSWER_SECONDS", Levels(0.5, 1, 0.25))
     with nginx_sites() as sites:
         async with real_knot() as knot:
             await sites.generations.start([])
-            checks = Checks(panel_database, Launched(knot, sites), knot.server, SystemVitals(), disk)  # type: ignore[arg-type]
+            launched = Launched(knot, sites, engines)
+            checks = Checks(panel_database, launched, knot.server, SystemVitals(), engines.servers, disk)  # type: ignore[arg-type]
             wanted = {CheckName.DISK, CheckName.INODES, CheckName.SERVICES, CheckName.DNS}
             watch = HealthWatch(panel_database, {name: check for name, check in checks.all().items() if name in wanted})
-            yield Server(panel_database, watch, knot, sites, disk)
+            yield Server(panel_database, watch, knot, sites, engines, disk)
 
 
 async def test_each_fault_is_one_incident_and_over_when_it_is_mended(server: Server) -> None:
@@ -154,6 +176,29 @@ async def mend_nginx(server: Server) -> None:
     await server.sites.launcher.ensure(server.sites.launcher.services[NGINX])
 
 
+async def hang_mariadb(server: Server) -> None:
+    """As on a disk that answers no more: its process is there, and takes connections."""
+    await _signal(server, EngineKind.MARIADB, signal.SIGSTOP)
+
+
+async def go_on_mariadb(server: Server) -> None:
+    await _signal(server, EngineKind.MARIADB, signal.SIGCONT)
+
+
+async def hang_postgresql(server: Server) -> None:
+    await _signal(server, EngineKind.POSTGRESQL, signal.SIGSTOP)
+
+
+async def go_on_postgresql(server: Server) -> None:
+    await _signal(server, EngineKind.POSTGRESQL, signal.SIGCONT)
+
+
+async def _signal(server: Server, kind: EngineKind, number: signal.Signals) -> None:
+    pid = await server.engines.pid(kind)
+    assert pid is not None
+    os.kill(pid, number)
+
+
 async def kill_knot(server: Server) -> None:
     await server.knot.kill()
 
@@ -167,6 +212,8 @@ FAULTS: tuple[tuple[CheckName, str, Act, Act], ...] = (
     (CheckName.DISK, "full", fill, free),
     (CheckName.INODES, "inodes", litter, tidy),
     (CheckName.SERVICES, "do not run: nginx.", kill_nginx, mend_nginx),
+    (CheckName.SERVICES, "do not answer: mariadb.", hang_mariadb, go_on_mariadb),
+    (CheckName.SERVICES, "do not answer: postgresql.", hang_postgresql, go_on_postgresql),
     (CheckName.DNS, "does not answer", kill_knot, start_knot),
 )
 FAULTS_BY_NAME = [inject.__name__ for _, _, inject, _ in FAULTS]
@@ -176,7 +223,7 @@ async def test_a_database_whose_answers_are_lost_is_critical_and_well_once_they_
     panel_database: Database, panel_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with proxy_to(panel_database_url) as proxy, Database.open(proxy.url) as behind:
-        checks = Checks(behind, None, None, SystemVitals(), Path("/"))  # type: ignore[arg-type]
+        checks = Checks(behind, None, None, SystemVitals(), {}, Path("/"))  # type: ignore[arg-type]
         watch = HealthWatch(panel_database, {CheckName.DATABASE: checks.answering})
         proxy.answering = False
         for _ in range(WORSE_LOOKS):

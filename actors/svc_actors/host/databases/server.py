@@ -88,6 +88,10 @@ class DatabaseServer(Protocol):
         """It runs no more; what it holds stays. Raises `LauncherError`."""
         ...
 
+    async def probe(self) -> None:
+        """It answers now, without having been told to start."""
+        ...
+
     async def create_database(self, name: DatabaseName) -> None: ...
 
     async def empty_database(self, name: DatabaseName) -> None:

@@ -52,7 +52,7 @@ class MariaDb:
         self._folder = folders.databases / "mariadb"
         self._sockets = folders.mariadb_socket.parent
         self._instance = Instance(
-            self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, lambda: self._ask("SELECT 1")
+            self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, self.probe
         )
 
     @property
@@ -112,6 +112,9 @@ class MariaDb:
 
     async def stop(self) -> None:
         await self._instance.stop()
+
+    async def probe(self) -> None:
+        await self._ask("SELECT 1")
 
     async def create_database(self, name: DatabaseName) -> None:
         owner = _account(owner_of(name))

@@ -67,7 +67,7 @@ class Postgres:
         self._folder = folders.databases / "postgres"
         self._sockets = folders.postgres_sockets
         self._instance = Instance(
-            self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, lambda: self._ask("SELECT 1")
+            self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, self.probe
         )
 
     @property
@@ -124,6 +124,9 @@ class Postgres:
 
     async def stop(self) -> None:
         await self._instance.stop()
+
+    async def probe(self) -> None:
+        await self._ask("SELECT 1")
 
     async def create_database(self, name: DatabaseName) -> None:
         owner, reader = owner_of(name), _reader_of(name)

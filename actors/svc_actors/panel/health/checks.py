@@ -6,7 +6,7 @@ a level before that is over, so that what stays at a level is one incident.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from svc_actors.errors import ServiceError
+from svc_actors.host.databases import DatabaseError, DatabaseServer, DatabaseServers
 from svc_actors.host.knot import KnotError, NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.site_runtime import is_of_a_site
@@ -71,6 +72,7 @@ class Checks:
     launcher: Launcher
     name_server: NameServer
     vitals: Vitals
+    databases: DatabaseServers
     data: Path
 
     def all(self) -> Mapping[CheckName, Check]:
@@ -108,12 +110,31 @@ class Checks:
         return Finding(LOAD.judged(value, before), f"The load is {value:.1f} of each processor.", value)
 
     async def services(self, before: HealthStatus) -> Finding:
-        """Those that all sites share; a site's own are looked after with the site."""
+        """Those that all sites share; a site's own are looked after with the site. A database server that runs has to
+        answer as well: sites wait for one that does not, and it is not started anew by itself."""
         names = sorted(name for name in await self.launcher.names() if not is_of_a_site(name))
         down = [name for name in names if not (await self.launcher.status(name)).running]
         if down:
             return Finding(HealthStatus.CRITICAL, _several("Services do not run", list(down)), len(down))
+        if silent := await self._silent(names):
+            return Finding(HealthStatus.CRITICAL, _several("Database servers do not answer", silent), len(silent))
         return Finding(HealthStatus.OK, f"{len(names)} services run.", 0)
+
+    async def _silent(self, started: Collection[str]) -> list[str]:
+        found: list[str] = []
+
+        async def ask(name: str, server: DatabaseServer) -> None:
+            try:
+                with trio.fail_after(ANSWER_SECONDS.critical):
+                    await server.probe()
+            except (DatabaseError, trio.TooSlowError):
+                found.append(name)
+
+        async with trio.open_nursery() as asking:
+            for kind, server in self.databases.items():
+                if kind.value in started:
+                    asking.start_soon(ask, kind.value, server)
+        return sorted(found)
 
     async def certificates(self, before: HealthStatus) -> Finding:
         rows = await self.database.fetch(

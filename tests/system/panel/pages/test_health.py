@@ -29,7 +29,7 @@ async def test_what_is_critical_is_seen_while_the_page_is_open_and_so_is_its_end
         await panel.core.person(ROOT, "administrator")
         await panel.core.person(ADA)
         folder = panel.core.services.config.folders.data
-        checks = Checks(panel_database, host.launcher, host.name_server, vitals, folder)
+        checks = Checks(panel_database, host.launcher, host.name_server, vitals, host.databases, folder)
         watch = HealthWatch(panel_database, {CheckName.DISK: checks.disk, CheckName.DNS: checks.dns})
 
         async def looks(number: int, filled: float) -> None:
