@@ -133,8 +133,10 @@ async def test_what_begins_with_a_dot_is_not_served(nginx: Sites) -> None:
     await nginx.generations.start([site])
 
     answers = [(await nginx.visit(site.domain, path)).status_code for path in ("/.env", "/.git/config", "/.git/")]
+    refused = [(await nginx.visit(site.domain, path)).status_code for path in ("/.htpasswd", "/folder/.htaccess")]
 
     assert answers == [404, 404, 404]
+    assert refused == [403, 403], "as Apache has it, there or not"
     assert (await nginx.visit(site.domain, "/.well-known/security.txt")).text == "contact"
 
 

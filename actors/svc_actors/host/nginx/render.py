@@ -210,7 +210,11 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
         raise ValueError(f"the document root {root} is not in the home of {site.account}")
     yield f'root "{root}";'
     yield f'disable_symlinks if_not_owner "from={home}";'
-    # Before any other regular expression: .git, .env, .htpasswd.
+    # Before any other regular expression. These are refused by the status that Apache has for them, there or not.
+    yield r"location ~ /\.ht[^/]*$ {"
+    yield "return 403;"
+    yield "}"
+    # And .git, .env.
     yield r"location ~ ^/\.(?!well-known/)|./\. {"
     yield "return 404;"
     yield "}"
