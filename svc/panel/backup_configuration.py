@@ -41,7 +41,7 @@ class ConfigurationChange(Model):
 
 @operations.declare(
     "backup.configuration",
-    "What restoring the configuration of a backup would change: names, redirects, DNS, PHP, tasks, certificate",
+    "What restoring a backup's configuration would change: names, redirects, protection, DNS, PHP, tasks, certificate",
     Route.get("/backups/{id}/configuration"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,

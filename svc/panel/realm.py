@@ -53,7 +53,12 @@ REALM = Realm(
     scopes=PrefixScopes(
         {
             "read": Area(reads_only=True),
-            "sites": Area(("site", "domain", "redirect", "dns", "certificate", "schedule", "wordpress")),
+            "sites": Area(
+                (
+                    *("site", "domain", "redirect", "denied_path", "protected_path"),
+                    *("dns", "certificate", "schedule", "wordpress"),
+                )
+            ),
             "files": Area(("file",)),
             "databases": Area(("database", "database_user", "export")),
             "backups": Area(("backup", "recovery")),

@@ -43,6 +43,37 @@ RedirectTarget = Annotated[
     ),
 ]
 
+DeniedPattern = Annotated[
+    str,
+    Field(
+        max_length=255,
+        description="As .gitignore has it: /private with what is below, debug.log wherever it lies, *.bak, backup*,"
+        " /uploads/*.php in that folder, /uploads/**/*.php below as well.",
+    ),
+    Shape(
+        r"(?:/(?:[\w.~!&()+,=:@-]+/)*(?:\*\*/)?)?(?:\*[\w.~!&()+,=:@-]+|[\w.~!&()+,=:@-]+\*?)/?",
+        "a path such as /private, a name such as debug.log, or one with a star at its begin or its end such as *.bak",
+    ),
+]
+
+ProtectedPath = Annotated[
+    str,
+    Field(max_length=255, description="A folder or a file as visitors ask for it; / is the whole site."),
+    Shape(r"/(?:[\w.~!&()+,=:@-]+(?:/[\w.~!&()+,=:@-]+)*)?", "a path such as /members, without a slash at its end"),
+]
+
+PathLogin = Annotated[
+    str,
+    Field(min_length=1, max_length=64, description="Whom visitors sign in as."),
+    Shape(r"[A-Za-z0-9._@-]+", "letters, digits and . _ @ -"),
+]
+
+PathPassword = Annotated[
+    str,
+    Field(min_length=12, max_length=128, description="Left out, one is made up and shown once."),
+    Shape(r"[!-~]*", "printable ASCII without blanks"),
+]
+
 WordPressTitle = Annotated[
     str,
     Field(min_length=1, max_length=200, description="What a new WordPress calls itself; its domain by default."),

@@ -17,6 +17,20 @@ OBJECTS: Mapping[str, tuple[str, str]] = {
         """INSERT INTO site_redirects (site_id, path, target, status)
            SELECT $1, '/' || $2::uuid, 'https://target.example/', 301 RETURNING id""",
     ),
+    "denied-paths": (
+        "site_denied_paths",
+        "INSERT INTO site_denied_paths (site_id, pattern) SELECT $1, 'of-' || $2::uuid RETURNING id",
+    ),
+    "protected-paths": (
+        "site_protected_paths",
+        """WITH path AS (
+               INSERT INTO site_protected_paths (site_id, path) SELECT $1, '/of-' || $2::uuid RETURNING id
+           ), login AS (
+               INSERT INTO site_path_logins (protected_id, login, verifier)
+               SELECT id, 'of-' || $2::uuid, '$6$salt$verifier' FROM path
+           )
+           SELECT id FROM path""",
+    ),
     "records": (
         "dns_records",
         """WITH zone AS (

@@ -15,6 +15,8 @@ _COST: Final = 5
 _QUICK_METHOD: Final = b"$6$"
 _QUICK_COST: Final = 1000
 """Half a millisecond: nginx compares the password with every request."""
+_VISITORS_COST: Final = 10_000
+"""Some five milliseconds: as much as a visitor who guesses may take of a worker with each request."""
 _SETTING_SIZE: Final = 192
 _DATA_SIZE: Final = 32_768
 """CRYPT_GENSALT_OUTPUT_SIZE and sizeof(struct crypt_data) of crypt.h."""
@@ -33,6 +35,11 @@ async def hash_password(password: str) -> str:
 def hash_random_password(password: str) -> str:
     """Of a password of 128 random bits or more, which nobody guesses however quick the hash is."""
     return _hashed(password, _QUICK_METHOD, _QUICK_COST)
+
+
+async def hash_visitors_password(password: str) -> str:
+    """Of a password that somebody chose, which nginx compares with every request."""
+    return await trio.to_thread.run_sync(_hashed, password, _QUICK_METHOD, _VISITORS_COST, limiter=_threads)
 
 
 def _hashed(password: str, method: bytes = _METHOD, cost: int = _COST) -> str:

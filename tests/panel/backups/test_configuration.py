@@ -29,6 +29,8 @@ async def configured(world: Backed, tmp_path: Path) -> Backed:
         ("POST", f"{site}/domains", {"name": "shop.example.org"}),
         ("POST", f"{site}/domains", {"name": "www.shop.example.org", "redirect_to_primary": True}),
         ("POST", f"{site}/redirects", {"path": "/old", "target": "/new", "status": 308}),
+        ("POST", f"{site}/denied-paths", {"pattern": "*.bak"}),
+        ("POST", f"{site}/protected-paths", {"path": "/members", "login": "bob"}),
         ("POST", f"{site}/dns/records", _record("www", address="192.0.2.1")),
         ("POST", f"{site}/dns/records", _record("mail", address="192.0.2.2")),
         ("POST", f"{site}/schedules", {"name": "nightly", "kind": "url", "path": "/tasks", "cron": "0 3 * * *"}),
@@ -51,6 +53,8 @@ async def state(world: Backed) -> dict[str, Any]:
     for name, path in {
         "domains": f"{site}/domains",
         "redirects": f"{site}/redirects",
+        "denied": f"{site}/denied-paths",
+        "protected": f"{site}/protected-paths",
         "records": f"{site}/dns?zone=example.org",
         "tasks": f"{site}/schedules",
         "certificate": f"{site}/ssl",
@@ -62,7 +66,7 @@ async def state(world: Backed) -> dict[str, Any]:
     found["records"] = sorted((each["name"], each["ttl"], str(each["data"])) for each in found["records"]["records"])
     found["certificate"] = {name: found["certificate"][name] for name in ("source", "fingerprint")}
     found["site"] = found["site"]["force_https"]
-    for name in ("domains", "redirects", "tasks"):
+    for name in ("domains", "redirects", "denied", "protected", "tasks"):
         items = found[name]["items"] if isinstance(found[name], dict) else found[name]
         found[name] = [{k: v for k, v in each.items() if k not in ("id", "created_at")} for each in items]
     return found
@@ -74,8 +78,8 @@ async def forgotten(world: Backed) -> None:
     await world.ada.delete(f"{site}/ssl")
     for record in (await world.ada.get(f"{site}/dns?zone=example.org")).json()["records"]:
         await world.ada.delete(f"{site}/dns/records/{record['id']}")
-    for kind, path in (("redirects", f"{site}/redirects"), ("schedules", f"{site}/schedules")):
-        for each in (await world.ada.get(path)).json():
+    for kind in ("redirects", "denied-paths", "protected-paths", "schedules"):
+        for each in (await world.ada.get(f"{site}/{kind}")).json():
             assert (await world.ada.delete(f"/{kind}/{each['id']}")).status_code < 300
     await world.ada.call("PATCH", site, {"force_https": False})
     for each in (await world.ada.get(f"{site}/domains")).json():
@@ -100,6 +104,8 @@ async def test_what_was_deleted_is_shown_and_comes_back_and_is_then_as_it_was(co
         ("name", "shop.example.org", "add"),
         ("name", "www.shop.example.org", "add"),
         ("redirect", "/old", "add"),
+        ("denied_path", "*.bak", "add"),
+        ("protected_path", "/members", "add"),
         ("https", "ada.example.com", "change"),
         ("task", "nightly", "add"),
         ("record", "mail.example.org", "add"),
@@ -133,6 +139,28 @@ async def test_what_was_changed_is_changed_back_and_what_was_added_since_stays(c
     assert set(before["records"]) < set(after["records"])
     assert [name for name, _, _ in sorted(set(after["records"]) - set(before["records"]))] == ["later.example.org"]
     assert [each["path"] for each in after["redirects"]] == ["/later", "/old"]
+
+
+async def test_a_login_comes_back_with_the_password_that_it_had_and_one_that_came_since_stays(
+    configured: Backed,
+) -> None:
+    world = configured
+    had = await _verifiers(world)
+    backup = await world.backup()
+    [protected] = (await world.ada.get(f"/sites/{world.site}/protected-paths")).json()
+    for login in ("bob", "eve"):
+        await world.ada.post(f"/protected-paths/{protected['id']}/logins", {"login": login})
+    since = await _verifiers(world)
+
+    await world.done(await world.ada.post(f"/backups/{backup['id']}/restore", PARTS))
+
+    assert since["bob"] != had["bob"]
+    assert await _verifiers(world) == {"bob": had["bob"], "eve": since["eve"]}
+
+
+async def _verifiers(world: Backed) -> dict[str, str]:
+    rows = await world.panel.database.fetch("SELECT login, verifier FROM site_path_logins")
+    return {row["login"]: row["verifier"] for row in rows}
 
 
 async def test_a_path_and_what_is_below_it_are_two_redirects(world: Backed) -> None:

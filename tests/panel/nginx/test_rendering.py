@@ -16,11 +16,15 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.nginx import (
     App,
     Certificate,
+    DeniedPattern,
     Domain,
     FilePath,
+    Login,
     PathRedirect,
     Php,
     Ports,
+    ProtectedPath,
+    ProtectedPlace,
     Proxy,
     RedirectTarget,
     RequestPath,
@@ -31,6 +35,7 @@ from svc_actors.host.nginx import (
     Suspended,
     WordPress,
 )
+from svc_actors.host.nginx.access import is_denied
 from svc_actors.host.nginx.render import render_main, render_site
 
 FOLDERS = HostFolders(Path("/srv/panel"))
@@ -46,7 +51,8 @@ VARIABLES = set(
         " is_args path_info query_string remote_addr remote_port request_method request_uri scheme server_addr"
         " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
         " svc_frame_options"
-        " svc_referrer_policy svc_hsts",
+        " svc_referrer_policy svc_hsts svc_passwords svc_realm svc_user svc_authorization remote_user"
+        " http_authorization",
     )
 )
 
@@ -54,6 +60,7 @@ label = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 domain = st.lists(label, min_size=2, max_size=4).map(".".join)
 path = st.from_regex(r"(/[A-Za-z0-9_@+~-][A-Za-z0-9._@+~-]{0,8}){1,4}", fullmatch=True)
 source = st.text(st.characters(codec="utf-8"), max_size=12).map(lambda text: f"/{text}")
+pattern = st.from_regex(r"(/([a-z.+]{1,4}/){0,2}(\*\*/)?)?(\*[a-z.(]{1,4}|[a-z.&]{1,4}\*?)/?", fullmatch=True)
 target = st.text(st.characters(codec="utf-8"), max_size=20).flatmap(
     lambda text: st.sampled_from((f"/{text}", f"https://example.com/{text}"))
 )
@@ -93,6 +100,11 @@ def sites(draw: st.DrawFn) -> SiteServer:
         domain=names[0],
         aliases=aliases,
         redirects=redirects,
+        denied=tuple(draw(st.lists(pattern, max_size=3))),
+        protected=tuple(
+            ProtectedPath(path=each, logins=(Login(login="ada", verifier="$6$salt$verifier"),))
+            for each in draw(st.lists(path, max_size=2, unique=True))
+        ),
         path_redirects=tuple(
             PathRedirect(source=each, target=draw(targets), below=draw(st.booleans())) for each in sources
         ),
@@ -136,14 +148,17 @@ def test_any_site_is_rendered_into_whole_blocks_of_its_own(site: SiteServer) -> 
 
     opened = blocks(text)
 
-    assert set(opened) <= {"server", "location", "upstream"}
+    assert set(opened) <= {"server", "location", "upstream", "if"}
     servers = 1 + len(site.redirects) + (site.certificate is not None and site.force_https)
     assert opened.count("server") == servers
     assert text.count("location ^~ /.well-known/acme-challenge/ {") == servers
     assert ("ssl_certificate" in text) == (site.certificate is not None)
 
 
-@given(st.text(max_size=40), st.sampled_from((Domain, FilePath, SocketPath, RequestPath, RedirectTarget)))
+@given(
+    st.text(max_size=40),
+    st.sampled_from((Domain, FilePath, SocketPath, RequestPath, RedirectTarget, DeniedPattern, ProtectedPlace)),
+)
 def test_no_value_can_end_its_string_or_name_a_variable(text: str, kind: Any) -> None:
     for value in (text, f"/{text}", f"https://a.example/{text}", f"{text}.example.com"):
         if valid(kind, value):
@@ -171,6 +186,16 @@ def test_no_value_can_end_its_string_or_name_a_variable(text: str, kind: Any) ->
         (FilePath, '/srv/"'),
         (FilePath, "/srv/a\n"),
         (SocketPath, "/" + "a" * 107),
+        (DeniedPattern, "*"),
+        (DeniedPattern, "/"),
+        (DeniedPattern, "a*b"),
+        (DeniedPattern, "*a*"),
+        (DeniedPattern, "a/b"),
+        (DeniedPattern, "/**/"),
+        (DeniedPattern, "/a b"),
+        (DeniedPattern, '/a"'),
+        (ProtectedPlace, "/a/"),
+        (ProtectedPlace, "a"),
         (RequestPath, "/a$b"),
         (RequestPath, '/a"'),
         (RequestPath, "a"),
@@ -190,6 +215,10 @@ def test_what_is_not_such_a_value_is_refused(kind: Any, value: str) -> None:
         (Domain, "example.com"),
         (Domain, "xn--bcher-kva.example"),
         (FilePath, "/var/lib/.svc/a_b-c.d"),
+        (DeniedPattern, "/**/*.bak"),
+        (DeniedPattern, "/Bücher/größe*"),
+        (ProtectedPlace, "/"),
+        (ProtectedPlace, "/wp-login.php"),
         (RequestPath, "/Bücher/größe.html"),
         (RedirectTarget, "/neu?a=b%20c"),
         (RedirectTarget, "https://[2001:db8::1]:8443/a#b"),
@@ -197,6 +226,28 @@ def test_what_is_not_such_a_value_is_refused(kind: Any, value: str) -> None:
 )
 def test_what_people_need_is_accepted(kind: Any, value: str) -> None:
     assert valid(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "denied", "shown"),
+    [
+        ("/private", ("/private", "/private/", "/private/a/b"), ("/privates", "/a/private", "/private.html")),
+        ("/private/", ("/private", "/private/a"), ("/privates",)),
+        ("debug.log", ("/debug.log", "/a/debug.log", "/debug.log/x"), ("/debugXlog", "/a-debug.log", "/debug.logs")),
+        ("*.bak", ("/a.bak", "/x/y.bak", "/.bak", "/x.bak/y"), ("/a.bak1", "/bak")),
+        ("backup*", ("/backup", "/a/backup-1.zip"), ("/a-backup", "/")),
+        ("/uploads/*.php", ("/uploads/a.php", "/uploads/a.php/x"), ("/uploads/a/b.php", "/a.php")),
+        ("/uploads/**/*.php", ("/uploads/a.php", "/uploads/a/b.php"), ("/a.php", "/uploads/a.phps")),
+        ("/a/**/x", ("/a/x", "/a/b/x", "/a/b/c/x/y"), ("/x", "/a/xx")),
+        ("token", ("/token",), ("/.well-known/acme-challenge/token",)),
+        ("/.well-known", ("/.well-known/a",), ("/.well-known/acme-challenge/a",)),
+    ],
+)
+def test_a_pattern_denies_what_gitignore_would_ignore(
+    pattern: str, denied: tuple[str, ...], shown: tuple[str, ...]
+) -> None:
+    assert [path for path in denied if not is_denied(pattern, path)] == []
+    assert [path for path in shown if is_denied(pattern, path)] == []
 
 
 def test_a_document_root_outside_of_the_sites_home_is_refused() -> None:

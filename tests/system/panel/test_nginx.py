@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import struct
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from ipaddress import IPv4Address
@@ -16,8 +17,9 @@ import httpx
 import pytest
 import trio
 
+from svc_actors.host.crypt import hash_random_password
 from svc_actors.host.log_writer import KEPT, LARGEST
-from svc_actors.host.nginx import App, PathRedirect, Php, Proxy, Suspended
+from svc_actors.host.nginx import App, Login, PathRedirect, Php, ProtectedPath, Proxy, Suspended
 from svc_actors.host.nginx.render import SCHEDULED_AGENT
 from tests.support.launchers import written
 from tests.support.nginx import Sites, nginx_sites
@@ -288,6 +290,23 @@ async def test_an_application_hears_who_visits_and_not_what_they_claim(nginx: Si
     assert answer.headers.get_list("X-Frame-Options") == ["DENY"]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert answer.headers["Server"] == "nginx"
+
+
+async def test_an_application_is_told_of_no_password_that_is_the_web_servers(nginx: Sites) -> None:
+    path = nginx.folders.data / "app.sock"
+    logins = (Login(login="ada", verifier=hash_random_password("correct-horse")),)
+    protected = (ProtectedPath(path="/members", logins=logins),)
+    await nginx.generations.start([nginx.site(1001, serves=App(socket=str(path)), protected=protected)])
+    ours = f"Basic {b64encode(b'ada:correct-horse').decode()}"
+
+    async with answering(await _listening(path)):
+        refused = await nginx.visit("site1001.example", "/members/a")
+        inside = await nginx.visit("site1001.example", "/members/a", Authorization=ours)
+        elsewhere = await nginx.visit("site1001.example", "/api", Authorization="Bearer theirs")
+
+    assert (refused.status_code, inside.status_code) == (401, 200)
+    assert "authorization" not in inside.text.lower()
+    assert "\r\nAuthorization: Bearer theirs\r\n" in elsewhere.text
 
 
 def http(body: bytes) -> bytes:

@@ -26,8 +26,8 @@ from svc_actors.host.launcher import Launcher, LauncherError
 from svc_actors.host.nginx import probe, program
 from svc_actors.host.nginx.logs import rotate
 from svc_actors.host.nginx.model import SiteServer
+from svc_actors.host.nginx.passwords import hold_passwords
 from svc_actors.host.nginx.render import Ports, render_main, render_site, site_logs
-from svc_actors.host.nginx.staged import hold_password
 from svc_actors.host.nginx.tree import Tree
 
 RELOAD_SECONDS: Final = 30.0
@@ -324,9 +324,9 @@ class Generations:
             for number, site in sites.items():
                 try:
                     files[number] = _GONE if site is None else self._file(site)
-                    # Before it is served so: a copy is never open to everybody.
+                    # Before it is served so: what asks for a password is never open to everybody.
                     if site is not None:
-                        hold_password(self._folders, number, site.staged, self._worker_user)
+                        hold_passwords(self._folders, site, self._worker_user)
                 except (ValueError, OSError) as error:
                     refused[number] = str(error).replace(f"{self._folders.data}/", "")
             return files, refused

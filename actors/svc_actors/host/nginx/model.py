@@ -45,6 +45,21 @@ RedirectTarget = Annotated[
 ]
 """An http or https address, or a path of the same site, encoded. Not `//host`, which browsers read as an address."""
 
+_WORD: Final = r"[\w.~!&()+,=:@-]+"
+
+DeniedPattern = Annotated[
+    str, StringConstraints(pattern=rf"^(/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?$", max_length=255)
+]
+"""Of paths, as .gitignore has them: `/private` that path and what is below, `debug.log` every file or folder of that
+name, `*.bak` and `backup*` those whose names end or begin so, `/uploads/*.php` in that folder, `/uploads/**/*.php` in
+it and below."""
+
+ProtectedPlace = Annotated[str, StringConstraints(pattern=rf"^/({_WORD}(/{_WORD})*)?$", max_length=255)]
+"""A folder or a file, without a slash at the end; `/` is the whole site."""
+
+LoginName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
+PasswordVerifier = Annotated[str, StringConstraints(pattern=r"^[$./=A-Za-z0-9]{10,200}$")]
+
 ProxyHost = Domain | IPv4Address | IPv6Address
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -124,12 +139,22 @@ class PathRedirect(_Model):
     """Also for every path that begins with `source`."""
 
 
-class Staged(_Model):
-    """A copy of a site that is worked on: whoever opens it needs a password, and no search engine shall list it.
-    `verifier` is what nginx compares the password with (crypt(3)), of the user `login`."""
+class Login(_Model):
+    """`verifier` is what nginx compares the password with: crypt(3), or Apache's own MD5."""
 
-    login: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,32}$")]
-    verifier: Annotated[str, StringConstraints(pattern=r"^[$./=A-Za-z0-9]{10,200}$")]
+    login: LoginName
+    verifier: PasswordVerifier
+
+
+class Staged(Login):
+    """A copy of a site that is worked on: whoever opens it needs a password, and no search engine shall list it."""
+
+
+class ProtectedPath(_Model):
+    """Whoever asks for it, or for what is below, needs the password of one of `logins`."""
+
+    path: ProtectedPlace
+    logins: Annotated[tuple[Login, ...], Field(min_length=1, max_length=100)]
 
 
 class SiteServer(_Model):
@@ -141,6 +166,10 @@ class SiteServer(_Model):
     redirects: Mapping[Domain, Domain] = Field(default_factory=dict)
     """Hosts that send visitors to the same path of another host."""
     path_redirects: tuple[PathRedirect, ...] = ()
+    denied: tuple[DeniedPattern, ...] = ()
+    """What visitors are refused, with 403."""
+    protected: tuple[ProtectedPath, ...] = ()
+    """Of a copy (`staged`) they ask for nothing more."""
     serves: Serves
     certificate: Certificate | None = None
     """None: served by HTTP only, and handshakes for its names are rejected."""
@@ -159,9 +188,15 @@ class SiteServer(_Model):
         sources = Counter((each.source, each.below) for each in self.path_redirects)
         if again := [source for (source, _), times in sources.items() if times > 1]:
             raise ValueError(f"redirected twice: {', '.join(again)}")
+        if len({each.path for each in self.protected}) < len(self.protected):
+            raise ValueError("protected twice")
         if any(each.source.startswith(CHALLENGES) for each in self.path_redirects):
             raise ValueError(f"{CHALLENGES} is not redirected: certificates depend on it")
         return self
+
+    @property
+    def asks_for_passwords(self) -> bool:
+        return bool(self.protected) and self.staged is None
 
     @property
     def account(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 _FASTCGI: Final = {
@@ -33,8 +33,8 @@ _FASTCGI: Final = {
 }
 
 
-def php_rules(socket: str, *, staged: bool = False) -> Iterator[str]:
-    """`staged`: the password is nginx's own matter; WordPress would take it for one of its application passwords."""
+def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
+    """`told`: what PHP is told beside that of every site, in words of nginx's configuration."""
     yield "index index.php index.html index.htm;"
     yield "location / {"
     yield "try_files $uri $uri/ /index.php$is_args$args;"
@@ -50,10 +50,8 @@ def php_rules(socket: str, *, staged: bool = False) -> Iterator[str]:
     # Only a file that there is: else `/picture.jpg/x.php` would be run as PHP.
     yield "try_files $fastcgi_script_name =404;"
     yield f'fastcgi_pass "unix:{socket}";'
-    for name, value in _FASTCGI.items():
+    for name, value in {**_FASTCGI, **told}.items():
         yield f"fastcgi_param {name} {value};"
-    if staged:
-        yield 'fastcgi_param HTTP_AUTHORIZATION "";'
     yield "fastcgi_param HTTPS $https if_not_empty;"
     yield "fastcgi_read_timeout 300s;"
     yield "}"

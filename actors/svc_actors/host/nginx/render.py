@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.nginx.access import denied_rules, protected_rules
 from svc_actors.host.nginx.model import (
     CHALLENGES,
     PROBE,
@@ -27,8 +28,9 @@ from svc_actors.host.nginx.model import (
     Suspended,
     WordPress,
 )
+from svc_actors.host.nginx.passwords import password_file
 from svc_actors.host.nginx.php import php_rules
-from svc_actors.host.nginx.staged import challenge_rules, password_file, staged_rules
+from svc_actors.host.nginx.staged import challenge_rules, staged_rules
 from svc_actors.host.nginx.wordpress import wordpress_rules
 
 HTTP_PORT: Final = 80
@@ -167,6 +169,10 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
         # A header of an inner level takes the place of all of the outer one.
         yield from _SECURITY_HEADERS
         yield from staged_rules(password_file(folders, site.number))
+    yield from denied_rules(site.denied)
+    if site.asks_for_passwords:
+        files = {each.path: password_file(folders, site.number, each.path) for each in site.protected}
+        yield from protected_rules(files)
     for redirect in site.path_redirects:
         yield from _redirect(redirect)
     if any(each.below and each.source == "/" for each in site.path_redirects):
@@ -180,16 +186,16 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
             yield "}"
         case Php(root=root, socket=socket):
             yield from _files(site, root, folders)
-            yield from php_rules(socket, staged=site.staged is not None)
+            yield from php_rules(socket, _told_php(site))
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
             # Before PHP: of regular expressions the first that matches is taken.
             yield from wordpress_rules()
-            yield from php_rules(socket, staged=site.staged is not None)
+            yield from php_rules(socket, _told_php(site))
         case App():
-            yield from _proxied(f"http://{site.account}")
+            yield from _proxied(site, f"http://{site.account}")
         case Proxy(host=host, tls=tls):
-            yield from _proxied(f"{'https' if tls else 'http'}://{site.account}")
+            yield from _proxied(site, f"{'https' if tls else 'http'}://{site.account}")
             if tls:
                 yield "proxy_ssl_server_name on;"
                 yield f'proxy_ssl_name "{host}";'
@@ -220,7 +226,16 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
     yield "}"
 
 
-def _proxied(upstream: str) -> Iterator[str]:
+def _told_php(site: SiteServer) -> dict[str, str]:
+    """Of a password that is nginx's own matter: WordPress would take it for one of its application passwords."""
+    if site.staged is not None:
+        return {"HTTP_AUTHORIZATION": '""'}
+    if site.asks_for_passwords:
+        return {"HTTP_AUTHORIZATION": "$svc_authorization if_not_empty", "REMOTE_USER": "$svc_user if_not_empty"}
+    return {}
+
+
+def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
     yield "location / {"
     yield f"proxy_pass {upstream};"
     yield "}"
@@ -235,6 +250,8 @@ def _proxied(upstream: str) -> Iterator[str]:
     yield "proxy_set_header Upgrade $http_upgrade;"
     yield "proxy_set_header Connection $svc_connection;"
     yield 'proxy_set_header Proxy "";'
+    if site.asks_for_passwords:
+        yield "proxy_set_header Authorization $svc_authorization;"
     yield "proxy_ignore_headers X-Accel-Redirect;"
     yield "proxy_read_timeout 300s;"
 

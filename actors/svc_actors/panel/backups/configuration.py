@@ -1,5 +1,5 @@
-"""What the panel knows of a site, as a backup holds it: names, redirects, DNS records, PHP, schedules and a certificate
-of the customer's own.
+"""What the panel knows of a site, as a backup holds it: names, redirects, what visitors are kept from, DNS records,
+PHP, schedules and a certificate of the customer's own.
 
 The snapshot, which is encrypted, has the certificate's key; the record of the backup has everything but that, so that
 what a restoration would change can be shown without opening the repository.
@@ -26,6 +26,10 @@ _QUERIES: Final = {
     "site": "SELECT to_jsonb(sites) FROM sites WHERE id = $1",
     "domains": "SELECT to_jsonb(site_domains) FROM site_domains WHERE site_id = $1 ORDER BY name",
     "redirects": "SELECT to_jsonb(site_redirects) FROM site_redirects WHERE site_id = $1 ORDER BY path, below",
+    "denied": "SELECT to_jsonb(site_denied_paths) FROM site_denied_paths WHERE site_id = $1 ORDER BY pattern",
+    "protected": """SELECT jsonb_build_object('path', path, 'logins', jsonb_object_agg(login, verifier))
+        FROM site_protected_paths JOIN site_path_logins ON protected_id = id
+        WHERE site_id = $1 GROUP BY id, path ORDER BY path""",
     "records": """SELECT to_jsonb(dns_records)
         FROM dns_records JOIN dns_zones ON dns_zones.name = zone JOIN sites ON sites.owner_id = dns_zones.owner_id
         WHERE sites.id = $1 AND NOT managed
@@ -64,6 +68,17 @@ class StoredRedirect(_Stored):
         return f"{self.path} and below" if self.below else self.path
 
 
+class StoredDenied(_Stored):
+    pattern: str
+
+
+class StoredProtected(_Stored):
+    """`logins` with what their passwords are compared with."""
+
+    path: str
+    logins: Mapping[str, str]
+
+
 class StoredRecord(_Stored):
     zone: str
     name: str
@@ -99,11 +114,13 @@ class StoredCertificate(_Stored):
 
 
 class Configuration(_Stored):
-    """`site` is one; backups of earlier releases have no records, no scheduled tasks and no certificate."""
+    """`site` is one. What there is none of in a backup, its release may not have known."""
 
     site: tuple[StoredSite, ...]
     domains: tuple[StoredName, ...] = ()
     redirects: tuple[StoredRedirect, ...] = ()
+    denied: tuple[StoredDenied, ...] = ()
+    protected: tuple[StoredProtected, ...] = ()
     records: tuple[StoredRecord, ...] = ()
     schedules: tuple[StoredTask, ...] = ()
     certificate: StoredCertificate | None = None

@@ -21,8 +21,10 @@ from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.schedules.cron import BadCronError, Cron, zone_of
 from svc_actors.panel.schedules.records import MOST_OF_A_SITE
 from svc_actors.panel.sites.claims import MOST_NAMES
+from svc_actors.panel.sites.denied_paths import MOST_DENIED
 from svc_actors.panel.sites.names import SiteName
 from svc_actors.panel.sites.php import PHP_TYPES, SitePhp
+from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, logins_of_paths
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS
 from svc_actors.store import Queryable
@@ -33,6 +35,8 @@ TASK_FIELDS: Final = ("kind", "path", "args", "cron", "time_zone", "time_limit_s
 class Part(StrEnum):
     NAME = "name"
     REDIRECT = "redirect"
+    DENIED = "denied_path"
+    PROTECTED = "protected_path"
     RECORD = "record"
     HTTPS = "https"
     PHP = "php"
@@ -78,6 +82,8 @@ async def changes_of(
     return [
         *names,
         *await _redirects(queryable, site, configuration),
+        *await _denied(queryable, site, configuration),
+        *await _protected(queryable, site, configuration),
         *_https(site, configuration),
         *_php(site, configuration, allowed),
         *await _tasks(queryable, site, configuration),
@@ -141,6 +147,36 @@ async def _redirects(queryable: Queryable, site: SiteRow, configuration: Configu
         room -= there is None
         action = Action.ADD if there is None else Action.CHANGE
         found.append(Change(Part.REDIRECT, stored.name, action, f"to {stored.target} with {stored.status}"))
+    return found
+
+
+async def _denied(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
+    rows = await queryable.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
+    own = {row["pattern"] for row in rows}
+    missing = [stored.pattern for stored in configuration.denied if stored.pattern not in own]
+    room = MOST_DENIED - len(own)
+    why = f"a site has at most {MOST_DENIED} denied paths"
+    return [
+        *(Change(Part.DENIED, pattern, Action.ADD, "visitors are refused it") for pattern in missing[:room]),
+        *(Change(Part.DENIED, pattern, Action.LEAVE_OUT, why) for pattern in missing[room:]),
+    ]
+
+
+async def _protected(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
+    own = (await logins_of_paths(queryable, [site.id])).get(site.id, {})
+    room = MOST_PROTECTED - len(own)
+    found = []
+    for stored in configuration.protected:
+        there = own.get(stored.path)
+        if there is not None and stored.logins.items() <= there.items():
+            continue
+        if there is None and room == 0:
+            why = f"a site has at most {MOST_PROTECTED} protected paths"
+            found.append(Change(Part.PROTECTED, stored.path, Action.LEAVE_OUT, why))
+            continue
+        room -= there is None
+        action = Action.ADD if there is None else Action.CHANGE
+        found.append(Change(Part.PROTECTED, stored.path, action, f"opened by {', '.join(sorted(stored.logins))}"))
     return found
 
 

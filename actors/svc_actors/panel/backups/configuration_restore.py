@@ -1,5 +1,6 @@
-"""The configuration of a backup put back into a site's records, and looked at after: names, redirects, PHP and tasks in
-one transaction, then the records of its zones, then its certificate. It may be repeated."""
+"""The configuration of a backup put back into a site's records, and looked at after: names, redirects, what visitors
+are kept from, PHP and tasks in one transaction, then the records of its zones, then its certificate. It may be
+repeated."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.schedules.cron import Cron, next_time, zone_of
 from svc_actors.panel.schedules.records import SCHEDULE_COLUMNS, as_schedule, insert_schedule, update_schedule
 from svc_actors.panel.sites.claims import claim, set_redirected
+from svc_actors.panel.sites.denied_paths import add_denied_path
 from svc_actors.panel.sites.php import SitePhp
+from svc_actors.panel.sites.protected_paths import protect, protections_of, write_login
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site
 from svc_actors.panel.sites.redirects import add_redirect, remove_redirect_of
 from svc_actors.panel.sites.site import Changed
@@ -32,7 +35,7 @@ from svc_actors.panel.sites.site import Site as SiteActor
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction, service_itself
 
-_RECORDED: Final = (Part.NAME, Part.REDIRECT, Part.HTTPS, Part.PHP, Part.TASK)
+_RECORDED: Final = (Part.NAME, Part.REDIRECT, Part.DENIED, Part.PROTECTED, Part.HTTPS, Part.PHP, Part.TASK)
 """What is of the site's own record."""
 
 
@@ -106,6 +109,17 @@ async def _put_back(
         if redirect.name in wanted[Part.REDIRECT]:
             await remove_redirect_of(tx, site, redirect.path, below=redirect.below)
             await add_redirect(tx, site, redirect.path, redirect.target, redirect.status, below=redirect.below)
+    for denied in configuration.denied:
+        if denied.pattern in wanted[Part.DENIED]:
+            await add_denied_path(tx, site, denied.pattern)
+    there = {protection.path: protection.id for protection in await protections_of(tx, site.id)}
+    for protected in configuration.protected:
+        match wanted[Part.PROTECTED].get(protected.path):
+            case Action.ADD:
+                await protect(tx, site, protected.path, protected.logins)
+            case Action.CHANGE:
+                for login, verifier in protected.logins.items():
+                    await write_login(tx, there[protected.path], login, verifier)
     stored_site = configuration.site[0]
     if wanted[Part.HTTPS]:
         await change_record(tx, site, {"force_https": stored_site.force_https})

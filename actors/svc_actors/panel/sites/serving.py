@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from pydantic import ValidationError
 
@@ -30,6 +28,7 @@ from svc_actors.host.nginx import (
 )
 from svc_actors.host.php import socket_of
 from svc_actors.panel.sites.php import pool_of
+from svc_actors.panel.sites.protected_paths import logins_of_paths, protected_path
 from svc_actors.panel.sites.records import SITE_COLUMNS, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus, SiteType
 from svc_actors.store import Queryable, Record
@@ -46,6 +45,19 @@ class Unservable:
 
     number: int
     why: str
+
+
+@dataclass
+class _Having:
+    """What belongs to a site beside its row."""
+
+    names: list[Record] = field(default_factory=list)
+    redirects: list[Record] = field(default_factory=list)
+    denied: list[str] = field(default_factory=list)
+    protected: dict[str, dict[str, str]] = field(default_factory=dict)
+    fingerprint: str | None = None
+    verifier: str | None = None
+    """Of the password that a copy asks for."""
 
 
 class ServedBy(Protocol):
@@ -88,38 +100,31 @@ async def _servers(
     }
     # What was a copy, and has no password any more, is not opened to everybody.
     served = [site for site in served if site.staging_of is None or site.id in verifiers]
-    names, redirects = defaultdict[UUID, list[Record]](list), defaultdict[UUID, list[Record]](list)
+    having = {site.id: _Having(verifier=verifiers.get(site.id)) for site in served}
+    ids = list(having)
     for row in await queryable.fetch(
         "SELECT site_id, name, redirect_to_primary FROM site_domains WHERE site_id = ANY($1) ORDER BY name", ids
     ):
-        names[row["site_id"]].append(row)
+        having[row["site_id"]].names.append(row)
     for row in await queryable.fetch(
         "SELECT site_id, path, target, status, below FROM site_redirects WHERE site_id = ANY($1) ORDER BY path, below",
         ids,
     ):
-        redirects[row["site_id"]].append(row)
-    shown = {
-        row["site_id"]: row["fingerprint"]
-        for row in await queryable.fetch(
-            "SELECT site_id, fingerprint FROM site_certificates WHERE site_id = ANY($1)", ids
-        )
-    }
-    return [
-        _checked(site, names[site.id], redirects[site.id], shown.get(site.id), verifiers.get(site.id), folders)
-        for site in served
-    ]
+        having[row["site_id"]].redirects.append(row)
+    for row in await queryable.fetch(
+        "SELECT site_id, pattern FROM site_denied_paths WHERE site_id = ANY($1) ORDER BY pattern", ids
+    ):
+        having[row["site_id"]].denied.append(row["pattern"])
+    for site_id, paths in (await logins_of_paths(queryable, ids)).items():
+        having[site_id].protected.update(paths)
+    for row in await queryable.fetch("SELECT site_id, fingerprint FROM site_certificates WHERE site_id = ANY($1)", ids):
+        having[row["site_id"]].fingerprint = row["fingerprint"]
+    return [_checked(site, having[site.id], folders) for site in served]
 
 
-def _checked(
-    site: SiteRow,
-    names: list[Record],
-    redirects: list[Record],
-    fingerprint: str | None,
-    verifier: str | None,
-    folders: HostFolders,
-) -> SiteServer | Unservable:
+def _checked(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer | Unservable:
     try:
-        return _server(site, names, redirects, fingerprint, verifier, folders)
+        return _server(site, has, folders)
     except ServiceError as error:
         return Unservable(site.number, error.message)
     except ValidationError as error:
@@ -129,15 +134,8 @@ def _checked(
         return Unservable(site.number, str(error)[:500])
 
 
-def _server(
-    site: SiteRow,
-    names: list[Record],
-    redirects: list[Record],
-    fingerprint: str | None,
-    verifier: str | None,
-    folders: HostFolders,
-) -> SiteServer:
-    others = [row for row in names if row["name"] != site.domain]
+def _server(site: SiteRow, has: _Having, folders: HostFolders) -> SiteServer:
+    others = [row for row in has.names if row["name"] != site.domain]
     return SiteServer(
         number=site.number,
         domain=site.domain,
@@ -145,12 +143,14 @@ def _server(
         redirects={row["name"]: site.domain for row in others if row["redirect_to_primary"]},
         path_redirects=tuple(
             PathRedirect(source=row["path"], target=row["target"], status=row["status"], below=row["below"])
-            for row in redirects
+            for row in has.redirects
         ),
+        denied=tuple(has.denied),
+        protected=tuple(protected_path(path, logins) for path, logins in has.protected.items()),
         serves=_serves(site, folders),
-        certificate=_certificate(site, fingerprint, folders),
+        certificate=_certificate(site, has.fingerprint, folders),
         force_https=site.force_https,
-        staged=None if verifier is None else Staged(login=STAGING_LOGIN, verifier=verifier),
+        staged=None if has.verifier is None else Staged(login=STAGING_LOGIN, verifier=has.verifier),
     )
 
 

@@ -79,6 +79,7 @@ async def test_a_member_is_invited_accepts_is_held_to_the_role_and_removed(panel
 TABS = [
     "Overview",
     "Domains",
+    "Protection",
     "DNS",
     "Files",
     "Access",
@@ -103,6 +104,8 @@ OFFERED: dict[str, set[str]] = {
         "Add a task",
         "Add a name",
         "Add a redirect",
+        "Ask for a password",
+        "Deny a path",
         "Add a record",
         "Add an account",
         "Back up now",

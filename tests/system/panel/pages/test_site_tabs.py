@@ -66,6 +66,46 @@ async def test_names_are_added_made_primary_and_removed_and_paths_are_sent_elsew
     assert (redirect["path"], redirect["target"], redirect["status"]) == ("/old", "/new", 301)
 
 
+async def test_paths_are_denied_and_ask_for_passwords_that_are_shown_once(panel: PanelPages) -> None:
+    ada = await panel.core.customer(ADA)
+    site = await made(ada)
+
+    def visit(browser: Browser) -> None:
+        browser.sign_in(ADA)
+        browser.follow("shop.example.org")
+        browser.follow("Protection")
+        browser.shows("Everything is open to everybody")
+        browser.press("Ask for a password")
+        browser.fill("Path", "/members")
+        browser.fill("Login", "bob")
+        browser.press("Ask for it")
+        browser.shows("It is shown this once")
+        browser.press("Done")
+        browser.row("/members").get_by_role("button", name="Let somebody in").click()
+        browser.fill("Login", "eve")
+        browser.fill("Password", "correct-horse-battery")
+        browser.press("Let in")
+        expect(browser.row("/members")).to_contain_text("eve")
+        browser.row("/members").get_by_role("button", name="Remove").first.click()
+        browser.press("Remove")
+        expect(browser.row("/members")).not_to_contain_text("bob")
+
+        browser.press("Deny a path")
+        browser.fill("Path or name", "/old*/x")
+        browser.press("Deny it")
+        browser.shows("must be a path such as /private")
+        browser.fill("Path or name", "*.bak")
+        browser.press("Deny it")
+        expect(browser.row("*.bak")).to_be_visible()
+
+    await panel.browse(visit)
+
+    [protected] = (await ada.get(f"/sites/{site['id']}/protected-paths")).json()
+    assert (protected["path"], protected["logins"]) == ("/members", ["eve"])
+    [denied] = (await ada.get(f"/sites/{site['id']}/denied-paths")).json()
+    assert denied["pattern"] == "*.bak"
+
+
 async def test_records_of_any_type_are_added_changed_and_deleted(panel: PanelPages) -> None:
     ada = await panel.core.customer(ADA)
     site = await made(ada)

@@ -1,0 +1,144 @@
+/** What a site's visitors are kept from: paths that ask for a password, and paths that nobody is shown. */
+import { html, nothing, type TemplateResult } from "lit-html";
+import { facts, secret, when } from "../../shared/ui";
+import { order } from "../form";
+import type { DeniedPath, ProtectedPath, ProtectedPathOpened, Site } from "../model";
+import type { Viewer } from "../rights";
+import { rows, together } from "./rows";
+import type { SitePart } from "./site";
+
+export function siteProtection(site: Site, viewer: Viewer): SitePart {
+  return together(
+    ...(viewer.may("protected_path.list") ? [protectedPaths(site, viewer)] : []),
+    ...(viewer.may("denied_path.list") ? [deniedPaths(site, viewer)] : []),
+  );
+}
+
+function protectedPaths(site: Site, { may }: Viewer): SitePart {
+  return rows<ProtectedPath>({
+    title: "Passwords",
+    text: "Whoever asks for such a path, or for what is below it, needs a login of it.",
+    path: `/sites/${site.id}/protected-paths`,
+    heads: ["Path", "Logins", ""],
+    buttons: (now) => (may("protected_path.create") ? html`<button @click=${() => protect(now)}>Ask for a password</button>` : nothing),
+    row: (path) => html`<tr><td class="mono">${path.path}</td>
+      <td>${path.logins.map(
+        (login) =>
+          html`<div><span class="mono">${login}</span> ${
+            may("protected_path.set_login") ? html`<button @click=${() => renew(path, login)}>New password</button>` : nothing
+          } ${
+            may("protected_path.remove_login") && path.logins.length > 1
+              ? html`<button class="danger" @click=${() => removeLogin(path, login)}>Remove</button>`
+              : nothing
+          }</div>`,
+      )}</td>
+      <td class="act">${may("protected_path.set_login") ? html`<button @click=${() => letIn(path)}>Let somebody in</button>` : nothing}
+        ${may("protected_path.delete") ? html`<button class="danger" @click=${() => open(path)}>Open it</button>` : nothing}</td></tr>`,
+    empty: "Everything is open to everybody.",
+  });
+}
+
+const PASSWORD = { password: { hint: "Twelve characters at least; left empty, one is made up and shown once" } };
+
+function protect(site: Site): void {
+  order<ProtectedPathOpened>("protected_path.create", {
+    title: `Ask visitors of ${site.domain} for a password`,
+    action: "Ask for it",
+    known: { id: site.id },
+    wishes: { path: { placeholder: "/members" }, ...PASSWORD },
+    done: (made) => shownOnce(made, made.logins[0] ?? ""),
+  });
+}
+
+function letIn(path: ProtectedPath): void {
+  let login = "";
+  order<ProtectedPathOpened>("protected_path.set_login", {
+    title: `Let somebody in at ${path.path}`,
+    text: "A login that there is gets this password in the place of its own.",
+    action: "Let in",
+    known: { id: path.id },
+    fields: (values) => {
+      login = values["login"] ?? "";
+      return ["login", "password"];
+    },
+    wishes: PASSWORD,
+    done: (made) => shownOnce(made, login),
+  });
+}
+
+function renew(path: ProtectedPath, login: string): void {
+  order<ProtectedPathOpened>("protected_path.set_login", {
+    title: `A new password for ${login} at ${path.path}?`,
+    text: "The password before is refused from then on.",
+    action: "Make one",
+    dangerous: true,
+    known: { id: path.id, login },
+    fields: [],
+    done: (made) => shownOnce(made, login),
+  });
+}
+
+function removeLogin(path: ProtectedPath, login: string): void {
+  order("protected_path.remove_login", {
+    title: `Let ${login} in no more at ${path.path}?`,
+    action: "Remove",
+    dangerous: true,
+    known: { id: path.id, login },
+    fields: [],
+  });
+}
+
+function open(path: ProtectedPath): void {
+  order("protected_path.delete", {
+    title: `Open ${path.path} to everybody?`,
+    text: "It asks for no password any more, and its logins are forgotten.",
+    action: "Open it",
+    dangerous: true,
+    known: { id: path.id },
+  });
+}
+
+function shownOnce({ path, password }: ProtectedPathOpened, login: string): TemplateResult | undefined {
+  if (!password) return undefined;
+  return html`${facts([
+    ["Path", html`<span class="mono">${path}</span>`],
+    ["Login", html`<span class="mono">${login}</span>`],
+  ])}<p>The password. It is shown this once.</p>${secret(password)}`;
+}
+
+function deniedPaths(site: Site, { may }: Viewer): SitePart {
+  return rows<DeniedPath>({
+    title: "Denied paths",
+    text: "Nobody is shown what these are about. The site's own programs read it as before.",
+    path: `/sites/${site.id}/denied-paths`,
+    heads: ["Path or name", "Since", ""],
+    buttons: (now) => (may("denied_path.create") ? html`<button @click=${() => deny(now)}>Deny a path</button>` : nothing),
+    row: (denied) => html`<tr><td class="mono">${denied.pattern}</td><td>${when(denied.created_at)}</td>
+      <td class="act">${may("denied_path.delete") ? html`<button class="danger" @click=${() => show(denied)}>Show it again</button>` : nothing}</td></tr>`,
+    empty: "Nothing beside what no site shows: files whose names begin with a dot.",
+  });
+}
+
+function deny(site: Site): void {
+  order("denied_path.create", {
+    title: `Deny visitors of ${site.domain} a path`,
+    action: "Deny it",
+    known: { id: site.id },
+    wishes: {
+      pattern: {
+        label: "Path or name",
+        placeholder: "/private, debug.log, *.bak or /uploads/**/*.php",
+        hint: "A path goes with all that is below it; a name, or one with a star, wherever it lies",
+      },
+    },
+  });
+}
+
+function show(denied: DeniedPath): void {
+  order("denied_path.delete", {
+    title: `Show visitors ${denied.pattern} again?`,
+    action: "Show it",
+    dangerous: true,
+    known: { id: denied.id },
+  });
+}
