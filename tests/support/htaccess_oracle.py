@@ -19,6 +19,7 @@ import trio
 from svc_actors.host.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
 from svc_actors.host.php import PhpSettings
 from svc_actors.panel.htaccess import (
+    Denied,
     Directive,
     HttpsForced,
     Judged,
@@ -31,7 +32,7 @@ from svc_actors.panel.htaccess import (
     judge,
     parse,
 )
-from svc_actors.panel.htaccess.judging import INDEXES
+from svc_actors.panel.htaccess.situation import INDEXES
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites
 
@@ -92,11 +93,16 @@ class Case:
             wordpress=self.type == "wordpress",
             force_https=HttpsForced() in self.told,
             redirects=tuple(wish for wish in self.told if isinstance(wish, Redirected)),
+            denied=self._denied,
             domain=domain,
             names={name: name in sent for name in self.aliases(domain)},
             settings=PhpSettings.model_validate(settings) if self.type != "static" else None,
             indexes=indexes,
         )
+
+    @property
+    def _denied(self) -> frozenset[str]:
+        return frozenset(wish.pattern for wish in self.told if isinstance(wish, Denied))
 
     def aliases(self, domain: str) -> tuple[str, ...]:
         return (f"www.{domain}",) if self.www else ()
@@ -161,6 +167,7 @@ class Case:
                 for wish in dict.fromkeys(self.told)
                 if isinstance(wish, Redirected)
             ),
+            denied=tuple(sorted(self._denied)),
             serves=StaticRoot(root=str(root))
             if self.type == "static"
             else kinds[self.type](root=str(root), socket=str(php)),

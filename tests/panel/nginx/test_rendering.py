@@ -232,7 +232,8 @@ def test_what_people_need_is_accepted(kind: Any, value: str) -> None:
     ("pattern", "denied", "shown"),
     [
         ("/private", ("/private", "/private/", "/private/a/b"), ("/privates", "/a/private", "/private.html")),
-        ("/private/", ("/private", "/private/a"), ("/privates",)),
+        ("/private/", ("/private/", "/private/a"), ("/private", "/privates")),
+        ("old*/", ("/old/", "/a/old-1/b"), ("/old", "/old-1")),
         ("debug.log", ("/debug.log", "/a/debug.log", "/debug.log/x"), ("/debugXlog", "/a-debug.log", "/debug.logs")),
         ("*.bak", ("/a.bak", "/x/y.bak", "/.bak", "/x.bak/y"), ("/a.bak1", "/bak")),
         ("backup*", ("/backup", "/a/backup-1.zip"), ("/a-backup", "/")),

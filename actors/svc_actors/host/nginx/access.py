@@ -25,15 +25,16 @@ _SPARED: Final = f"(?!{CHALLENGES})"
 def expression(pattern: str) -> str:
     """The regular expression of paths for a pattern as .gitignore has them (`DeniedPattern`). It takes a time that
     grows with the path's length alone: there is one place at most that is tried again."""
-    folder, _, name = pattern.rstrip("/").rpartition("/")
+    ends, named = ("/", "[^/]*/") if pattern.endswith("/") else (_ENDS, "")
+    folder, _, name = pattern.removesuffix("/").rpartition("/")
     anywhere = folder.endswith("/**") or not pattern.startswith("/")
     beneath = re.escape(folder.removesuffix("/**"))
     if name.startswith("*"):
-        return f"{beneath}/{'.*' if anywhere else '[^/]*'}{re.escape(name[1:])}{_ENDS}"
+        return f"{beneath}/{'.*' if anywhere else '[^/]*'}{re.escape(name[1:])}{ends}"
     among = "(?:.*/)?" if anywhere else ""
     if name.endswith("*"):
-        return f"{beneath}/{among}{re.escape(name[:-1])}"
-    return f"{beneath}/{among}{re.escape(name)}{_ENDS}"
+        return f"{beneath}/{among}{re.escape(name[:-1])}{named}"
+    return f"{beneath}/{among}{re.escape(name)}{ends}"
 
 
 def is_denied(pattern: str, path: str) -> bool:

@@ -50,9 +50,9 @@ _WORD: Final = r"[\w.~!&()+,=:@-]+"
 DeniedPattern = Annotated[
     str, StringConstraints(pattern=rf"^(/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?$", max_length=255)
 ]
-"""Of paths, as .gitignore has them: `/private` that path and what is below, `debug.log` every file or folder of that
-name, `*.bak` and `backup*` those whose names end or begin so, `/uploads/*.php` in that folder, `/uploads/**/*.php` in
-it and below."""
+"""Of paths, as .gitignore has them: `/private` that path and what is below, `/private/` what is below alone,
+`debug.log` every file or folder of that name, `*.bak` and `backup*` those whose names end or begin so, `/uploads/*.php`
+in that folder, `/uploads/**/*.php` in it and below."""
 
 ProtectedPlace = Annotated[str, StringConstraints(pattern=rf"^/({_WORD}(/{_WORD})*)?$", max_length=255)]
 """A folder or a file, without a slash at the end; `/` is the whole site."""

@@ -4,6 +4,7 @@ from svc_actors.panel.htaccess.judging import Judged, judge
 from svc_actors.panel.htaccess.parsing import Directive, parse
 from svc_actors.panel.htaccess.situation import Situation
 from svc_actors.panel.htaccess.verdicts import (
+    Denied,
     HttpsForced,
     NameRedirected,
     Opinion,
@@ -14,6 +15,7 @@ from svc_actors.panel.htaccess.verdicts import (
 )
 
 __all__ = [
+    "Denied",
     "Directive",
     "HttpsForced",
     "Judged",

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from svc_actors.panel.htaccess import rewriting
+from svc_actors.panel.htaccess.denying import denied_by_section, is_opened_in_vain
 from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.patterns import only_dotfiles
 from svc_actors.panel.htaccess.php_values import php_setting
 from svc_actors.panel.htaccess.redirecting import redirect
-from svc_actors.panel.htaccess.situation import Situation, narrowing
-from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, blocks, harmless, same
+from svc_actors.panel.htaccess.situation import INDEXES, Situation, narrowing
+from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, blocks, harmless, same, translated
 
-INDEXES: Final = ("index.php", "index.html", "index.htm")
-"""What nginx looks for in a folder that is asked for, in this order."""
 _INDEXES_OF_FILES: Final = INDEXES[1:]
 _SAFE_OPTIONS: Final = {
     *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec"),
@@ -176,10 +175,30 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
     ):
+        if is_opened_in_vain(situation):
+            return blocks("The site denies the whole folder.")
         return same("Everybody may see it.")
     if _denied_by_nginx(directive, situation):
         return same("nginx serves none of these files.")
-    return blocks("nginx does not keep anybody from it: what is kept from visitors there would be open here.")
+    if _by_password(directive, all_, situation):
+        return translated("The site asks for a password there.")
+    return denied_by_section(directive, all_, situation) or blocks(
+        "nginx does not keep anybody from it: what is kept from visitors there would be open here."
+    )
+
+
+def _by_password(directive: Directive, all_: Sequence[Directive], situation: Situation) -> bool:
+    """Each visitor of the folder needs a login, and the site asks for one. Which logins there are is the owner's."""
+    words = [
+        (each.name, tuple(argument.lower() for argument in each.arguments))
+        for each in all_
+        if each.sections == directive.sections
+    ]
+    decisive = [word for word in words if word[0] in ("require", "allow", "deny", "order", "satisfy")]
+    if narrowing(directive) or decisive != [("require", ("valid-user",))] or ("authtype", ("basic",)) not in words:
+        return False
+    folders = {"/" + "/".join(situation.parts[:depth]) for depth in range(len(situation.parts) + 1)}
+    return not folders.isdisjoint(situation.protected)
 
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
@@ -203,8 +222,11 @@ def _inside(directive: Directive, *names: str) -> bool:
     return any(section.name in names for section in directive.sections)
 
 
-def _authentication(*_: object) -> Opinion:
-    return blocks("nginx asks nobody for a password: what it protects there would be open here.")
+def _authentication(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+    if _by_password(directive, all_, situation) and directive.name in ("authtype", "authname", "authuserfile"):
+        return translated("The site asks for a password there.")
+    path = "/" + "/".join(situation.parts)
+    return blocks(f"What it protects would be open here. Protect {path} by a password, if it is for all of it.")
 
 
 def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:

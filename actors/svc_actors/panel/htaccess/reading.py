@@ -13,9 +13,9 @@ from svc_actors.host.confined.protocol import Find
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.htaccess.judging import INDEXES, Judged, judge
+from svc_actors.panel.htaccess.judging import Judged, judge
 from svc_actors.panel.htaccess.parsing import parse
-from svc_actors.panel.htaccess.situation import Situation
+from svc_actors.panel.htaccess.situation import INDEXES, Situation
 from svc_actors.panel.htaccess.verdicts import Redirected, Verdict
 from svc_actors.panel.sites.php import PHP_TYPES, php_of
 from svc_actors.panel.sites.records import SiteRow
@@ -82,12 +82,16 @@ async def _situation(queryable: Queryable, site: SiteRow) -> Situation:
         "SELECT path, target, status, below FROM site_redirects WHERE site_id = $1", site.id
     )
     names = await queryable.fetch("SELECT name, redirect_to_primary FROM site_domains WHERE site_id = $1", site.id)
+    denied = await queryable.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
+    protected = await queryable.fetch("SELECT path FROM site_protected_paths WHERE site_id = $1", site.id)
     return Situation(
         folder=None,
         php=site.type in PHP_TYPES,
         wordpress=site.type is SiteType.WORDPRESS,
         force_https=site.force_https,
         redirects=tuple(Redirected(row["path"], row["target"], row["status"], row["below"]) for row in redirects),
+        denied=frozenset(row["pattern"] for row in denied),
+        protected=frozenset(row["path"] for row in protected),
         domain=site.domain,
         names={row["name"]: row["redirect_to_primary"] for row in names if row["name"] != site.domain},
         settings=php_of(site).settings if site.type in PHP_TYPES else None,

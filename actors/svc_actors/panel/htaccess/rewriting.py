@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from svc_actors.panel.htaccess.denying import denied_by_rule
 from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.patterns import only_hidden
 from svc_actors.panel.htaccess.redirecting import literal, redirect_match, rewritten
@@ -101,6 +102,7 @@ class _Rules:
         self._folders_are_left = indexes is not None and all(folder == TOP for folder in indexes)
         """Rules that ask index.php for folders as well find none of which nginx would show another page."""
         self._all_known = True
+        self._fronted = False
 
     def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
         """`later`: the patterns of the rules behind it."""
@@ -135,6 +137,9 @@ class _Rules:
             return same(_DOTFILES)
         if self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS:
             return same(_DOTFILES)
+        # Behind a front controller it is asked for what is no file, whatever is denied.
+        if not rule.asked and "nc" not in rule.flags and not self._fronted:
+            return denied_by_rule(rule.pattern, self._situation) or blocks(_KEPT)
         return blocks(_KEPT)
 
     def _harmless(self, rule: _Rule) -> Opinion | None:
@@ -169,6 +174,7 @@ class _Rules:
         if rule.pattern in _EVERYTHING and _FRONT.fullmatch(rule.target) and rule.flags <= _ENDS:
             known = all(len(words) == 2 for words in rule.asked) and all(map(_is_not_itself, rule.about_others))
             known = known and ("!-d" in rule.about_files or self._folders_are_left)
+            self._fronted = True
             if known and (self._files_are_done or {"!-f"} <= rule.about_files <= {"!-f", "!-d", "!-l"}):
                 return same("nginx asks index.php for what is no file.")
         if self._without_slash(rule):

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Final
 
 from svc_actors.host.php import PhpSettings
 from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.verdicts import Redirected
 
 TOP = PurePosixPath(".")
+INDEXES: Final = ("index.php", "index.html", "index.htm")
+"""What nginx looks for in a folder that is asked for, in this order."""
 _TRANSPARENT = frozenset({"ifmodule", "ifdefine", "ifversion"})
 
 
 @dataclass(frozen=True)
 class Situation:
     """`folder`: that of the file, relative to what visitors see; None where they see nothing of it. `php`: the site
-    runs PHP; `wordpress`: it is one. `domain` is its primary name, `names` its others, each with whether visitors of it
-    are sent to the primary one. `indexes`: the pages of folders that nginx would show, by folder; None: not known."""
+    runs PHP; `wordpress`: it is one. `denied`: its denied patterns, `protected`: paths that ask for a password.
+    `domain` is its primary name, `names` its others, each with whether visitors of it are sent to the primary one.
+    `indexes`: the pages of folders that nginx would show, by folder; None: not known."""
 
     folder: PurePosixPath | None
     php: bool
     wordpress: bool
     force_https: bool
     redirects: tuple[Redirected, ...] = ()
+    denied: frozenset[str] = frozenset()
+    protected: frozenset[str] = frozenset()
     domain: str = ""
     names: Mapping[str, bool] = field(default_factory=dict)
     settings: PhpSettings | None = None

@@ -1,5 +1,5 @@
-"""The panel is told what lines of .htaccess files wish for: redirects, HTTPS, names and settings of PHP, as an owner
-would tell it.
+"""The panel is told what lines of .htaccess files wish for: redirects, denied paths, HTTPS, names and settings of
+PHP, as an owner would tell it.
 
 What the site has already is left as it is: a redirect of the same path elsewhere was meant so.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from svc_actors.panel.htaccess.verdicts import HttpsForced, NameRedirected, PhpSet, Redirected, Wish
+from svc_actors.panel.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Redirected, Wish
 from svc_actors.panel.sites.claims import set_redirected
+from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
 from svc_actors.panel.sites.php import SitePhp, php_of
 from svc_actors.panel.sites.records import SiteRow, change_record
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect
@@ -22,6 +23,9 @@ async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[s
     told: list[str] = []
     rows = await tx.fetch("SELECT path, below FROM site_redirects WHERE site_id = $1", site.id)
     redirected = {(row["path"], row["below"]) for row in rows}
+    denied = {
+        row["pattern"] for row in await tx.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
+    }
     settings: dict[str, Any] = {}
     for wish in dict.fromkeys(wishes):
         match wish:
@@ -31,6 +35,12 @@ async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[s
                 await add_redirect(tx, site, path, target, status, below=below)
                 redirected.add((path, below))
                 told.append(f"a redirect of {path}{' and all below it' if below else ''} to {target}")
+            case Denied(pattern):
+                if pattern in denied or len(denied) >= MOST_DENIED:
+                    continue
+                await add_denied_path(tx, site, pattern)
+                denied.add(pattern)
+                told.append(f"visitors are refused {pattern}")
             case HttpsForced():
                 await change_record(tx, site, {"force_https": True})
                 told.append("visitors are sent to HTTPS")

@@ -41,6 +41,13 @@ class NameRedirected:
 
 
 @dataclass(frozen=True)
+class Denied:
+    """A denied path of the site, as the panel has it or should."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
 class PhpSet:
     """A setting of the site's PHP, as `PhpSettings` names it."""
 
@@ -48,7 +55,7 @@ class PhpSet:
     value: int | bool | str
 
 
-Wish = Redirected | HttpsForced | NameRedirected | PhpSet
+Wish = Redirected | Denied | HttpsForced | NameRedirected | PhpSet
 
 
 @dataclass(frozen=True)
