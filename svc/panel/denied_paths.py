@@ -67,7 +67,7 @@ async def list_denied_paths(context: Context[Panel], request: SiteRequest) -> li
 
 @operations.declare(
     "denied_path.create",
-    "Refuse visitors a path, or files of a name, of a site",
+    "Refuse visitors of a site a path, or files by name: /private, debug.log, *.bak, /uploads/**/*.php",
     Route.post("/sites/{id}/denied-paths", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

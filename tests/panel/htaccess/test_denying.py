@@ -99,8 +99,9 @@ def test_a_whole_site_is_not_denied() -> None:
     assert wished("Require all denied", TOP) == []
 
 
-def test_what_is_opened_below_a_folder_that_the_site_denies_blocks() -> None:
-    [judged] = judge(parse("Require all granted"), replace(INSIDE, denied=frozenset({"/a"})))
+@pytest.mark.parametrize("situation", [PROTECTED, replace(INSIDE, denied=frozenset({"/a"}))], ids=["asks", "denies"])
+def test_what_is_opened_below_a_folder_that_the_site_closes_blocks(situation: Situation) -> None:
+    [judged] = judge(parse("Require all granted"), situation)
 
     assert judged.opinion.verdict is Verdict.BLOCKS
 

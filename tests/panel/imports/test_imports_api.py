@@ -127,12 +127,15 @@ async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_th
     trees[ADDON].files[".htaccess"] = (
         b"Redirect 301 /old.html https://example.org/new\nphp_value memory_limit 512M\n"
         b"RewriteEngine on\nRewriteCond %{HTTPS} off\nRewriteRule ^ https://%{HTTP_HOST}%{REQUEST_URI} [R=301,L]\n"
+        b'<FilesMatch "\\.(sql|bak)$">\nRequire all denied\n</FilesMatch>\n'
     )
+    trees[ADDON].files["private/.htaccess"] = b"Order deny,allow\nDeny from all\n"
     imported = await world.uploaded(foreign.hestia(trees))
 
     job = await world.applied(imported)
     site = await world.site(ADDON)
     redirects = (await world.ada.get(f"/sites/{site['id']}/redirects")).json()
+    denied = (await world.ada.get(f"/sites/{site['id']}/denied-paths")).json()
     php = (await world.ada.get(f"/sites/{site['id']}/php")).json()
     report = (await world.ada.get(f"/sites/{site['id']}/htaccess")).json()
     notes = [note["reason"] for note in (await world.shown(imported))["notes"] if note["name"] == ADDON]
@@ -142,9 +145,11 @@ async def test_what_the_panel_can_have_of_an_htaccess_comes_with_the_site_and_th
     assert [(each["path"], each["target"], each["status"]) for each in redirects] == [
         ("/old.html", "https://example.org/new", 301)
     ]
+    assert [each["pattern"] for each in denied] == ["*.bak", "*.sql", "/private"]
     assert php["settings"]["memory_limit_mib"] == 512
-    assert (report["ready"], report["counts"]["translated"]) == (True, 4)
+    assert (report["ready"], report["counts"]["translated"]) == (True, 7)
     assert "from .htaccess: PHP has memory_limit_mib 512" in notes
+    assert "from .htaccess: visitors are refused /private" in notes
 
 
 async def test_a_site_is_not_opened_for_what_could_be_told_beside_what_could_not(world: World) -> None:

@@ -27,17 +27,21 @@ RewriteCond %{REQUEST_FILENAME} !-f
 RewriteCond %{REQUEST_FILENAME} !-d
 RewriteRule . /index.php [L]
 </IfModule>
+<FilesMatch "\\.(sql|log)$">
+Require all denied
+</FilesMatch>
 """
 ASKED: Final = (
     *("/", "/index.php", "/news/of-today?page=2", "/many/", "/many/0/7.txt", "/latest/bild_1.png"),
-    *("/Größe/日本.html", "/INDEX.html", "/.htaccess"),
+    *("/Größe/日本.html", "/INDEX.html", "/.htaccess", "/dump.sql", "/private/members.txt", "/private/"),
 )
 
 
 @pytest.fixture
 async def old_host() -> AsyncIterator[OldHost]:
     tree = foreign.model(500)[MAIN]
-    tree.files |= {"index.php": foreign.ASKING, ".htaccess": HTACCESS}
+    tree.files |= {"index.php": foreign.ASKING, ".htaccess": HTACCESS, "dump.sql": b"-- of everybody"}
+    tree.files |= {"private/members.txt": b"ada", "private/.htaccess": b"Require all denied\n"}
     async with open_old_host(MAIN, tree, foreign.DUMP) as host:
         yield host
 
@@ -102,7 +106,8 @@ async def test_a_site_of_a_live_apache_comes_by_ssh_and_answers_as_it_did(
     assert {name for name in there if here.get(name) != there[name]} == {"wp-config.php"}
     assert before["/"] == (200, "Größe – 日本".encode())
     assert before["/news/of-today?page=2"] == before["/"]
-    assert before["/many/"][0] == before["/.htaccess"][0] == 403
+    denied = ("/many/", "/.htaccess", "/dump.sql", "/private/members.txt", "/private/")
+    assert {before[path][0] for path in denied} == {after[path][0] for path in denied} == {403}
     assert {path for path in ASKED if served(after[path]) != served(before[path])} == set()
     assert (report["differences"], report["urls"] > 400) == ([], True)
     # Nobody has asked an authority for one.

@@ -50,14 +50,8 @@ def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
     return _wanted(known, situation)
 
 
-def is_opened_in_vain(situation: Situation) -> bool:
-    """The site denies a folder that the file is in."""
-    folders = {"/" + "/".join(situation.parts[:depth]) for depth in range(1, len(situation.parts) + 1)}
-    return not folders.isdisjoint(pattern.removesuffix("/") for pattern in situation.denied)
-
-
 def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
-    if set(patterns) <= situation.denied or is_opened_in_vain(situation):
+    if set(patterns) <= situation.denied or situation.is_denied:
         return translated("The site denies it.")
     listed = ", ".join(patterns[:5]) + (f" and {len(patterns) - 5} more" if len(patterns) > 5 else "")
     return blocks(f"Have the site deny {listed}.", *(Denied(pattern) for pattern in patterns))

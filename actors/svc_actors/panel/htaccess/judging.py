@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from svc_actors.panel.htaccess import rewriting
-from svc_actors.panel.htaccess.denying import denied_by_section, is_opened_in_vain
+from svc_actors.panel.htaccess.denying import denied_by_section
 from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.patterns import only_dotfiles
 from svc_actors.panel.htaccess.php_values import php_setting
@@ -175,8 +175,8 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
     ):
-        if is_opened_in_vain(situation):
-            return blocks("The site denies the whole folder.")
+        if situation.is_denied or situation.is_protected:
+            return blocks("The site denies the folder, or asks for a password there.")
         return same("Everybody may see it.")
     if _denied_by_nginx(directive, situation):
         return same("nginx serves none of these files.")
@@ -195,10 +195,8 @@ def _by_password(directive: Directive, all_: Sequence[Directive], situation: Sit
         if each.sections == directive.sections
     ]
     decisive = [word for word in words if word[0] in ("require", "allow", "deny", "order", "satisfy")]
-    if narrowing(directive) or decisive != [("require", ("valid-user",))] or ("authtype", ("basic",)) not in words:
-        return False
-    folders = {"/" + "/".join(situation.parts[:depth]) for depth in range(len(situation.parts) + 1)}
-    return not folders.isdisjoint(situation.protected)
+    asked = decisive == [("require", ("valid-user",))] and ("authtype", ("basic",)) in words
+    return asked and not narrowing(directive) and situation.is_protected
 
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:

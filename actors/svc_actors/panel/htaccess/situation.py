@@ -44,6 +44,20 @@ class Situation:
     def parts(self) -> tuple[str, ...]:
         return self.folder.parts if self.folder is not None else ()
 
+    @property
+    def within(self) -> frozenset[str]:
+        """The paths of the folder and of those that it is in, below the top: /a and /a/b."""
+        return frozenset("/" + "/".join(self.parts[:depth]) for depth in range(1, len(self.parts) + 1))
+
+    @property
+    def is_denied(self) -> bool:
+        return not self.within.isdisjoint(pattern.removesuffix("/") for pattern in self.denied)
+
+    @property
+    def is_protected(self) -> bool:
+        """Also where all of the site is."""
+        return not self.protected.isdisjoint(self.within | {"/"})
+
 
 def narrowing(directive: Directive) -> tuple[str, ...]:
     """The names of the sections around it that say for what it holds, and not for which server."""
