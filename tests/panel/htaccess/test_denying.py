@@ -85,6 +85,7 @@ def test_a_denial_is_wished_for_and_translated_where_the_site_has_it(
         "RewriteEngine on\nRewriteRule !^secret - [F]",
         "RewriteEngine on\nRewriteRule secret - [F]",
         "RewriteRule ^secret - [F]",
+        "RewriteEngine on\nRewriteCond %{REQUEST_FILENAME} -f\nRewriteRule ^ - [L]\nRewriteRule ^secret - [F]",
         "RewriteEngine on\nRewriteRule ^x$ /y\nRewriteRule ^secret - [F]",
     ],
 )
@@ -93,6 +94,21 @@ def test_what_denies_less_or_cannot_be_written_out_blocks_and_is_not_wished_for(
 
     assert wished(text, INSIDE) == []
     assert Verdict.BLOCKS in {one.opinion.verdict for one in judged}
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "RewriteCond %{REQUEST_FILENAME} -f [OR]\nRewriteCond %{REQUEST_FILENAME} -d\nRewriteRule ^ - [L]",
+        "RewriteCond %{REQUEST_FILENAME} !-f\nRewriteCond %{REQUEST_FILENAME} !-d\nRewriteRule . /index.php [L]",
+    ],
+    ids=["files", "others"],
+)
+def test_what_an_earlier_rule_has_ended_for_some_is_not_denied_to_them(before: str) -> None:
+    site = replace(TOP, php=True, indexes={})
+
+    assert wished("RewriteEngine on\nRewriteRule ^secret - [F]", site) == ["/secret*"]
+    assert wished(f"RewriteEngine on\n{before}\nRewriteRule ^secret - [F]", site) == []
 
 
 def test_a_whole_site_is_not_denied() -> None:

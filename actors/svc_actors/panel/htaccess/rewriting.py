@@ -137,8 +137,9 @@ class _Rules:
             return same(_DOTFILES)
         if self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS:
             return same(_DOTFILES)
-        # Behind a front controller it is asked for what is no file, whatever is denied.
-        if not rule.asked and "nc" not in rule.flags and not self._fronted:
+        # Behind a front controller it is asked for what is no file, and behind a rule that ends it for files these are
+        # served, whatever is denied.
+        if not (rule.asked or "nc" in rule.flags or self._fronted or self._files_are_done):
             return denied_by_rule(rule.pattern, self._situation) or blocks(_KEPT)
         return blocks(_KEPT)
 
