@@ -84,6 +84,8 @@ def test_a_denial_is_wished_for_and_translated_where_the_site_has_it(
         "RewriteEngine on\nRewriteCond %{REMOTE_ADDR} ^192\nRewriteRule ^secret - [F]",
         "RewriteEngine on\nRewriteRule !^secret - [F]",
         "RewriteEngine on\nRewriteRule secret - [F]",
+        "RewriteEngine on\nRewriteRule ^$ - [F]",
+        "RewriteEngine on\nRewriteRule ^a.*b$ - [F]",
         "RewriteRule ^secret - [F]",
         "RewriteEngine on\nRewriteCond %{REQUEST_FILENAME} -f\nRewriteRule ^ - [L]\nRewriteRule ^secret - [F]",
         "RewriteEngine on\nRewriteRule ^x$ /y\nRewriteRule ^secret - [F]",

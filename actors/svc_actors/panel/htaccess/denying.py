@@ -130,9 +130,11 @@ def _name_pattern(written: str) -> str | None:
 
 def _path_pattern(written: str, base: str) -> str | None:
     begins, ends, text = _anchored(written)
+    if not text:
+        return None
     if begins:
         return f"{base}/{text}" if ends or text.endswith("/") else f"{base}/{text}*"
-    if ends and text and "/" not in text:
+    if ends and "/" not in text:
         return f"{base}/**/*{text}" if base else f"*{text}"
     return None
 
