@@ -124,13 +124,13 @@ class DeployRequest(SiteChange):
     def require_fitting(self, runtime: AppRuntime) -> None:
         """Raises `invalid` where the application is of another runtime than what is to build it."""
         if self.build not in _BUILDS[runtime]:
-            fitting = " or ".join(build.value for build in _BUILDS[runtime])
+            fitting = ", ".join(build.value for build in _BUILDS[runtime])
             raise wrong_field("build", f"the application is one of {runtime.value}, which takes {fitting}")
         if self.build_script is not None and self.build is not Build.NPM:
             raise wrong_field("build_script", "it is npm that runs a script: say build npm as well")
 
 
-_BUILDS: Final = {AppRuntime.PYTHON: (Build.NONE, Build.PIP), AppRuntime.NODE: (Build.NONE, Build.NPM)}
+_BUILDS: Final = {AppRuntime.PYTHON: (Build.NONE, Build.PIP, Build.UV), AppRuntime.NODE: (Build.NONE, Build.NPM)}
 
 
 class RollbackRequest(SiteChange):

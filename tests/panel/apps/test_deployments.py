@@ -283,9 +283,11 @@ async def test_code_comes_from_one_place_that_is_named_in_full(
     [
         ("python", {"build": "npm"}, "build"),
         ("node", {"build": "pip"}, "build"),
+        ("node", {"build": "uv"}, "build"),
         ("node", {"build": "make"}, "build"),
         ("node", {"build_script": "build"}, "build_script"),
         ("python", {"build": "pip", "build_script": "build"}, "build_script"),
+        ("python", {"build": "uv", "build_script": "build"}, "build_script"),
         ("node", {"build": "npm", "build_script": "--ignore"}, "build_script"),
         ("node", {"build": "npm", "build_script": "build; id"}, "build_script"),
         ("node", {"build": "npm", "build_script": ""}, "build_script"),

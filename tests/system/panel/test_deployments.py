@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import tarfile
 import time
 import zipfile
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 import trio
+from uv import find_uv_bin
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.outbound import networks
@@ -59,12 +61,12 @@ def zipped(files: dict[str, str | bytes]) -> bytes:
     return content.getvalue()
 
 
-def wheel() -> bytes:
+def wheel(version: str = "one point zero") -> bytes:
     """A package `installed_by_pip`, as pip takes it without asking anybody."""
     info = "installed_by_pip-1.0.dist-info"
     return zipped(
         {
-            "installed_by_pip.py": "VERSION = 'one point zero'",
+            "installed_by_pip.py": f"VERSION = '{version}'",
             f"{info}/METADATA": "Metadata-Version: 2.1\nName: installed-by-pip\nVersion: 1.0\n",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             f"{info}/RECORD": f"installed_by_pip.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n",
@@ -113,7 +115,7 @@ async def test_twenty_deployments_lose_no_request(
     async with world.visitor("app.example") as answers:
         for version in versions[1:]:
             job = await deploy(world, site, {file: source.replace("{version}", version)})
-            assert job["status"] == "succeeded", job
+            assert job["status"] == "succeeded", job["error"]
         began = time.monotonic()
         await world.root.post(f"/sites/{site['id']}/rollback")
         report_figure(f"a rollback of {runtime}: {time.monotonic() - began:.1f} s")
@@ -134,8 +136,67 @@ async def test_what_pip_installs_is_there_for_the_application_alone(world: AppWo
     job = await deploy(world, site, files, build="pip")
     page = await world.nginx.visit("app.example")
 
-    assert job["status"] == "succeeded", job
+    assert job["status"] == "succeeded", job["error"]
     assert page.text == f"one point zero {SiteAccount(site['number']).uid}"
+
+
+def uv_project(folder: Path, version: str = "1.0") -> dict[str, str | bytes]:
+    """Of an application that needs the package of `wheel`, which comes with its code, with the lock that uv makes."""
+    package = "wheels/installed_by_pip-1.0-py3-none-any.whl"
+    wanted = f"""
+[project]
+name = "shop"
+version = "{version}"
+requires-python = ">=3.11"
+dependencies = ["installed_by_pip"]
+[tool.uv.sources]
+installed_by_pip = {{path = "{package}"}}
+"""
+    (folder / package).parent.mkdir()
+    (folder / package).write_bytes(wheel())
+    (folder / "pyproject.toml").write_text(wanted)
+    subprocess.run(
+        [find_uv_bin(), "lock", "--quiet", "--offline", "--python", "/usr/bin/python3"], cwd=folder, check=True
+    )
+    lock = (folder / "uv.lock").read_text()
+    return {"app.py": USES_A_PACKAGE, package: wheel(), "pyproject.toml": wanted, "uv.lock": lock}
+
+
+async def test_uv_installs_what_the_lock_names(world: AppWorld, tmp_path: Path) -> None:
+    site = await world.site("app.example", runtime="python", entry="app:application", memory_mib=128)
+
+    job = await deploy(world, site, uv_project(tmp_path), build="uv")
+    page = await world.nginx.visit("app.example")
+
+    assert job["status"] == "succeeded", job["error"]
+    assert page.text == f"one point zero {SiteAccount(site['number']).uid}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"wheels/installed_by_pip-1.0-py3-none-any.whl": wheel("two")}, "Hash mismatch"),
+        ({"uv.lock": None}, "Unable to find lockfile"),
+        ({"pyproject.toml": "[project]\nname = 'shop'\nversion = '1.0'\nrequires-python = '>=3.11'"}, "needs to be"),
+        ({"pyproject.toml": None}, "No `pyproject.toml` found"),
+        ({"app.py": "raise RuntimeError('not today')"}, "not today"),
+    ],
+    ids=["package", "no lock", "old lock", "no project", "start"],
+)
+async def test_an_application_that_uv_does_not_build_leaves_what_visitors_see(
+    world: AppWorld, tmp_path: Path, change: dict[str, str | bytes | None], said: str
+) -> None:
+    site = await world.site("app.example", runtime="python", entry="app:application")
+    await deploy(world, site, python("one"))
+
+    files = {name: data for name, data in (uv_project(tmp_path) | change).items() if data is not None}
+    job = await deploy(world, site, files, build="uv")
+    log = (await world.root.get(f"/jobs/{job['id']}/log")).json()
+
+    assert job["status"] == "failed"
+    assert said in job["error"]["message"] + " ".join(line["message"] for line in log)
+    assert (await world.nginx.visit("app.example")).text == "one"
+    assert os.listdir(world.nginx.folders.sites / site["account"] / "releases") == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +286,7 @@ async def test_npm_installs_what_the_lock_names_and_runs_the_script_that_builds(
     job = await deploy(world, site, files, build="npm", build_script="build")
     page = await world.nginx.visit("app.example")
 
-    assert job["status"] == "succeeded", job
+    assert job["status"] == "succeeded", job["error"]
     assert page.text == f"one point zero, {SiteAccount(site['number']).uid}"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from uv import find_uv_bin
 
 from svc_actors.host.accounts import FIRST_UID
 from svc_actors.store import Component, known_migrations
@@ -161,6 +164,25 @@ def test_an_application_is_started_and_loses_no_visitor_when_it_is_restarted(pan
 
     versions = ("one", "second", "second")
     assert [first, second, third] == [f"{version} {FIRST_UID + site['number']}" for version in versions]
+
+
+def test_an_application_is_built_by_the_uv_that_the_package_brings(panel: InstalledPanel, tmp_path: Path) -> None:
+    wanted = {"domain": "built.example.com", "type": "app", "runtime": "python", "entry": "app:application"}
+    site = panel.ask("POST", "/sites", **wanted, admin_email=ADA)
+    project = '[project]\nname = "shop"\nversion = "1.0"\nrequires-python = ">=3.11"\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    (tmp_path / "app.py").write_text(APPLICATION.format(version="built"))
+    subprocess.run(
+        [find_uv_bin(), "lock", "--quiet", "--offline", "--python", "/usr/bin/python3"], cwd=tmp_path, check=True
+    )
+    code = panel.server.folder / f"var/lib/svc/panel/sites/{site['account']}/code.tar"
+    with tarfile.open(code, "w") as archive:
+        for file in sorted(tmp_path.iterdir()):
+            archive.add(file, file.name)
+
+    panel.done("POST", f"/sites/{site['id']}/deploy", archive="code.tar", build="uv")
+
+    assert panel.visit(site) == f"built {FIRST_UID + site['number']}"
 
 
 def test_everything_of_a_suspended_site_stops_and_comes_back(panel: InstalledPanel, php_site: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -118,6 +119,16 @@ async def test_programs_find_the_database_servers_by_themselves(place: Place) ->
     assert found[:2] == [str(folders.mariadb_socket)] * 2
     assert found[2].split()[-1] == f"--socket={folders.mariadb_socket}"
     assert f'"{folders.postgres_sockets}/.s.PGSQL.5432"' in found[3]
+
+
+async def test_a_program_that_runs_elsewhere_is_shown_to_it(place: Place) -> None:
+    """As uv is, while another site builds. The program that is shown runs this test."""
+    running = Path(sys.executable).resolve()
+    command = site_command(HostFolders(place.folder), ADA, (str(running), "-c", "print('ran')"), shown=(running,))
+
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+
+    assert (done.stdout, done.stderr) == (b"ran\n", b"")
 
 
 async def test_no_program_gains_rights(place: Place) -> None:

@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from uv import find_uv_bin
+
 SCRIPT: Final = r"[A-Za-z0-9][A-Za-z0-9:._-]*"
 """A script in package.json: no option of npm's."""
 _PYTHON: Final = "/usr/bin/python3"
@@ -18,16 +20,31 @@ _NPM: Final = "/usr/bin/npm"
 
 class Build(StrEnum):
     """What is done with the code before it is started. PIP: what requirements.txt names is installed into `venv/`.
-    NPM: what package-lock.json names into `node_modules/`, and a script of package.json is run if one is named."""
+    UV: what uv.lock names, likewise. NPM: what package-lock.json names into `node_modules/`, and a script of
+    package.json is run if one is named."""
 
     NONE = "none"
     PIP = "pip"
+    UV = "uv"
     NPM = "npm"
 
     @property
     def program(self) -> Path | None:
         """Which the server has, or not."""
-        return {Build.NONE: None, Build.PIP: Path(_PYTHON), Build.NPM: Path(_NPM)}[self]
+        match self:
+            case Build.NONE:
+                return None
+            case Build.PIP:
+                return Path(_PYTHON)
+            case Build.UV:
+                return _uv()
+            case Build.NPM:
+                return Path(_NPM)
+
+    @property
+    def shown(self) -> tuple[Path, ...]:
+        """Of the panel's own files: they may lie where sites see nothing."""
+        return (_uv(),) if self is Build.UV else ()
 
 
 def build_commands(build: Build, script: str | None, folder: Path) -> tuple[tuple[str, ...], ...]:
@@ -39,12 +56,24 @@ def build_commands(build: Build, script: str | None, folder: Path) -> tuple[tupl
         install = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
         wanted = ("--requirement", "requirements.txt")
         return ((_PYTHON, "-m", "venv", str(venv)), (str(venv / "bin" / "python3"), *install, *wanted))
+    if build is Build.UV:
+        return ((str(_uv()), "sync", "--locked", "--no-dev", "--python", _PYTHON),)
     return ()
 
 
-def build_environment(home: Path) -> dict[str, str]:
-    """Of these commands, beside that of every program of the site. What npm keeps of packages is the site's alone, lies
-    where backups leave it out, and npm asks nobody for anything but packages."""
-    settings = {"cache": str(home / "tmp" / "npm"), "logs_max": "0", "progress": "false"}
-    settings |= dict.fromkeys(("audit", "fund", "update_notifier"), "false")
-    return {f"npm_config_{name}": value for name, value in settings.items()}
+def build_environment(home: Path, folder: Path) -> dict[str, str]:
+    """Of these commands, beside that of every program of the site. What npm and uv keep of packages is the site's
+    alone, and lies where backups leave it out; npm asks nobody for anything but packages, and uv for no Python."""
+    npm = {"cache": str(home / "tmp" / "npm"), "logs_max": "0", "progress": "false"}
+    npm |= dict.fromkeys(("audit", "fund", "update_notifier"), "false")
+    uv = {"cache_dir": str(home / "tmp" / "uv"), "project_environment": str(folder / "venv"), "no_progress": "1"}
+    # What the server trusts, as pip and npm do; and files that are the application's alone, whatever becomes of those
+    # that uv keeps.
+    uv |= {"python_downloads": "never", "link_mode": "copy", "system_certs": "1"}
+    given = {f"npm_config_{name}": value for name, value in npm.items()}
+    return given | {f"UV_{name.upper()}": value for name, value in uv.items()}
+
+
+def _uv() -> Path:
+    """One of the panel's own packages: Debian has none."""
+    return Path(find_uv_bin())

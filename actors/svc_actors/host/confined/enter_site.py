@@ -115,7 +115,9 @@ def _place(path: str, *, is_folder: bool) -> None:
     """Where something is mounted."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        # What is there is not opened: a program that runs somewhere cannot be, for writing.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _become(wanted: dict[str, Any]) -> None:

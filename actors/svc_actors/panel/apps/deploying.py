@@ -170,8 +170,9 @@ class AppDeployment:
                 hint=f"{_AS_IT_WAS} Whoever runs the server can install it: apt install {build.program.name}",
             )
         home = self._folders.sites / site.account.name
+        environment = build_environment(home, home / code)
         for command in build_commands(build, run.parameters.get("build_script"), home / code):
-            await self._program(run, site, code, command, BUILD_SECONDS, build_environment(home))
+            await self._program(run, site, code, command, BUILD_SECONDS, environment, shown=build.shown)
 
     async def _program(
         self,

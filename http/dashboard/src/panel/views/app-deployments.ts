@@ -50,7 +50,7 @@ function deploy(site: Site): void {
       archive: { label: "Archive", placeholder: "private/shop-1.4.zip" },
       git_url: { label: "or git repository", placeholder: "https://git.example/shop.git or git@git.example:shop.git" },
       git_ref: { label: "Branch, tag or commit" },
-      build: { label: "Build", hint: "pip installs what requirements.txt names, npm what package-lock.json does" },
+      build: { label: "Build", hint: "pip installs what requirements.txt names, uv what uv.lock does, npm what package-lock.json does" },
       build_script: { label: "Script", placeholder: "build", hint: "Of package.json, which npm runs then" },
     },
     done: (job) => go(`/jobs/${job.id}`),
