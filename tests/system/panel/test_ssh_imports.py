@@ -58,6 +58,23 @@ async def old_host(tmp_path: Path) -> AsyncIterator[Sshd]:
         yield sshd
 
 
+async def fetched(panel: PanelPrograms, asked: dict[str, Any], seen: list[str]) -> tuple[dict[str, Any], str]:
+    """The import, and the log of its job; into `seen` comes what runs meanwhile."""
+    async with panel.client() as root:
+        shown = (await root.post("/imports/ssh", json=asked)).json()
+        confirmed = shown["host_keys"][0]["fingerprint"]
+        begun = (await root.post("/imports/ssh", json={**asked, "host_key": confirmed})).json()["begun"]
+        with trio.fail_after(120):
+            while (imported := (await root.get(f"/imports/{begun['id']}")).json())["status"] in (
+                "fetching",
+                "analysing",
+            ):
+                seen.append(command_lines())
+                await trio.sleep(0.05)  # It is done outside of this process.
+        log = (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
+    return imported, log
+
+
 def command_lines() -> str:
     found = []
     for entry in Path("/proc").iterdir():
@@ -86,18 +103,9 @@ async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, o
     async with panel.client() as root:
         shown = (await root.post("/imports/ssh", json=asked)).json()
         wrong = await root.post("/imports/ssh", json={**asked, "host_key": f"SHA256:{'A' * 43}"})
-        confirmed = shown["host_keys"][0]["fingerprint"]
-        begun = (await root.post("/imports/ssh", json={**asked, "host_key": confirmed})).json()["begun"]
-        with trio.fail_after(120):
-            while (imported := (await root.get(f"/imports/{begun['id']}")).json())["status"] in (
-                "fetching",
-                "analysing",
-            ):
-                seen.append(command_lines())
-                await trio.sleep(0.05)  # It is done outside of this process.
+        imported, log = await fetched(panel, asked, seen)
         assert imported["status"] == "ready", imported
-        log = (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
-        job = (await root.post(f"/imports/{begun['id']}/apply", json={})).json()
+        job = (await root.post(f"/imports/{imported['id']}/apply", json={})).json()
         with trio.fail_after(120):
             while (job := (await root.get(f"/jobs/{job['id']}")).json())["status"] in ("queued", "running"):
                 await trio.sleep(0.1)  # It is done outside of this process.
@@ -131,6 +139,62 @@ async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, o
         assert SECRET not in place
         assert "OPENSSH PRIVATE KEY" not in place
     assert left_on_disk(panel.data) == []
+
+
+async def test_a_site_comes_from_an_account_that_may_only_transfer_files(
+    panel: PanelPrograms, old_host: Sshd, tmp_path: Path
+) -> None:
+    old_host.kill()
+    with (old_host.folder / "config").open("a") as configuration:
+        configuration.write("ForceCommand internal-sftp\n")
+    await old_host.start()
+    asked: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": old_host.port,
+        "user": "root",
+        "domain": MAIN,
+        "folders": [str(tmp_path / "www")],
+        "private_key": await old_host.new_key(),
+        "owner_email": "ada@example.com",
+    }
+
+    refused, _ = await fetched(panel, {**asked, "database": DATABASE}, [])
+    imported, log = await fetched(panel, asked, [])
+    async with panel.client() as root:
+        job = (await root.post(f"/imports/{imported['id']}/apply", json={})).json()
+        with trio.fail_after(120):
+            while (job := (await root.get(f"/jobs/{job['id']}")).json())["status"] in ("queued", "running"):
+                await trio.sleep(0.1)  # It is done outside of this process.
+        assert job["status"] == "succeeded", job
+        site = (await root.get("/sites")).json()["items"][0]
+
+    assert refused["status"] == "failed"
+    assert "may only transfer files" in refused["problem"]
+    assert "read by SFTP" in log
+    public = panel.data / "sites" / site["account"] / "public"
+    for name, content in foreign.model(500)[MAIN].files.items():
+        assert name == "wp-config.php" or (public / name).read_bytes() == content
+    assert os.readlink(public / "latest") == "wp-content/uploads"
+    assert not (public / "out").is_symlink()
+    assert left_on_disk(panel.data) == []
+
+
+async def test_an_account_that_is_not_let_in_is_told_so(panel: PanelPrograms, old_host: Sshd) -> None:
+    asked: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": old_host.port,
+        "user": "root",
+        "domain": MAIN,
+        "folders": ["/srv"],
+        "private_key": await old_host.new_key(),
+        "owner_email": "ada@example.com",
+    }
+    old_host.let_in(f"ssh-ed25519 {'A' * 68}")
+
+    refused, _ = await fetched(panel, asked, [])
+
+    assert refused["status"] == "failed"
+    assert "does not let the account in with what was given" in refused["problem"]
 
 
 def left_on_disk(data: Path) -> list[Path]:

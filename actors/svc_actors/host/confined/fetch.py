@@ -4,8 +4,10 @@ The order is a JSON object on standard input, so that its secrets stand in no pr
 `gid` of an account that owns nothing but `folder`; `address`, `port`. Without a `user` it prints the host's keys, a
 line each: `key TYPE BASE64`. Else `user`, `host_key` as in known_hosts, `password` or `private_key`; `description`, the
 first entry of the archive; `asked`, `entry` and `command` of each question that may stay without an answer; `dump`,
-null or `entry`, `command` and `input` of what writes SQL; `command`, which writes the tar archive of the folders;
+null or `entry`, `command` and `input` of what writes SQL; `folders`, and `command`, which writes a tar archive of them;
 `most`, the bytes that may come, and `stalled`, the seconds in which some have to.
+
+An account that has no shell there, since it may only transfer files, is asked nothing; its folders are read by SFTP.
 
 OpenSSH runs as that account (`other_host`). Nothing of what comes is run or unpacked here. The last line says what
 failed.
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
@@ -29,13 +32,24 @@ if __name__ == "__main__":
 
 from svc_actors.host.confined import other_host
 from svc_actors.host.confined.other_host import FetchError, printable
+from svc_actors.host.confined.sftp_client import EndedError, SftpClient
+from svc_actors.host.confined.sftp_tree import Found, tree
 
 KEY: Final = "key "
 _SAID: Final = f"{other_host.HOME}/said"
+_ANSWER: Final = f"{other_host.HOME}/output"
 _BLOCK: Final = 1 << 18
 _RECORD: Final = 512
 _ANSWER_SECONDS: Final = 60.0
+_TELL_SECONDS: Final = 10.0
 _MOST_ANSWERED: Final = 1 << 16
+_ECHO: Final = "svc-import"
+_NO_SHELL: Final = ("exec request failed", "request failed on channel")
+"""What OpenSSH says where the other host runs no command at all."""
+_NO_DUMP: Final = (
+    "The database was not dumped: the account there may only transfer files. Fetch the site without its database, and "
+    "import a dump of it afterwards."
+)
 _HARMLESS: Final = ("changed as we read it", "removed before we read it")
 """What GNU tar says of a site that is used meanwhile, and ends with status 1."""
 
@@ -62,6 +76,12 @@ def fetch(order: dict[str, Any]) -> None:
     with open(f"{order['folder']}/archive", "wb") as archive:
         coming = _Coming(archive, order)
         coming.entry(order["description"]["entry"], order["description"]["text"].encode())
+        if not coming.has_a_shell():
+            print("The account there has no shell: its files are read by SFTP.", flush=True)
+            if order["dump"] is not None:
+                raise FetchError(_NO_DUMP)
+            coming.take_by_sftp(order["folders"])
+            return
         for question in order["asked"]:
             coming.entry(question["entry"], coming.answer(question["command"]))
         if order["dump"] is not None:
@@ -86,25 +106,82 @@ class _Coming:
         self._archive = archive
         self._order = order
         self._left = int(order["most"])
+        self._came = 0
+        self._told = time.monotonic()
+        self._shortened = 0
 
     def entry(self, name: str, content: bytes) -> None:
         self._archive.write(_header(name, len(content)) + content + b"\0" * (-len(content) % _RECORD))
 
+    def has_a_shell(self) -> bool:
+        """Whether the account may have commands run there. Raises FetchError where it is not let in."""
+        status, answer = self._ask(f"echo {_ECHO}")
+        said = _said()
+        if status == other_host.FAILED and not any(words in line for line in said for words in _NO_SHELL):
+            raise FetchError(other_host.why_failed(status, said, "The files were not read"))
+        return _ECHO.encode() in answer.splitlines()
+
     def answer(self, command: str) -> bytes:
         """What the command says, if it does."""
-        try:
-            process = subprocess.run(
+        status, answer = self._ask(command)
+        return answer if status == 0 else b""
+
+    def _ask(self, command: str) -> tuple[int | None, bytes]:
+        """Its exit status, None where it takes too long, and what it says. That is kept in memory as other files are
+        here, of which there can be no more than a little."""
+        with open(_ANSWER, "w+b") as answer, open(_SAID, "wb") as said:
+            process = subprocess.Popen(
                 [*other_host.ssh(self._order), command],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=said,
                 env=other_host.environment(),
-                timeout=_ANSWER_SECONDS,
-                check=False,
             )
-        except subprocess.TimeoutExpired:
-            return b""
-        return process.stdout[:_MOST_ANSWERED] if process.returncode == 0 else b""
+            try:
+                status = process.wait(_ANSWER_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return None, b""
+            answer.seek(0)
+            return status, answer.read(_MOST_ANSWERED)
+
+    def take_by_sftp(self, folders: Sequence[str]) -> None:
+        with open(_SAID, "wb") as said:
+            process = subprocess.Popen(
+                [*other_host.ssh(self._order), "-s", "sftp"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=other_host.environment(),
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        client = SftpClient(process.stdin.fileno(), process.stdout.fileno(), self._order["stalled"])
+        try:
+            client.begin()
+            for folder in folders:
+                for found in tree(client, folder):
+                    self._keep(found)
+        except EndedError as ended:
+            status = process.wait(self._order["stalled"])
+            raise FetchError(other_host.why_failed(status, _said(), "The files were not read")) from ended
+        finally:
+            process.kill()
+        self._tell_changes(self._shortened)
+
+    def _keep(self, found: Found) -> None:
+        header = found.told.tobuf(tarfile.GNU_FORMAT)
+        self._count(len(header) + found.told.size)
+        begin = self._archive.tell()
+        self._archive.write(header)
+        size = sum(self._archive.write(block) for block in found.blocks)
+        self._archive.write(b"\0" * (-size % _RECORD))
+        if size < found.told.size:
+            self._shortened += 1
+            end, found.told.size = self._archive.tell(), size
+            self._archive.seek(begin)
+            self._archive.write(found.told.tobuf(tarfile.GNU_FORMAT))
+            self._archive.seek(end)
 
     def take(self, command: str, given: bytes, what: str) -> None:
         with open(_SAID, "wb") as said:
@@ -129,30 +206,41 @@ class _Coming:
     def _copy(self, source: int) -> None:
         poll = select.poll()
         poll.register(source, select.POLLIN)
-        told = time.monotonic()
-        total = 0
         while True:
             if not poll.poll(self._order["stalled"] * 1000):
                 raise FetchError(f"The other host has sent nothing for {self._order['stalled']} seconds.")
             block = os.read(source, _BLOCK)
             if not block:
                 return
-            self._left -= len(block)
-            total += len(block)
-            if self._left < 0:
-                raise FetchError(f"The site has more than {self._order['most']:,} bytes, for which there is room here.")
+            self._count(len(block))
             self._archive.write(block)
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
-                print(f"{total:,} bytes have come.", flush=True)
+
+    def _count(self, size: int) -> None:
+        """Bytes that come. Raises FetchError where they are too many."""
+        self._left -= size
+        self._came += size
+        if self._left < 0:
+            raise FetchError(f"The site has more than {self._order['most']:,} bytes, for which there is room here.")
+        if time.monotonic() - self._told > _TELL_SECONDS:
+            self._told = time.monotonic()
+            print(f"{self._came:,} bytes have come.", flush=True)
 
     def _judge(self, status: int, what: str) -> None:
-        with open(_SAID, "rb") as file:
-            lines = [line for line in file.read(1 << 16).decode(errors="replace").splitlines() if line.strip()]
+        lines = _said()
         if status == 1 and lines and all(any(words in line for words in _HARMLESS) for line in lines):
-            print(f"{len(lines)} files were changed while they were read.", flush=True)
+            self._tell_changes(len(lines))
             return
         raise FetchError(other_host.why_failed(status, lines, what))
+
+    def _tell_changes(self, count: int) -> None:
+        if count:
+            print(f"{count} files were changed while they were read.", flush=True)
+
+
+def _said() -> list[str]:
+    """What ssh, or the program on the other host, wrote as errors."""
+    with open(_SAID, "rb") as file:
+        return [line for line in file.read(1 << 16).decode(errors="replace").splitlines() if line.strip()]
 
 
 def _header(name: str, size: int) -> bytes:

@@ -21,7 +21,7 @@ from svc_actors.host.confined import kernel
 HOME: Final = "/root"
 _REFUSED: Final = 3
 """The exit status of a process whose last line says why it ended."""
-_FAILED: Final = 255
+FAILED: Final = 255
 """OpenSSH's own exit status, where it is not what runs on the other host that failed."""
 _NAME: Final = "svc-import"
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -129,7 +129,7 @@ def ssh(order: Mapping[str, Any]) -> list[str]:
 def why_failed(status: int, said: Sequence[str], what: str) -> str:
     """In a sentence. `said`: what ssh, or the program on the other host, wrote as errors. `what`: what did not
     happen."""
-    if status != _FAILED:
+    if status != FAILED:
         return f"{what}: {said[0] if said else f'exit status {status} there'}"
     whole = "\n".join(said).lower()
     how = next((meaning for words, meaning in _MEANINGS.items() if words in whole), None)

@@ -136,6 +136,7 @@ def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[
         "description": {"entry": DESCRIPTION, "text": json.dumps(told)},
         "asked": [{"entry": PHP, "command": shlex.join(["php", "-r", _SAYS_ITSELF])}],
         "dump": dump,
+        "folders": remote.folders,
         "command": shlex.join(
             ["env", "LC_ALL=C", "tar", "-C", "/", "-cf", "-", *(f".{folder}" for folder in remote.folders)]
         ),

@@ -1,0 +1,83 @@
+"""What lies beneath a folder of another host, read by SFTP, as the entries of a tar archive."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from svc_actors.host.confined.other_host import FetchError, printable
+from svc_actors.host.confined.sftp_client import Entry, RefusedError, SftpClient
+
+_MOST_WAITING: Final = 1_000_000
+"""Folders that are known and not read: a server that names ever more of them is not followed for ever."""
+
+
+class Found(NamedTuple):
+    """`size`: of its content. `blocks`: which may be less, where it was shortened meanwhile; taken before the next."""
+
+    told: tarfile.TarInfo
+    blocks: Iterator[bytes]
+
+
+def tree(client: SftpClient, folder: str) -> Iterator[Found]:
+    """Its folders, files and links, by their paths there behind a dot, as `tar -C / .FOLDER` names them; what vanished
+    meanwhile is left out. No link is followed. Raises FetchError for what may not be read."""
+    path = os.fsencode(folder)
+    try:
+        waiting = [client.folder(path)]
+    except RefusedError as refused:
+        raise _unread(path, refused) from refused
+    while waiting:
+        one = waiting.pop()
+        try:
+            entries = client.entries(one.path)
+        except RefusedError as refused:
+            if refused.gone:
+                continue
+            raise _unread(one.path, refused) from refused
+        yield Found(_told(one, tarfile.DIRTYPE), iter(()))
+        waiting += [entry for entry in entries if stat.S_ISDIR(entry.mode)]
+        if len(waiting) > _MOST_WAITING:
+            raise FetchError(f"{printable(folder)} has more than {_MOST_WAITING:,} folders.")
+        for entry in entries:
+            if stat.S_ISLNK(entry.mode):
+                yield from _link(client, entry)
+        for entry, content in client.contents(entry for entry in entries if stat.S_ISREG(entry.mode)):
+            if not isinstance(content, RefusedError):
+                told = _told(entry, tarfile.REGTYPE)
+                told.size = entry.size
+                yield Found(told, _blocks(entry, content))
+            elif not content.gone:
+                raise _unread(entry.path, content)
+
+
+def _link(client: SftpClient, entry: Entry) -> Iterator[Found]:
+    try:
+        target = client.target(entry.path)
+    except RefusedError as refused:
+        if refused.gone:
+            return
+        raise _unread(entry.path, refused) from refused
+    told = _told(entry, tarfile.SYMTYPE)
+    told.linkname = os.fsdecode(target)
+    yield Found(told, iter(()))
+
+
+def _blocks(entry: Entry, content: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from content
+    except RefusedError as refused:
+        raise _unread(entry.path, refused) from refused
+
+
+def _told(entry: Entry, kind: bytes) -> tarfile.TarInfo:
+    told = tarfile.TarInfo(f".{os.fsdecode(entry.path)}")
+    told.type, told.mode, told.mtime = kind, stat.S_IMODE(entry.mode), entry.modified
+    return told
+
+
+def _unread(path: bytes, refused: RefusedError) -> FetchError:
+    return FetchError(f"The files were not read: {printable(os.fsdecode(path))}: {refused}")
