@@ -79,6 +79,15 @@ def php_site(panel: InstalledPanel) -> dict[str, Any]:
     return site
 
 
+@pytest.fixture(scope="module")
+def app_site(panel: InstalledPanel) -> dict[str, Any]:
+    wanted = {"domain": "app.example.com", "type": "app", "runtime": "python", "entry": "app:application"}
+    site: dict[str, Any] = panel.ask("POST", "/sites", **wanted, admin_email=ADA)
+    panel.write(site, "app.py", APPLICATION.format(version="one"))
+    panel.ask("POST", f"/sites/{site['id']}/app/start")
+    return site
+
+
 def show(server: SystemdRoot, unit: str, name: str) -> str:
     return server.run("systemctl", "show", "--property", name, "--value", unit).strip()
 
@@ -146,12 +155,10 @@ def test_php_of_a_site_runs_as_its_account_and_sees_no_other_process(
     assert any("said" in line for line in logged)
 
 
-def test_an_application_is_started_and_loses_no_visitor_when_it_is_restarted(panel: InstalledPanel) -> None:
-    wanted = {"domain": "app.example.com", "type": "app", "runtime": "python", "entry": "app:application"}
-    site = panel.ask("POST", "/sites", **wanted, admin_email=ADA)
-    panel.write(site, "app.py", APPLICATION.format(version="one"))
-
-    panel.ask("POST", f"/sites/{site['id']}/app/start")
+def test_an_application_is_started_and_loses_no_visitor_when_it_is_restarted(
+    panel: InstalledPanel, app_site: dict[str, Any]
+) -> None:
+    site = app_site
     first = panel.visit(site)
     # Of another length: Python takes a source of the same second and length for the one that it has compiled.
     panel.write(site, "app.py", APPLICATION.format(version="second"))
@@ -295,9 +302,10 @@ def test_updates_come_in_while_sites_are_served_and_what_is_held_stays(
 
 
 def test_a_release_is_tried_and_one_that_fails_ends_on_the_release_before_with_no_visitor_lost(
-    panel: InstalledPanel, php_site: dict[str, Any]
+    panel: InstalledPanel, php_site: dict[str, Any], app_site: dict[str, Any]
 ) -> None:
     server = panel.server
+    panel.write(php_site, "public/served.txt", "served")
     panel.write(php_site, "public/index.php", "<?php echo 'served';")
     panel.visit(php_site)
     newest = len(known_migrations((Component.PANEL,)))
@@ -306,7 +314,14 @@ def test_a_release_is_tried_and_one_that_fails_ends_on_the_release_before_with_n
     server.run("sh", "-c", f"printf '[Service]\\nExecStart=\\nExecStart={SWITCH} 3\\n' >{soon}/soon.conf")
     server.run("systemctl", "daemon-reload")
 
-    with server.visited("http://127.0.0.1/", "--fail", "--header", f"Host: {php_site['domain']}") as visits:
+    # A file that nginx serves, PHP, and an application, one after the other.
+    pages = [
+        f"http://{php_site['domain']}/served.txt",
+        f"http://{php_site['domain']}/",
+        f"http://{app_site['domain']}/",
+    ]
+    each = ("--fail", "--fail-early", "--resolve", "*:80:127.0.0.1", "--output", "/dev/null", "--output", "/dev/null")
+    with server.visited(*pages[:1], *each, *pages[1:]) as visits:
         good = panel.update("0.9.1", {})
         no_start = panel.update("0.9.2", {"svc/cli/panel/core.py": "raise RuntimeError('it does not start')\n"})
         migrations = {
