@@ -119,24 +119,26 @@ class RecordedRestic:
         for name in snapshots:
             del self.repositories[repository.location][name]
 
-    async def restore(
-        self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
-    ) -> None:
+    async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None:
         await self.before("restore", repository.location)
         kept = self.trees[snapshot]
         if "file" in kept:
             name, content = kept["file"]
             (target / name).write_bytes(content)
             return
+
+        def wanted(name: str) -> bool:
+            return not paths or any(name == path or name.startswith(f"{path}/") for path in paths)
+
         for name, content in kept["content"].items():
-            if path is None or name == path or name.startswith(f"{path}/"):
+            if wanted(name):
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 (target / name).write_bytes(content)
         tree = target / "site"
         tree.mkdir()
         for entry in kept["listed"]:
             inside, placed = f"site/{entry['p']}", tree / entry["p"]
-            if path is not None and inside != path and not inside.startswith(f"{path}/"):
+            if not wanted(inside):
                 continue
             placed.parent.mkdir(parents=True, exist_ok=True)
             match entry["t"]:
@@ -146,7 +148,7 @@ class RecordedRestic:
                     placed.symlink_to(entry["l"])
                 case "f":
                     placed.write_bytes(kept["files"][entry["p"]])
-        if path is None or not path.startswith(CONTENT):
+        if not paths or any(not path.startswith(CONTENT) for path in paths):
             self.damage(tree)
 
     async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified:

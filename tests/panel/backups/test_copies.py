@@ -87,6 +87,23 @@ async def test_a_new_target_gets_the_newest_backup_first(world: Backed, restic: 
     assert [await copies(world, each) for each in (first, second, third)] == [[None]] * 3
 
 
+async def test_a_target_is_asked_what_it_holds_before_a_copy_and_after(world: Backed, restic: RecordedRestic) -> None:
+    """And not again: at a target that is far away each question takes seconds."""
+    await world.root.post("/backups/targets/s3", BUCKET)
+    await world.backup()
+    asked: list[str] = []
+
+    async def before(command: str, location: str) -> None:
+        if location.startswith("s3:"):
+            asked.append(command)
+
+    restic.before = before
+    last = await world.backup()
+
+    assert await copies(world, last) == [None]
+    assert asked == ["snapshots", "unlock", "copy", "snapshots"]
+
+
 async def test_older_backups_are_copied_for_a_bounded_time_and_go_on_with_the_next(
     world: Backed, restic: RecordedRestic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,37 @@ async def test_people_sites_and_their_files_are_back_on_a_new_server(
     assert not (tmp_path / "new" / "recovery" / "staged").exists()
 
 
+async def test_restic_is_started_for_a_site_as_often_as_its_recovery_needs(
+    hosting: Hosting, restic: RecordedRestic, panel_database_url: str, new_url: str, tmp_path: Path, disk: Path
+) -> None:
+    """Each start takes half a second of a processor, and more where the target is far away: of every site there is."""
+    async with hosting.open(panel_database_url, tmp_path / "old") as old:
+        before = await a_life(old, disk)
+        repository = await old.database.fetchval(
+            "SELECT id FROM backup_repositories WHERE site_id = $1", before["sites"][DOMAINS[0]]
+        )
+    await become(hosting, new_url, tmp_path / "new", disk, before["key"])
+    started: list[tuple[str, str]] = []
+
+    async def record(command: str, location: str) -> None:
+        if location.endswith(str(repository)) and command != "unlock":  # Without a lock nothing is started for it.
+            started.append((command, "target" if location.startswith(str(disk)) else "here"))
+
+    restic.before = record
+    async with hosting.open(new_url, tmp_path / "new") as server:
+        job = await server.job((await server.recovery())["recovered"]["job_id"])
+
+    assert job["status"] == "succeeded"
+    assert started == [
+        ("snapshots", "target"),
+        ("init", "here"),
+        ("copy", "here"),
+        ("snapshots", "here"),
+        ("restore", "here"),  # what the backup says of itself, by which the room on the disk is judged
+        ("restore", "here"),
+    ]
+
+
 async def test_a_broken_repository_fails_its_step_and_no_other_and_is_tried_again(
     hosting: Hosting, restic: RecordedRestic, panel_database_url: str, new_url: str, tmp_path: Path, disk: Path
 ) -> None:

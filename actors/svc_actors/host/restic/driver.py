@@ -1,5 +1,8 @@
 """restic's commands, each a program with an argument list, run at low priority and without a cache.
 
+Each of them takes half a second of a processor to make the key out of the password, whatever it then does, and one that
+makes a repository four times that: what one command can be asked for is not asked of two.
+
 The password of a repository is read from a file of root's with the mode 0400. `unlock` removes locks whose process has
 ended, and no others.
 """
@@ -106,9 +109,7 @@ class Restic(Protocol):
 
     async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None: ...
 
-    async def restore(
-        self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
-    ) -> None: ...
+    async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None: ...
 
     async def verify(self, run: Run, tree: Path, listed: Path, below: str, uid: int, gid: int) -> Verified: ...
 
@@ -251,12 +252,10 @@ class SystemRestic:
         stalled = math.inf if repository.is_local else STALLED_SECONDS
         await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS, stalled=stalled)
 
-    async def restore(
-        self, run: Run, repository: Repository, snapshot: str, target: Path, path: str | None = None
-    ) -> None:
-        """Put what a snapshot holds, or `path` of it, beneath `target`, a folder of root's alone."""
+    async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None:
+        """Put what a snapshot holds, or these paths of it, beneath `target`, a folder of root's alone."""
         command = ["restore", "--target", str(target), snapshot]
-        if path is not None:
+        for path in paths:
             command += ["--include", "/" + re.sub(r"([\\*?\[\]])", r"\\\1", path)]
         await self._run(run, repository, command, seconds=LONG_SECONDS)
 

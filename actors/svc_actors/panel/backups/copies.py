@@ -36,15 +36,17 @@ class Copying:
         self._repository = repository
         self._local = local
         self._remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
+        self._there: list[Snapshot] = []
+        """What the target held when it was last asked."""
 
     async def bring(self, backup: BackupRow) -> None:
         """Have the target hold a backup, then the others that are completed, and no more than those. Raises
         ServiceError where it does not hold `backup`; what else fails is in the job's log and in the records."""
         await require_mounted(self._tools.database, self._target)
-        there = await self._open()
+        self._there = await self._open()
         here = await self._tools.restic.snapshots(self._run.program, self._local)
         wanted = [backup_id for backup_id, _ in await completed(self._tools.database, self._repository.id)]
-        held = await self._write(wanted, here, there)
+        held = await self._write(wanted, here)
         missing = [backup_id for backup_id in wanted if backup_id not in held]
         if missing:
             added = await added_bytes(self._tools.database, backup.id)
@@ -53,7 +55,7 @@ class Copying:
             held = await self._copy(backup.id, wanted, here)
         try:
             await self._catch_up([each for each in missing if each not in held], wanted, here)
-            await self._tools.drop_unknown(self._run, self._repository.id, self._remote)
+            await self._tools.drop_unknown(self._run, self._repository.id, self._remote, self._there)
         except ServiceError as failure:
             await self._log(f"the rest is done with the next backup: {failure.message}")
 
@@ -95,14 +97,15 @@ class Copying:
             raise unavailable("The backup is not in its repository on this server any more.", hint="Make another one.")
         restic, program = self._tools.restic, self._run.program
         await restic.copy(program, self._local, self._remote, snapshots)
-        held = await self._write(wanted, here, await restic.snapshots(program, self._remote))
+        self._there = await restic.snapshots(program, self._remote)
+        held = await self._write(wanted, here)
         if backup_id not in held:
             raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
         return held
 
-    async def _write(self, wanted: Sequence[UUID], here: Sequence[Snapshot], there: Sequence[Snapshot]) -> set[UUID]:
+    async def _write(self, wanted: Sequence[UUID], here: Sequence[Snapshot]) -> set[UUID]:
         """Record which of the backups the target holds complete."""
-        held = {each for each in wanted if len(ids_of(there, each)) >= max(1, len(ids_of(here, each)))}
+        held = {each for each in wanted if len(ids_of(self._there, each)) >= max(1, len(ids_of(here, each)))}
         await self._run.transact(
             partial(write_copies, repository_id=self._repository.id, target_id=self._target.id, held=held)
         )

@@ -20,13 +20,13 @@ import trio
 from svc_actors.errors import not_found, unavailable
 from svc_actors.host.databases import DatabaseName, EngineKind
 from svc_actors.host.restic import Repository
-from svc_actors.host.restic.driver import CONTENT, TREE
+from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
 from svc_actors.host.restic.manifest import size_below
 from svc_actors.panel.backups.databases import FOLDER, Dumped, told
 from svc_actors.panel.backups.drill_records import end_drill, left_scratch, write_compared, write_scratch
 from svc_actors.panel.backups.records import BackupRow, read_backup
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
-from svc_actors.panel.backups.tools import Kept, Tools
+from svc_actors.panel.backups.tools import DUMPED, Tools
 from svc_actors.panel.jobs import Job, JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
@@ -47,15 +47,13 @@ class DrillWork:
     async def plan(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             _, backup, repository = await self._of(run)
-            await self._tools.begin(run, repository)
+            await self._tools.begin_with(run, repository, backup.id)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
             await run.log(f"The backup of {backup.created_at:%Y-%m-%d %H:%M} UTC is tried; the site is not touched.")
 
     async def reserve_disk(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            local, kept = await self._kept(run)
-            await self._tools.fetch_manifest(run, local, kept)
-            await self._tools.fetch_dumped(run, local, kept)
+            await self._tools.fetch_said(run, await self._local(run), LISTED, DUMPED)
             needed = await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), "")
             # A dump, what it becomes in the engine, and the dump of that.
             needed += sum(2 * dump.size + dump.loaded for dump in await self._tools.dumped(run))
@@ -68,8 +66,7 @@ class DrillWork:
 
     async def fetch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            local, kept = await self._kept(run)
-            await self._tools.fetch(run, local, kept.tree, self._new(run))
+            await self._tools.fetch(run, await self._local(run), self._tools.kept(run).tree, self._new(run))
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -121,10 +118,9 @@ class DrillWork:
             raise unavailable(f"{dump.name} is not what was backed up once it is loaded.")
         await run.log(f"{dump.name} has the tables and rows that were backed up.")
 
-    async def _kept(self, run: JobRun) -> tuple[Repository, Kept]:
-        _, backup, repository = await self._of(run)
-        local = await self._tools.local(run, repository)
-        return local, await self._tools.snapshots_of(run, local, backup.id)
+    async def _local(self, run: JobRun) -> Repository:
+        _, _, repository = await self._of(run)
+        return await self._tools.local(run, repository)
 
     def _new(self, run: JobRun) -> Path:
         return self._places.staging(run.id) / "new"

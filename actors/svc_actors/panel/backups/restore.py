@@ -20,7 +20,7 @@ from svc_actors.errors import ServiceError, conflict, not_found, unavailable
 from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.restic import Verified
-from svc_actors.host.restic.driver import CONTENT, TREE
+from svc_actors.host.restic.driver import CONTENT, LISTED, TREE
 from svc_actors.host.restic.manifest import LEFT_OUT, size_below
 from svc_actors.host.tree_switch import hand_in, switch
 from svc_actors.panel.backups.configuration import FILE, parsed_configuration
@@ -29,13 +29,18 @@ from svc_actors.panel.backups.databases import FOLDER, Dumped
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.records import USUAL_PARTS, BackupPart, BackupRow, BackupStatus, read_backup
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
-from svc_actors.panel.backups.tools import Tools
+from svc_actors.panel.backups.tools import DUMPED, Tools
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow, read_site
 
 NEW: Final = "new"
-DUMPS: Final = "dumps"
+_SAID: Final = {
+    BackupPart.CONFIGURATION: f"{CONTENT}/{FILE}",
+    BackupPart.FILES: LISTED,
+    BackupPart.DATABASES: DUMPED,
+}
+"""What a backup says of each part of it."""
 _TOLD = 20
 """So many differences are named in the log."""
 _PLACE_SECONDS = 600.0
@@ -55,22 +60,16 @@ class RestoreWork:
             site, backup, repository = await self._of(run)
             site_folder(self._places.folders, site)
             await self._tools.put_back(run, site)
-            await self._tools.begin(run, repository)
+            await self._tools.begin_with(run, repository, backup.id)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
             await run.log(f"{site.domain} gets what it was on {backup.created_at:%Y-%m-%d %H:%M} UTC.")
 
     async def reserve_disk(self, run: JobRun) -> None:
         """What the backup says of itself comes first: what is restored of it has its sizes there."""
         async with self._tools.cleaned_on_failure(run):
-            site, backup, repository = await self._of(run)
+            site, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
-            kept = await self._tools.snapshots_of(run, local, backup.id)
-            if BackupPart.CONFIGURATION in self._parts(run):
-                await self._tools.fetch(run, local, kept.tree, self._configured(run), f"{CONTENT}/{FILE}")
-            if BackupPart.FILES in self._parts(run):
-                await self._tools.fetch_manifest(run, local, kept)
-            if BackupPart.DATABASES in self._parts(run):
-                await self._tools.fetch_dumped(run, local, kept)
+            await self._tools.fetch_said(run, local, *(_SAID[part] for part in self._parts(run)))
             await self._tools.require_room(
                 await self._needed(run, site),
                 what="The restoration",
@@ -80,16 +79,17 @@ class RestoreWork:
 
     async def fetch(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
-            _, backup, repository = await self._of(run)
+            _, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
-            kept = await self._tools.snapshots_of(run, local, backup.id)
-            path, only, parts = self._path(run), self._only(run), self._parts(run)
-            new = self._places.staging(run.id) / NEW
+            path, parts = self._path(run), self._parts(run)
+            wanted = []
             if BackupPart.FILES in parts:
-                await self._tools.fetch(run, local, kept.tree, new, TREE if path is None else f"{TREE}/{path}")
-            if BackupPart.DATABASES in parts and (wanted := await self._wanted(run)):
-                file = f"/{wanted[0].file}" if only is not None else ""
-                await self._tools.fetch(run, local, kept.tree, new / DUMPS, f"{CONTENT}/{FOLDER}{file}")
+                wanted.append(TREE if path is None else f"{TREE}/{path}")
+            if BackupPart.DATABASES in parts:
+                wanted += [f"{CONTENT}/{FOLDER}/{dump.file}" for dump in await self._wanted(run)]
+            if wanted:
+                new = self._places.staging(run.id) / NEW
+                await self._tools.fetch(run, local, self._tools.kept(run).tree, new, *wanted)
 
     async def verify(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
@@ -120,7 +120,7 @@ class RestoreWork:
             if BackupPart.DATABASES not in self._parts(run):
                 return
             site, _, _ = await self._of(run)
-            content = self._places.staging(run.id) / NEW / DUMPS / CONTENT
+            content = self._places.staging(run.id) / NEW / CONTENT
             wanted = await self._wanted(run)
             await self._tools.databases.verify_fetched(content, wanted)
             await self._tools.databases.load(run, site, content, wanted, self._places.aside(run.id))
@@ -146,7 +146,7 @@ class RestoreWork:
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.CONFIGURATION in self._parts(run):
                 site, _, _ = await self._of(run)
-                told = await trio.to_thread.run_sync((self._configured(run) / CONTENT / FILE).read_text)
+                told = await trio.to_thread.run_sync(self._configured(run).read_text)
                 await self._configuration.restore(run, site, parsed_configuration(json.loads(told)))
         await self._tools.clean(run.id)
 
@@ -187,7 +187,7 @@ class RestoreWork:
 
     def _configured(self, run: JobRun) -> Path:
         """The configuration that the backup holds."""
-        return self._places.said(run.id) / "configuration"
+        return self._places.said(run.id) / CONTENT / FILE
 
     def _tree(self, run: JobRun) -> Path:
         return self._places.staging(run.id) / NEW / TREE

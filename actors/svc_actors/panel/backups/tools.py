@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,7 @@ from svc_actors.errors import capacity, not_found
 from svc_actors.host.restic import Repository, Restic, Snapshot
 from svc_actors.host.restic.driver import CONTENT, LISTED
 from svc_actors.host.tree_switch import switched
-from svc_actors.panel.backups.databases import FOLDER, LIST, DatabaseBackups, Dumped
+from svc_actors.panel.backups.databases import LIST, DatabaseBackups, Dumped
 from svc_actors.panel.backups.places import SPARE_BYTES, Places
 from svc_actors.panel.backups.records import completed, tag_of
 from svc_actors.panel.backups.repositories import RepositoryRow
@@ -27,6 +28,8 @@ from svc_actors.store import Database
 
 COMPLETE: Final = "complete"
 MANIFEST: Final = "manifest"
+DUMPED: Final = f"{CONTENT}/{LIST}"
+_KEPT: Final = "kept.json"
 
 
 @dataclass(frozen=True)
@@ -86,46 +89,51 @@ class Tools:
         return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
 
     async def drop_unknown(
-        self, run: JobRun, repository_id: UUID, repository: Repository
+        self, run: JobRun, repository_id: UUID, repository: Repository, found: Sequence[Snapshot] | None = None
     ) -> tuple[list[Snapshot], list[Snapshot]]:
         """Remove the snapshots of backups that are not completed: of jobs that were ended, and of what was deleted.
-        Those that stay, and those that have gone."""
+        Those that stay, and those that have gone. `found`: what it holds, where the job has just asked it."""
         known = {tag_of(backup_id) for backup_id, _ in await completed(self.database, repository_id)}
-        found = await self.restic.snapshots(run.program, repository)
+        if found is None:
+            found = await self.restic.snapshots(run.program, repository)
         unknown = [snapshot for snapshot in found if not known.intersection(snapshot.tags)]
         if unknown:
             await self.restic.forget(run.program, repository, [snapshot.id for snapshot in unknown])
         return [snapshot for snapshot in found if snapshot not in unknown], unknown
 
-    async def snapshots_of(self, run: JobRun, repository: Repository, backup_id: UUID) -> Kept:
-        """Raises not_found unless there is one that is complete."""
-        kept = kept_of(await self.restic.snapshots(run.program, repository), backup_id)
+    async def begin_with(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
+        """`begin`, for the steps of a restoration of this backup, which find by `kept` what the repository holds of it.
+        Raises not_found unless there is one that is complete."""
+        kept = kept_of(await self.begin(run, repository), backup_id)
         if kept is None:
             raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
-        return kept
+        (self.places.work(run.id) / _KEPT).write_text(json.dumps(asdict(kept)))
 
-    async def fetch(self, run: JobRun, local: Repository, snapshot: str, target: Path, path: str | None = None) -> None:
-        """Put what a snapshot holds, or `path` of it, into a folder that is made for it."""
+    def kept(self, run: JobRun) -> Kept:
+        return Kept(**json.loads((self.places.work(run.id) / _KEPT).read_text()))
+
+    async def fetch(self, run: JobRun, local: Repository, snapshot: str, target: Path, *paths: str) -> None:
+        """Put what a snapshot holds, or these paths of it, into a folder that is made for it."""
         await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700, parents=True))
-        await self.restic.restore(run.program, local, snapshot, target, path)
+        await self.restic.restore(run.program, local, snapshot, target, *paths)
 
-    async def fetch_manifest(self, run: JobRun, local: Repository, kept: Kept) -> None:
-        """For `listed`: one of its own, or the one of the snapshot."""
-        inside = LISTED if kept.manifest is None else None
-        await self.fetch(run, local, kept.manifest or kept.tree, self.places.said(run.id) / MANIFEST, inside)
-
-    async def fetch_dumped(self, run: JobRun, local: Repository, kept: Kept) -> None:
-        """For `dumped`."""
-        await self.fetch(run, local, kept.tree, self.places.said(run.id) / FOLDER, f"{CONTENT}/{LIST}")
+    async def fetch_said(self, run: JobRun, local: Repository, *paths: str) -> None:
+        """What a backup says of itself: LISTED, for `listed`; DUMPED, for `dumped`; other files of its CONTENT."""
+        kept, said = self.kept(run), self.places.said(run.id)
+        inside = [path for path in paths if path != LISTED or kept.manifest is None]
+        if inside:
+            await self.fetch(run, local, kept.tree, said, *inside)
+        if kept.manifest is not None and LISTED in paths:
+            await self.fetch(run, local, kept.manifest, said / MANIFEST)
 
     def listed(self, run: JobRun) -> Path:
-        """The manifest of the backup."""
+        """The manifest of the backup: one of its own, or the one of the snapshot."""
         own = self.places.said(run.id) / MANIFEST / MANIFEST
-        return own if own.exists() else self.places.said(run.id) / MANIFEST / LISTED
+        return own if own.exists() else self.places.said(run.id) / LISTED
 
     async def dumped(self, run: JobRun) -> list[Dumped]:
         """The dumps that the backup holds."""
-        return await self.databases.held(self.places.said(run.id) / FOLDER / CONTENT)
+        return await self.databases.held(self.places.said(run.id) / CONTENT)
 
     async def require_room(self, needed: int, *, what: str, left: str, hint: str) -> None:
         """Raises `capacity` where the disk has no room for so many bytes beside `SPARE_BYTES`. `what` needs them;

@@ -202,11 +202,13 @@ class SitesRecovery:
         # What opens the way to the target is given to restic with the repository that it writes.
         reaching = Repository(local.location, local.password_file, remote.options, remote.environment)
         there = await restic.snapshots(program, remote)
-        if not (Path(local.location) / "config").exists():
+        here: list[Snapshot] = []
+        if (Path(local.location) / "config").exists():
+            await restic.unlock(program, local)
+            here = await restic.snapshots(program, local)
+        else:
             await trio.to_thread.run_sync(partial(shutil.rmtree, local.location, ignore_errors=True))
             await restic.init(program, reaching, remote)
-        await restic.unlock(program, local)
-        here = await restic.snapshots(program, local)
         newest = next((each for each in wanted if ids_of(there, each) or ids_of(here, each)), None)
         if newest is None:
             raise not_found(f"{target.name} holds no whole backup of {repository.domain}.")
