@@ -95,9 +95,9 @@ class PanelPrograms:
                 assert self.web.running(), self.web.tail()
                 await trio.sleep(0.05)  # It starts outside of this process.
 
-    async def customer(self, email: str = "ada@example.com") -> None:
+    async def customer(self, email: str = "ada@example.com", password: str = "Correct-Horse-42") -> None:
         async with self.client() as root:
-            wanted = {"email": email, "name": "Ada", "role": "customer", "password": "Correct-Horse-42"}
+            wanted = {"email": email, "name": "Ada", "role": "customer", "password": password}
             answer = await root.post("/users", json=wanted)
             assert answer.status_code < 300, answer.text
 

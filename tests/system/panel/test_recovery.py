@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,25 @@ import pytest
 import trio
 
 from svc_actors.errors import ServiceError
-from svc_actors.host.accounts import FIRST_UID
 from svc_actors.host.restic import Repository, SystemRestic
 from svc_actors.panel.backups.places import write_secret
-from svc_actors.panel.certificates.served import Serving, shown_at
 from svc_actors.panel.recovery.remote import Programs
-from tests.support.certificates import self_signed
 from tests.support.figures import report_figure
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
+from tests.system.panel.lost_sites import (
+    BLOG,
+    CERTIFIED,
+    DAMAGED,
+    PASSWORDS,
+    SITES,
+    a_life,
+    asked,
+    ended,
+    own_sites,
+    page_of,
+    shown,
+    trees,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -39,83 +49,13 @@ def disk() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-async def asked(panel: PanelPrograms, method: str, address: str, token: str | None = None, **body: Any) -> Any:
-    async with panel.client(token) as client:
-        answer = await client.request(method, address, json=body if method != "GET" else None)
-    assert answer.status_code < 300, answer.text
-    return answer.json()
-
-
-async def ended(panel: PanelPrograms, job_id: int) -> dict[str, Any]:
-    with trio.fail_after(240):
-        while (job := await asked(panel, "GET", f"/jobs/{job_id}"))["ended_at"] is None:
-            await trio.sleep(0.1)  # Another process does it.
-    found: dict[str, Any] = job
-    return found
-
-
-def tree(home: Path) -> dict[str, tuple[int, int, bytes | str]]:
-    found: dict[str, tuple[int, int, bytes | str]] = {}
-    for path in sorted(home.rglob("*")):
-        seen = path.lstat()
-        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
-        if not path.name.startswith(".svc-tmp"):
-            found[str(path.relative_to(home))] = (seen.st_mode, seen.st_uid, content)
-    return found
-
-
-async def test_sites_come_back_on_a_new_server_whatever_kills_its_core(disk: Path, tmp_path: Path) -> None:
+async def test_ten_sites_come_back_on_a_new_server_whatever_kills_its_core(disk: Path, tmp_path: Path) -> None:
     """One repository has a damaged pack at first; the core is killed while it becomes the lost server, and at several
     steps of a site that comes back."""
     async with open_panel_programs() as old:
         await old.start()
-        await old.customer()
-        sites = {"static.example.com": await old.site("static.example.com")}
-        sites["php.example.com"] = await old.site("php.example.com", type="php")
-        blog = await asked(
-            old,
-            "POST",
-            "/sites",
-            domain="blog.example.com",
-            type="wordpress",
-            admin_email="ada@example.com",
-            title="Ada",
-        )
-        await settled(old)
-        sites["blog.example.com"] = await asked(old, "GET", f"/sites/{blog['id']}")
-        certificate = self_signed(tmp_path, ["php.example.com"])
-        await asked(
-            old,
-            "PUT",
-            f"/sites/{sites['php.example.com']['id']}/ssl",
-            certificate=certificate.certificate.read_text(),
-            key=certificate.key.read_text(),
-        )
-        script = home_of(old, sites["php.example.com"]) / "public" / "index.php"
-        script.write_text("<?php echo 6 * 7;")
-        script.with_name("index.html").unlink(missing_ok=True)
-        os.chown(script, FIRST_UID + sites["php.example.com"]["number"], FIRST_UID + sites["php.example.com"]["number"])
-        for site in sites.values():
-            extra = home_of(old, site) / "private" / "data.bin"
-            extra.write_bytes(os.urandom(100_000))
-            os.chown(extra, FIRST_UID + site["number"], FIRST_UID + site["number"])
-        owner = sites["php.example.com"]["owner_id"]
-        token = (await asked(old, "POST", f"/users/{owner}/tokens", name="program", days=0))["token"]
-        target = await asked(old, "POST", "/backups/targets/local", name="disk", path=str(disk))
-        key = (await asked(old, "POST", "/recovery/key"))["recovery_key"]
-        await old.visit("blog.example.com")  # It makes folders at the first one.
-        month_of_uploads(home_of(old, sites["blog.example.com"]), FIRST_UID + blog["number"])
-        page = (await old.visit("blog.example.com")).text
-        for site in sites.values():
-            await asked(old, "POST", f"/sites/{site['id']}/backups")
-        await settled(old)
-        shown = await shown_at(Serving("127.0.0.1", old.https_port), "php.example.com")
-        await asked(old, "POST", "/recovery/manifest")
-        await settled(old)
-        trees = {domain: tree(home_of(old, site)) for domain, site in sites.items()}
-        repositories = {each["domain"]: each["id"] for each in await asked(old, "GET", "/backups/keys")}
-        broken = repositories["static.example.com"]
-    pack = max((disk / broken / "data").rglob("*/*"), key=lambda each: each.stat().st_size)
+        lost = await a_life(old, disk, tmp_path)
+    pack = max((disk / lost.repositories[DAMAGED] / "data").rglob("*/*"), key=lambda each: each.stat().st_size)
     whole = pack.read_bytes()
     pack.chmod(0o600)
     pack.write_bytes(bytes(byte ^ 0xFF for byte in whole))
@@ -123,52 +63,57 @@ async def test_sites_come_back_on_a_new_server_whatever_kills_its_core(disk: Pat
     async with open_panel_programs(folder=old.folder) as new:
         await new.start()
         target = await asked(new, "POST", "/backups/targets/local", name="disk", path=str(disk))
-        found = await asked(new, "POST", "/recovery/discover", target=target["id"], recovery_key=key)
-        await asked(new, "POST", "/recovery/run", target=target["id"], recovery_key=key)
+        found = await asked(new, "POST", "/recovery/discover", target=target["id"], recovery_key=lost.key)
+        await asked(new, "POST", "/recovery/run", target=target["id"], recovery_key=lost.key)
         with trio.fail_after(60):
             while not (new.data / "recovery" / "staged").exists():
                 await trio.sleep(0.005)  # The core does it.
         await new.core.kill()
         await new.start()
+        began = trio.current_time()
         interrupted: dict[str, dict[str, Any]] = {}
         for name, reached in MOMENTS.items():
             job_id = (await asked(new, "GET", "/recovery"))["recovered"]["job_id"]
             if interrupted:
                 job_id = (await asked(new, "POST", "/recovery/run"))["id"]
             with trio.fail_after(120):
-                while not await reached(new, job_id, repositories["blog.example.com"]):
+                while not await reached(new, job_id, lost.repositories[BLOG]):
                     assert (await asked(new, "GET", f"/jobs/{job_id}"))["ended_at"] is None, name
                     await trio.sleep(0.005)  # The core does it.
             await new.core.kill()
             await new.start()
             interrupted[name] = await asked(new, "GET", f"/jobs/{job_id}")
-        began = trio.current_time()
         second = await ended(new, (await asked(new, "POST", "/recovery/run"))["id"])
         seconds = trio.current_time() - began
         pack.write_bytes(whole)
         third = await ended(new, (await asked(new, "POST", "/recovery/run"))["id"])
-        came = {domain: tree(home_of(new, site)) for domain, site in sites.items()}
-        own = await asked(new, "GET", "/sites?page_size=50", token)
-        answers = {domain: (await new.visit(domain)).text for domain in sites}
-        shown_again = await shown_at(Serving("127.0.0.1", new.https_port), "php.example.com")
+        came = trees(new, lost.sites)
+        pages = {domain: await page_of(new, domain, lost.authorities) for domain in SITES}
+        certificates = await shown(new)
+        by_token = {
+            email: {site["domain"] for site in (await asked(new, "GET", "/sites?page_size=50", token))["items"]}
+            for email, token in lost.tokens.items()
+        }
+        await new.start_web()
+        by_password = {email: await own_sites(new, email) for email in PASSWORDS}
 
-    report_figure(f"{len(sites)} sites came back in {seconds:.0f} s")
-    failed = [step["name"] for step in second["steps"] if step["status"] == "failed"]
-    assert len(found["opened"]["sites"]) == len(sites)
+    report_figure(f"{len(SITES) - 1} sites came back in {seconds:.0f} s, with {len(MOMENTS)} kills between")
+    own = {email: {domain for domain, (owner, _) in SITES.items() if owner == email} for email in PASSWORDS}
+    assert {site["domain"] for site in found["opened"]["sites"]} == set(SITES)
     for name, job in interrupted.items():
         assert (job["status"], job["error"]["message"]) == ("failed", INTERRUPTED), name
-        assert [step["name"] for step in job["steps"] if step["status"] == "failed"][-1].endswith(
-            "_blog_example_com"
-        ), name
-    assert second["status"] == "failed"
-    assert [name.rpartition("_static_")[2] for name in failed] == ["example_com", "report"], second
+        assert failed_steps(job) == [BLOG], name
+    assert (second["status"], failed_steps(second)) == ("failed", [DAMAGED, "report"]), second
     assert third["status"] == "succeeded", third
-    assert {site["domain"] for site in own["items"]} == set(sites)
-    for domain in sites:
-        assert came[domain] == trees[domain], domain
-    assert answers["php.example.com"] == "42"
-    assert without_ports(answers["blog.example.com"]) == without_ports(page)
-    assert shown_again == shown
+    assert by_token == by_password == own
+    for domain in SITES:
+        assert came[domain] == lost.trees[domain], domain
+        assert pages[domain] == lost.pages[domain], domain
+        assert pages[domain].startswith("200 "), domain
+    assert SITES[BLOG][1]["title"] in pages[BLOG]  # It is in the database alone.
+    assert certificates == lost.certificates
+    assert None not in certificates.values()
+    assert len(set(certificates.values())) == len(CERTIFIED), "each is of its site alone"
 
 
 async def test_no_more_is_read_of_a_target_than_a_manifest_may_have(tmp_path: Path) -> None:
@@ -191,16 +136,11 @@ async def test_no_more_is_read_of_a_target_than_a_manifest_may_have(tmp_path: Pa
     assert sum(path.stat().st_size for path in cut.rglob("*")) <= 1_000_000
 
 
-async def settled(panel: PanelPrograms) -> None:
-    """Every job has succeeded."""
-    for job in (await asked(panel, "GET", "/jobs?page_size=100"))["items"]:
-        done = await ended(panel, job["id"])
-        assert done["status"] == "succeeded", done["error"]
-
-
-def without_ports(page: str) -> str:
-    """The new server listens on others."""
-    return re.sub(r"(example\.com):[0-9]+", r"\1", page)
+def failed_steps(job: dict[str, Any]) -> list[str]:
+    """By the domains of their sites."""
+    domains = {domain.replace(".", "_"): domain for domain in SITES}
+    names = [step["name"] for step in job["steps"] if step["status"] == "failed"]
+    return [domains.get(re.sub("site_[0-9]+_", "", name), name) for name in names]
 
 
 async def is_fetched(panel: PanelPrograms, job_id: int, repository: str) -> bool:
@@ -209,7 +149,7 @@ async def is_fetched(panel: PanelPrograms, job_id: int, repository: str) -> bool
 
 
 async def is_restored(panel: PanelPrograms, job_id: int, repository: str) -> bool:
-    """What is in its backup comes beside the homes of sites. Of the other sites none gets there any more."""
+    """What is in its backup comes beside the homes of sites: it is the first site of this job."""
     return (panel.data / "sites" / f".restore-{job_id}").exists()
 
 
@@ -220,19 +160,4 @@ async def is_compared(panel: PanelPrograms, job_id: int, repository: str) -> boo
 
 
 MOMENTS = {"fetched": is_fetched, "restored": is_restored, "compared": is_compared}
-"""Of the last site, in their order."""
-
-
-def month_of_uploads(home: Path, uid: int) -> None:
-    """The folder of this month's uploads, which WordPress makes whenever something first asks for it."""
-    folder = home / "public" / "wp-content" / "uploads"
-    for part in ("", *datetime.now(UTC).strftime("%Y %m").split()):
-        folder /= part
-        if not folder.exists():
-            folder.mkdir()
-            os.chown(folder, uid, uid)
-
-
-def home_of(panel: PanelPrograms, site: dict[str, Any]) -> Path:
-    home: Path = panel.data / "sites" / site["account"]
-    return home
+"""Of the second site, in their order. The first one has come back by then, the others wait."""
