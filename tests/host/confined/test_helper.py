@@ -76,8 +76,8 @@ async def gone(pid: int) -> None:
 
 
 def test_what_runs_confined_knows_the_standard_library_alone() -> None:
-    packages = (PACKAGE, PACKAGE.with_name("archives"))
-    own = ("svc_actors.host.confined", "svc_actors.host.archives")
+    packages = (PACKAGE, PACKAGE.with_name("archives"), PACKAGE.with_name("apache"))
+    own = ("svc_actors.host.confined", "svc_actors.host.archives", "svc_actors.host.apache")
 
     imported = {
         name

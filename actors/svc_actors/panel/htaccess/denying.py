@@ -14,10 +14,10 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from svc_actors.host.apache.htaccess import Directive, Section, modules, narrowing
 from svc_actors.host.nginx import DeniedPattern
 from svc_actors.host.nginx.access import is_denied
-from svc_actors.panel.htaccess.parsing import Directive, Section
-from svc_actors.panel.htaccess.situation import INDEXES, Situation, modules, narrowing
+from svc_actors.panel.htaccess.situation import INDEXES, Situation
 from svc_actors.panel.htaccess.verdicts import Denied, Opinion, blocks, translated
 
 _MOST: Final = 60

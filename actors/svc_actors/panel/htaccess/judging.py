@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from svc_actors.host.apache.htaccess import Directive, narrowing
 from svc_actors.panel.htaccess import rewriting
 from svc_actors.panel.htaccess.denying import denied_by_section
-from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.patterns import only_dotfiles
 from svc_actors.panel.htaccess.php_values import php_setting
 from svc_actors.panel.htaccess.redirecting import redirect
-from svc_actors.panel.htaccess.situation import INDEXES, Situation, narrowing
+from svc_actors.panel.htaccess.situation import INDEXES, Situation
 from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, blocks, harmless, same, translated
 
 _INDEXES_OF_FILES: Final = INDEXES[1:]

@@ -8,9 +8,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from svc_actors.host.apache.htaccess import Directive, modules, narrowing
 from svc_actors.host.php import PhpSettings
-from svc_actors.panel.htaccess.parsing import Directive
-from svc_actors.panel.htaccess.situation import Situation, modules, narrowing
+from svc_actors.panel.htaccess.situation import Situation
 from svc_actors.panel.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, translated
 
 _MIB: Final = {"memory_limit": "memory_limit_mib", "upload_max_filesize": "upload_max_filesize_mib"}

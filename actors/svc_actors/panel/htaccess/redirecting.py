@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from svc_actors.host.apache.htaccess import Directive, modules, narrowing
 from svc_actors.host.nginx import CHALLENGES, PathRedirect
-from svc_actors.panel.htaccess.parsing import Directive
-from svc_actors.panel.htaccess.situation import Situation, modules, narrowing
+from svc_actors.panel.htaccess.situation import Situation
 from svc_actors.panel.htaccess.verdicts import Opinion, Redirected, blocks, harmless, translated
 
 STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}

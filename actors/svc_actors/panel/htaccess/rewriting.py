@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from svc_actors.host.apache.htaccess import Directive, modules, narrowing
 from svc_actors.panel.htaccess.denying import denied_by_rule
-from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.patterns import only_hidden
 from svc_actors.panel.htaccess.redirecting import literal, redirect_match, rewritten
-from svc_actors.panel.htaccess.situation import TOP, Situation, modules, narrowing
+from svc_actors.panel.htaccess.situation import TOP, Situation
 from svc_actors.panel.htaccess.verdicts import (
     HttpsForced,
     NameRedirected,

@@ -8,13 +8,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from svc_actors.host.php import PhpSettings
-from svc_actors.panel.htaccess.parsing import Directive
 from svc_actors.panel.htaccess.verdicts import Redirected
 
 TOP = PurePosixPath(".")
 INDEXES: Final = ("index.php", "index.html", "index.htm")
 """What nginx looks for in a folder that is asked for, in this order."""
-_TRANSPARENT = frozenset({"ifmodule", "ifdefine", "ifversion"})
 
 
 @dataclass(frozen=True)
@@ -57,20 +55,3 @@ class Situation:
     def is_protected(self) -> bool:
         """Also where all of the site is."""
         return not self.protected.isdisjoint(self.within | {"/"})
-
-
-def narrowing(directive: Directive) -> tuple[str, ...]:
-    """The names of the sections around it that say for what it holds, and not for which server."""
-    return tuple(section.name for section in directive.sections if section.name not in _TRANSPARENT)
-
-
-def modules(directive: Directive) -> tuple[str, ...]:
-    """Those that have to be there for it, as `mod_x.c`; with `!` before it, not to be there."""
-    found = []
-    for section in directive.sections:
-        if section.name == "ifmodule":
-            without, name = section.argument.startswith("!"), section.argument.lstrip("!").strip().lower()
-            if name.endswith("_module"):
-                name = f"mod_{name.removesuffix('_module')}.c"
-            found.append(f"{'!' if without else ''}{name}")
-    return tuple(found)

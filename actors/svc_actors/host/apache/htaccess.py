@@ -17,6 +17,7 @@ _SECTIONS: Final = {
     *("limit", "limitexcept"),
 }
 _WITHOUT_ARGUMENT: Final = {"else", "requireall", "requireany", "requirenone"}
+_TRANSPARENT: Final = frozenset({"ifmodule", "ifdefine", "ifversion"})
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,23 @@ def parse(text: str) -> list[Directive]:
         for line, section in open_sections
     )
     return found
+
+
+def narrowing(directive: Directive) -> tuple[str, ...]:
+    """The names of the sections around it that say for what it holds, and not for which server."""
+    return tuple(section.name for section in directive.sections if section.name not in _TRANSPARENT)
+
+
+def modules(directive: Directive) -> tuple[str, ...]:
+    """Those that have to be there for it, as `mod_x.c`; with `!` before it, not to be there."""
+    found = []
+    for section in directive.sections:
+        if section.name == "ifmodule":
+            without, name = section.argument.startswith("!"), section.argument.lstrip("!").strip().lower()
+            if name.endswith("_module"):
+                name = f"mod_{name.removesuffix('_module')}.c"
+            found.append(f"{'!' if without else ''}{name}")
+    return tuple(found)
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
