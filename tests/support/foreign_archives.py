@@ -50,6 +50,8 @@ CRON: Final = """MAILTO=ada@shop.example
 """
 
 
+NOTHING: Final[Mapping[str, bytes]] = {}
+NO_LINKS: Final[Mapping[str, str]] = {}
 ASKING: Final = b"""<?php
 define('ABSPATH', __DIR__ . '/');
 require __DIR__ . '/wp-config.php';
@@ -119,6 +121,10 @@ class Packer:
         for name, target in tree.links.items():
             self.link(f"{above}/{name}", target)
 
+    def files(self, above: str, files: Mapping[str, bytes]) -> None:
+        for name, content in files.items():
+            self.file(f"{above}/{name}", content, 0o640)
+
     def whole(self) -> bytes:
         self._tar.close()
         return self._content.getvalue()
@@ -127,8 +133,19 @@ class Packer:
         return gzip.compress(self.whole(), 1, mtime=0)
 
 
-def cpanel(sites: Mapping[str, Tree], *, certificate: str | None = None, above: str = "cpmove-ada/") -> bytes:
+def cpanel(
+    sites: Mapping[str, Tree],
+    *,
+    certificate: str | None = None,
+    above: str = "cpmove-ada/",
+    home: Mapping[str, bytes] = NOTHING,
+    links: Mapping[str, str] = NO_LINKS,
+) -> bytes:
+    """`home`: more files of the account's, `links`: more links of it."""
     packed = Packer()
+    packed.files(f"{above}homedir", home)
+    for name, target in links.items():
+        packed.link(f"{above}homedir/{name}", target)
     packed.file(f"{above}cp/{USER}", f"DNS={MAIN}\nUSER={USER}\nPLAN=default\n")
     packed.file(
         f"{above}userdata/main",
@@ -170,13 +187,16 @@ def cpanel(sites: Mapping[str, Tree], *, certificate: str | None = None, above: 
     return packed.gzipped()
 
 
-def hestia(sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None = None) -> bytes:
+def hestia(
+    sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None = None, home: Mapping[str, bytes] = NOTHING
+) -> bytes:
     packed = Packer()
     packed.file("./hestia/user.conf", f"NAME='Ada'\nCONTACT='ada@{MAIN}'\n")
     for domain, tree in sites.items():
         inner = Packer()
         inner.tree("public_html", tree)
         inner.folder("private")
+        inner.files(".", home if domain == MAIN else NOTHING)
         packed.file(
             f"./web/{domain}/hestia/web.conf",
             f"DOMAIN='{domain}' IP='198.51.100.7' ALIAS='www.{domain}' BACKEND='PHP-8_2' SSL='no' USER='{USER}'\n",
@@ -197,17 +217,22 @@ def hestia(sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None = N
     return packed.whole()
 
 
-def virtualmin(sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None = None) -> bytes:
+def virtualmin(
+    sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None = None, home: Mapping[str, bytes] = NOTHING
+) -> bytes:
     packed = Packer()
+    packed.files(".", home)
     packed.tree("./public_html", sites[MAIN])
     packed.tree(f"./domains/{ADDON}/public_html", sites[ADDON])
     packed.file("./Maildir/cur/1", "From: x")
-    for domain, home in ((MAIN, f"/home/{USER}"), (ADDON, f"/home/{USER}/domains/{ADDON}")):
-        packed.file(f"./.backup/{domain}_virtualmin", f"dom={domain}\nuser={USER}\nhome={home}\nphp_fpm_version=8.2\n")
+    for domain, old_home in ((MAIN, f"/home/{USER}"), (ADDON, f"/home/{USER}/domains/{ADDON}")):
+        packed.file(
+            f"./.backup/{domain}_virtualmin", f"dom={domain}\nuser={USER}\nhome={old_home}\nphp_fpm_version=8.2\n"
+        )
         packed.file(
             f"./.backup/{domain}_web",
             f"<VirtualHost 198.51.100.7:80>\nServerName {domain}\nServerAlias www.{domain} mail.{domain}\n"
-            f"DocumentRoot {home}/public_html\n</VirtualHost>\n",
+            f"DocumentRoot {old_home}/public_html\n</VirtualHost>\n",
         )
     packed.file(f"./.backup/{MAIN}_dns", ZONE)
     packed.file(f"./.backup/{MAIN}_cron", CRON)
@@ -219,8 +244,9 @@ def virtualmin(sites: Mapping[str, Tree], *, certificate: tuple[str, str] | None
     return packed.gzipped()
 
 
-def plesk(sites: Mapping[str, Tree]) -> bytes:
+def plesk(sites: Mapping[str, Tree], *, home: Mapping[str, bytes] = NOTHING) -> bytes:
     packed, contents = Packer(), Packer()
+    contents.files(".", home)
     contents.tree("httpdocs", sites[MAIN])
     contents.tree(ADDON, sites[ADDON])
     dump = Packer()

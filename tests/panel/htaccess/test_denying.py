@@ -17,7 +17,7 @@ from svc_actors.panel.htaccess.denying import _name_pattern, _written_out
 
 TOP = Situation(PurePosixPath("."), php=False, wordpress=False, force_https=False)
 INSIDE = replace(TOP, folder=PurePosixPath("a/b"))
-PROTECTED = replace(INSIDE, protected=frozenset({"/a"}))
+PROTECTED = replace(INSIDE, protected={"/a": frozenset({"ada"})})
 
 
 def wished(text: str, situation: Situation) -> list[str]:
@@ -135,7 +135,7 @@ def test_a_password_is_translated_where_the_site_asks_for_one() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        BASIC.replace("valid-user", "user ada"),
+        BASIC.replace("valid-user", "user eve"),
         f"{BASIC}\nSatisfy any",
         f"{BASIC}\nRequire ip 192.0.2.7",
         f"{BASIC}\nDeny from 192.0.2.7",
@@ -145,7 +145,7 @@ def test_a_password_is_translated_where_the_site_asks_for_one() -> None:
         f"{BASIC}\nAuthGroupFile /home/x/groups",
     ],
 )
-def test_a_password_for_others_than_all_logins_blocks(text: str) -> None:
+def test_a_password_for_others_than_the_site_lets_in_blocks(text: str) -> None:
     assert Verdict.BLOCKS in {one.opinion.verdict for one in judge(parse(text), PROTECTED)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.host.apache.passwords import read_passwords
 from svc_actors.host.crypt import hash_random_password, hash_visitors_password
 from svc_actors.host.nginx import Login, Php, ProtectedPath, SiteServer
 from svc_actors.host.nginx.passwords import password_file
@@ -22,6 +23,17 @@ ADA = Login(login="ada", verifier=trio.run(hash_visitors_password, PASSWORD))
 EVE = Login(login="eve", verifier=hash_random_password("another-password"))
 OF_APACHE = Login(login="old", verifier="$apr1$Xj5aSgxr$2k0qFJeItxwaNxnxVEX8Z/")
 """As htpasswd writes it; the password is "secret"."""
+TAKEN_OVER = (
+    OF_APACHE.verifier,
+    "$1$abcdefgh$cHJi5PXp/ki/ktXzqlk6I1",
+    "$2y$05$aaaaaaaaaaaaaaaaaaaaaOjOHCcGZ1ZydhnG2lX11qSmiRJbsbsA.",
+    "$2b$10$aaaaaaaaaaaaaaaaaaaaaO7XrFbtXOCVkGyzQwcWG5SMNX8BkwoRa",
+    "$5$abc$qsg6EHbUzHQzF1POlD7zUwBINSELQxypPaeDcZe6vH0",
+    "$6$abc$IdWKNKTJEb8LxY7CGg8YBXlvtfZzFw7Mp/r6niK9YB2mdvgY..TKjv1T..8RadRt2qvUHYRLr/TsVArtr91iR1",
+    "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+    "abNANd1rDfiNc",
+)
+"""Of the password "secret", as htpasswd and other programs write it."""
 SAYS = "<?php echo json_encode([$_SERVER['REMOTE_USER'] ?? null, $_SERVER['HTTP_AUTHORIZATION'] ?? null]);"
 
 
@@ -124,3 +136,29 @@ async def test_programs_are_told_who_it_is_and_no_password_that_is_not_theirs(ng
         status, said = await visit(nginx, "/", "ada", "wrong")
         assert (status, said[:14]) == (200, '[null,"Basic Y')
         assert await visit(nginx, "/") == (200, "[null,null]")
+
+
+async def test_passwords_are_compared_with_whatever_an_import_takes_over(nginx: Sites) -> None:
+    logins = tuple(Login(login=f"user{number}", verifier=verifier) for number, verifier in enumerate(TAKEN_OVER))
+    protected = (ProtectedPath(path="/members", logins=logins),)
+    await nginx.generations.start([furnished(nginx, "members/a.txt", protected=protected)])
+
+    for number, verifier in enumerate(TAKEN_OVER):
+        assert read_passwords(f"ada:{verifier}".encode()).verifiers == {"ada": verifier}
+        assert (await visit(nginx, "/members/a.txt", f"user{number}", "secret"))[0] == 200, verifier
+        assert (await visit(nginx, "/members/a.txt", f"user{number}", "wrong"))[0] == 401, verifier
+
+
+async def test_a_file_that_is_the_sites_alone_is_served_to_nobody(nginx: Sites) -> None:
+    site = furnished(nginx, "members/users.txt", "members/.htpasswd", ".htpasswds/passwd", "open.txt")
+    (nginx.folders.sites / "s1001/public/members/users.txt").chmod(0o600)
+    await nginx.generations.start([site])
+
+    refused = {
+        "/members/users.txt": 404,
+        "/members/.htpasswd": 403,
+        "/members/%2ehtpasswd": 403,
+        "/.htpasswds/passwd": 404,
+    }
+    assert {path: (await visit(nginx, path))[0] for path in refused} == refused
+    assert await visit(nginx, "/open.txt") == (200, "this is open.txt")

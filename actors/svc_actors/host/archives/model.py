@@ -36,6 +36,7 @@ class Kind(StrEnum):
     DATABASE = "database"
     DATABASE_USER = "database_user"
     CONFIGURATION = "configuration"
+    PROTECTED_PATH = "protected_path"
     DNS = "dns"
     CERTIFICATE = "certificate"
     TASK = "task"
@@ -110,6 +111,22 @@ class FoundCertificate:
 
 
 @dataclass
+class FoundPasswords:
+    """A folder of a site whose .htaccess file asks for a password. `path` as visitors call it; `named`: the file of the
+    passwords, as the other host calls it, and `file`, as the archive does, where it is there. `logins`: how many can
+    be taken over of it; `left`: who cannot, and why. `problem`: why nothing can. What a password is compared with is
+    read when it is imported, and kept nowhere else than with the path."""
+
+    site: str
+    path: str
+    named: str
+    file: str | None
+    logins: int = 0
+    left: list[tuple[str, str]] = field(default_factory=list)
+    problem: str | None = None
+
+
+@dataclass
 class FoundTask:
     """A line of a crontab: its five fields, and the command as it stood there."""
 
@@ -133,6 +150,7 @@ class Account:
     databases: list[FoundDatabase] = field(default_factory=list)
     zones: list[FoundZone] = field(default_factory=list)
     certificates: list[FoundCertificate] = field(default_factory=list)
+    passwords: list[FoundPasswords] = field(default_factory=list)
     tasks: list[FoundTask] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
@@ -160,6 +178,11 @@ def account_of(told: Mapping[str, Any]) -> Account:
             for zone in told["zones"]
         ],
         certificates=[FoundCertificate(**each) for each in told["certificates"]],
+        # What an earlier release has read does not have them.
+        passwords=[
+            FoundPasswords(**{**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
+            for each in told.get("passwords", ())
+        ],
         tasks=[FoundTask(**each) for each in told["tasks"]],
         left=[Left(Kind(each["kind"]), each["name"], each["reason"]) for each in told["left"]],
     )

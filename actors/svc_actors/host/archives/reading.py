@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from svc_actors.host.archives import cpmove, extensions, fetched, hestia, plesk, tree, virtualmin
+from svc_actors.host.archives import cpmove, extensions, fetched, hestia, passwords, plesk, tree, virtualmin
 from svc_actors.host.archives.applications import CONFIGURATIONS
 from svc_actors.host.archives.model import Account, Kind, Reader, Survey
 
 _READERS: Final[tuple[Reader, ...]] = (fetched.read, cpmove.read, hestia.read, virtualmin.read, plesk.read)
-_WANTED: Final = (extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED)
+_WANTED: Final = (
+    *(extensions.WANTED, fetched.WANTED, cpmove.WANTED, hestia.WANTED, virtualmin.WANTED, plesk.WANTED),
+    passwords.WANTED,
+)
 _MARKED: Final = (
     fetched.MARKED,
     cpmove.MARKED,

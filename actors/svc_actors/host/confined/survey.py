@@ -23,7 +23,8 @@ if __name__ == "__main__":
     # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
-from svc_actors.host.archives import reading
+from svc_actors.host.apache.passwords import MOST_BYTES
+from svc_actors.host.archives import passwords, reading
 from svc_actors.host.archives.model import Account, Survey
 from svc_actors.host.archives.model import Kind as ItemKind
 from svc_actors.host.archives.placing import link_target, placed_at
@@ -107,7 +108,29 @@ def survey(archive: BinaryIO) -> Account:
     found = gathered.finished()
     account = reading.read(found)
     _name_links(account, gathered.links)
+    sought = passwords.sought(found, account)
+    contents = _contents(archive, {file for each in sought for file in each.files})
+    account.passwords = [each.found(contents) for each in sought]
     return account
+
+
+def _contents(archive: BinaryIO, wanted: set[str]) -> dict[str, bytes]:
+    """The beginnings of these files, where they are in the archive, which is read once more: only now it is known which
+    they are."""
+    contents: dict[str, bytes] = {}
+    if not wanted:
+        return contents
+    budget, left = Budget(os.fstat(archive.fileno()).st_size), _MOST_TEXTS
+    for member in entries(archive, budget, lambda name: reading.nested(os.fsdecode(name))):
+        path = os.fsdecode(b"/".join(names_of(member)))
+        kept = bytearray()
+        for block in member.content:
+            if path in wanted:
+                kept += block[: MOST_BYTES + 1 - len(kept)]
+        left -= len(kept)
+        if path in wanted and member.kind is Kind.FILE and left >= 0:
+            contents[path] = bytes(kept)
+    return contents
 
 
 class _Gathered:
@@ -159,7 +182,7 @@ class _Gathered:
                 kept += block
             else:
                 keep = False
-        if keep:
+        if keep and not passwords.says_nothing(path, kept):
             self._texts += len(kept)
             self._survey.texts[path] = bytes(kept)
         self._survey.size += size

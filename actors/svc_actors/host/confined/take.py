@@ -2,7 +2,8 @@
 
 The archive is standard input. The order is a JSON object: `uid` and `gid` of the site's account, `root`, its folder,
 `site`, as `archives.model.FoundSite` has it, and `files`, by paths of the archive where they come to lie beneath the
-folder: dumps and certificates, which are kept for the site alone until they were used.
+folder: dumps, certificates and passwords, which are kept for the site alone until they were used. `private` are paths
+of the archive that lie among the site's files and that nobody but the site may read, above all no web server.
 
 This process becomes the account, and by Landlock it works beneath the folder alone. All is unpacked aside, and comes
 into the folder when the archive was read to its end; what lies in its place is replaced. Last it prints one line that
@@ -53,7 +54,7 @@ def main() -> int:
         confine(order["uid"], order["gid"], root)
         site = None if order["site"] is None else FoundSite(**order["site"])
         with os.fdopen(0, "rb", buffering=1 << 20) as archive, understood():
-            taken = _Taken(site, order["files"])
+            taken = _Taken(site, order["files"], frozenset(order["private"]))
             count = _into(Tree(root), taken.members(archive))
     except FileError as error:
         print(shown(error.message), flush=True)
@@ -70,9 +71,10 @@ def main() -> int:
 class _Taken:
     """Which entries are the site's, by the names that they get."""
 
-    def __init__(self, site: FoundSite | None, files: Mapping[str, str]) -> None:
+    def __init__(self, site: FoundSite | None, files: Mapping[str, str], private: frozenset[str] = frozenset()) -> None:
         self._site = site
         self._files = files
+        self._private = private
         self.links_left = 0
         self.found: set[str] = set()
 
@@ -101,6 +103,8 @@ class _Taken:
             case Kind.FOLDER:
                 return replace(member, name=name, mode=member.mode | 0o755)
             case Kind.FILE:
+                if path in self._private:
+                    return replace(member, name=name, mode=0o600)
                 mode = member.mode if CONFIGURATIONS.fullmatch(placed) else member.mode | _SERVED
                 return replace(member, name=name, mode=mode)
             case Kind.HARD_LINK:

@@ -58,7 +58,7 @@ ProtectedPlace = Annotated[str, StringConstraints(pattern=rf"^/({_WORD}(/{_WORD}
 """A folder or a file, without a slash at the end; `/` is the whole site."""
 
 LoginName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
-PasswordVerifier = Annotated[str, StringConstraints(pattern=r"^[$./=A-Za-z0-9]{10,200}$")]
+PasswordVerifier = Annotated[str, StringConstraints(pattern=r"^([$./=A-Za-z0-9]{10,200}|\{SHA\}[+/A-Za-z0-9]{27}=)$")]
 
 ProxyHost = Domain | IPv4Address | IPv6Address
 
@@ -140,7 +140,7 @@ class PathRedirect(_Model):
 
 
 class Login(_Model):
-    """`verifier` is what nginx compares the password with: crypt(3), or Apache's own MD5."""
+    """`verifier` is what nginx compares the password with: crypt(3), or Apache's own MD5 or SHA-1."""
 
     login: LoginName
     verifier: PasswordVerifier

@@ -11,14 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from svc_actors.host.apache.asking import ASKING, password_asked
 from svc_actors.host.apache.htaccess import Directive, narrowing
+from svc_actors.host.apache.passwords import NoPasswordsError
 from svc_actors.panel.htaccess import rewriting
 from svc_actors.panel.htaccess.denying import denied_by_section
 from svc_actors.panel.htaccess.patterns import only_dotfiles
 from svc_actors.panel.htaccess.php_values import php_setting
 from svc_actors.panel.htaccess.redirecting import redirect
 from svc_actors.panel.htaccess.situation import INDEXES, Situation
-from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, blocks, harmless, same, translated
+from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, same, translated
+from svc_actors.panel.sites.protected_paths import is_place
 
 _INDEXES_OF_FILES: Final = INDEXES[1:]
 _SAFE_OPTIONS: Final = {
@@ -175,28 +178,46 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
     ):
-        if situation.is_denied or situation.is_protected:
+        if situation.is_denied or situation.logins is not None:
             return blocks("The site denies the folder, or asks for a password there.")
         return same("Everybody may see it.")
     if _denied_by_nginx(directive, situation):
         return same("nginx serves none of these files.")
-    if _by_password(directive, all_, situation):
-        return translated("The site asks for a password there.")
+    if any(name in ASKING for name, _ in words):
+        return _password(directive, all_, situation)
     return denied_by_section(directive, all_, situation) or blocks(
         "nginx does not keep anybody from it: what is kept from visitors there would be open here."
     )
 
 
-def _by_password(directive: Directive, all_: Sequence[Directive], situation: Situation) -> bool:
-    """Each visitor of the folder needs a login, and the site asks for one. Which logins there are is the owner's."""
-    words = [
-        (each.name, tuple(argument.lower() for argument in each.arguments))
-        for each in all_
-        if each.sections == directive.sections
-    ]
-    decisive = [word for word in words if word[0] in ("require", "allow", "deny", "order", "satisfy")]
-    asked = decisive == [("require", ("valid-user",))] and ("authtype", ("basic",)) in words
-    return asked and not narrowing(directive) and situation.is_protected
+def _password(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+    """Of a line that has visitors of the folder need a login. Which logins there are is the owner's, where the file
+    does not name them; those of an import are the old host's."""
+    path = situation.path
+    try:
+        asked = password_asked(directive.sections, all_)
+    except NoPasswordsError as error:
+        return blocks(
+            f"What it protects would be open here: {error}. Protect {path} by a password, if it is for all of it."
+        )
+    passwords = situation.passwords
+    logins = situation.logins if passwords is None else situation.protected.get(path)
+    if logins is not None:
+        if asked.users is None or logins <= asked.users:
+            return translated("The site asks for a password there.")
+        return blocks(f"The site lets in others there: take away {', '.join(sorted(logins - asked.users))}.")
+    if passwords is None:
+        return blocks(f"What it protects would be open here. Protect {path} by a password.")
+    try:
+        if isinstance(passwords, str):
+            raise NoPasswordsError(passwords)
+        taken = passwords.of(asked.users)
+        if not is_place(path):
+            raise NoPasswordsError("no protected path can be called so")
+    except NoPasswordsError as error:
+        return blocks(f"What it protects would be open here: {error}. Protect {path} by a password.")
+    wish = Protected(path, tuple(taken.verifiers.items()))
+    return blocks(f"Protect {path} by the passwords that came along.", wish)
 
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
@@ -218,13 +239,6 @@ def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
 
 def _inside(directive: Directive, *names: str) -> bool:
     return any(section.name in names for section in directive.sections)
-
-
-def _authentication(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
-    if _by_password(directive, all_, situation) and directive.name in ("authtype", "authname", "authuserfile"):
-        return translated("The site asks for a password there.")
-    path = "/" + "/".join(situation.parts)
-    return blocks(f"What it protects would be open here. Protect {path} by a password, if it is for all of it.")
 
 
 def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
@@ -340,7 +354,7 @@ _JUDGES: Final[dict[str, Judge]] = {
             *("authtype", "authname", "authuserfile", "authgroupfile", "authbasicprovider", "authdigestdomain"),
             *("authdbmuserfile", "authmerging", "authform", "authldapurl"),
         ),
-        _authentication,
+        _password,
     ),
     **dict.fromkeys(("redirect", "redirectpermanent", "redirecttemp"), _redirect),
     "header": _header,

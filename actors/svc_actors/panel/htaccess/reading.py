@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from svc_actors.host.apache.htaccess import parse
+from svc_actors.host.apache.passwords import PasswordFile
 from svc_actors.host.confined.protocol import Find
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
@@ -18,6 +19,7 @@ from svc_actors.panel.htaccess.judging import Judged, judge
 from svc_actors.panel.htaccess.situation import INDEXES, Situation
 from svc_actors.panel.htaccess.verdicts import Redirected, Verdict
 from svc_actors.panel.sites.php import PHP_TYPES, php_of
+from svc_actors.panel.sites.protected_paths import protections_of
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteType
 from svc_actors.store import Queryable
@@ -62,19 +64,33 @@ class _Found(BaseModel):
 _FOUND: Final = TypeAdapter(list[_Found])
 
 
-async def judged_files(files: ConfinedFiles, folders: HostFolders, queryable: Queryable, site: SiteRow) -> JudgedFiles:
-    """Raises `ServiceError` where the files cannot be read."""
+async def judged_files(
+    files: ConfinedFiles,
+    folders: HostFolders,
+    queryable: Queryable,
+    site: SiteRow,
+    passwords: Mapping[str, PasswordFile | str] | None = None,
+) -> JudgedFiles:
+    """`passwords` of a site that is imported: by path, those that came along, or why none can be had. Raises
+    `ServiceError` where the files cannot be read."""
     find = Find("", _NAME, _MOST_BYTES, list(INDEXES))
     answer = await files.ask(site_folder(folders, site), find, seconds=_SEARCH_SECONDS)
     situation = replace(await _situation(queryable, site), indexes=_indexes(answer.result["folders"]))
     return JudgedFiles(
         [
-            JudgedFile(path, judge(parse(found.text), replace(situation, folder=_visited(path.parent, site))))
+            JudgedFile(path, judge(parse(found.text), _of_folder(situation, _visited(path.parent, site), passwords)))
             for found in _FOUND.validate_json(answer.payload)
             for path in [PurePosixPath(found.path)]
         ],
         bool(answer.result["complete"]),
     )
+
+
+def _of_folder(
+    situation: Situation, folder: PurePosixPath | None, passwords: Mapping[str, PasswordFile | str] | None
+) -> Situation:
+    here = replace(situation, folder=folder)
+    return here if passwords is None else replace(here, passwords=passwords.get(here.path, "no passwords came along"))
 
 
 async def _situation(queryable: Queryable, site: SiteRow) -> Situation:
@@ -83,7 +99,7 @@ async def _situation(queryable: Queryable, site: SiteRow) -> Situation:
     )
     names = await queryable.fetch("SELECT name, redirect_to_primary FROM site_domains WHERE site_id = $1", site.id)
     denied = await queryable.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
-    protected = await queryable.fetch("SELECT path FROM site_protected_paths WHERE site_id = $1", site.id)
+    protected = await protections_of(queryable, site.id)
     return Situation(
         folder=None,
         php=site.type in PHP_TYPES,
@@ -91,7 +107,7 @@ async def _situation(queryable: Queryable, site: SiteRow) -> Situation:
         force_https=site.force_https,
         redirects=tuple(Redirected(row["path"], row["target"], row["status"], row["below"]) for row in redirects),
         denied=frozenset(row["pattern"] for row in denied),
-        protected=frozenset(row["path"] for row in protected),
+        protected={each.path: frozenset(each.logins) for each in protected},
         domain=site.domain,
         names={row["name"]: row["redirect_to_primary"] for row in names if row["name"] != site.domain},
         settings=php_of(site).settings if site.type in PHP_TYPES else None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from svc_actors.host.apache.passwords import PasswordFile
 from svc_actors.host.php import PhpSettings
 from svc_actors.panel.htaccess.verdicts import Redirected
 
@@ -18,7 +19,9 @@ INDEXES: Final = ("index.php", "index.html", "index.htm")
 @dataclass(frozen=True)
 class Situation:
     """`folder`: that of the file, relative to what visitors see; None where they see nothing of it. `php`: the site
-    runs PHP; `wordpress`: it is one. `denied`: its denied patterns, `protected`: paths that ask for a password.
+    runs PHP; `wordpress`: it is one. `denied`: its denied patterns, `protected`: paths that ask for a password, each
+    with its logins. `passwords`: those of the folder that came along with an import, or why none can be had; None: it
+    is not being imported.
     `domain` is its primary name, `names` its others, each with whether visitors of it are sent to the primary one.
     `indexes`: the pages of folders that nginx would show, by folder; None: not known."""
 
@@ -28,7 +31,8 @@ class Situation:
     force_https: bool
     redirects: tuple[Redirected, ...] = ()
     denied: frozenset[str] = frozenset()
-    protected: frozenset[str] = frozenset()
+    protected: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    passwords: PasswordFile | str | None = None
     domain: str = ""
     names: Mapping[str, bool] = field(default_factory=dict)
     settings: PhpSettings | None = None
@@ -43,6 +47,11 @@ class Situation:
         return self.folder.parts if self.folder is not None else ()
 
     @property
+    def path(self) -> str:
+        """As visitors ask for the folder."""
+        return "/" + "/".join(self.parts)
+
+    @property
     def within(self) -> frozenset[str]:
         """The paths of the folder and of those that it is in, below the top: /a and /a/b."""
         return frozenset("/" + "/".join(self.parts[:depth]) for depth in range(1, len(self.parts) + 1))
@@ -52,6 +61,7 @@ class Situation:
         return not self.within.isdisjoint(pattern.removesuffix("/") for pattern in self.denied)
 
     @property
-    def is_protected(self) -> bool:
-        """Also where all of the site is."""
-        return not self.protected.isdisjoint(self.within | {"/"})
+    def logins(self) -> frozenset[str] | None:
+        """Who gets in at the folder, which is a matter of the innermost protected path; None: everybody."""
+        around = self.protected.keys() & (self.within | {"/"})
+        return self.protected[max(around, key=len)] if around else None

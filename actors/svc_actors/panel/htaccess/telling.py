@@ -1,5 +1,5 @@
-"""The panel is told what lines of .htaccess files wish for: redirects, denied paths, HTTPS, names and settings of
-PHP, as an owner would tell it.
+"""The panel is told what lines of .htaccess files wish for: redirects, denied and protected paths, HTTPS, names and
+settings of PHP, as an owner would tell it.
 
 What the site has already is left as it is: a redirect of the same path elsewhere was meant so.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from svc_actors.panel.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Redirected, Wish
+from svc_actors.panel.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Protected, Redirected, Wish
 from svc_actors.panel.sites.claims import set_redirected
 from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
 from svc_actors.panel.sites.php import SitePhp, php_of
+from svc_actors.panel.sites.protected_paths import MOST_PROTECTED, protect
 from svc_actors.panel.sites.records import SiteRow, change_record
 from svc_actors.panel.sites.redirects import MOST_REDIRECTS, add_redirect
 from svc_actors.store import Transaction
@@ -25,6 +26,9 @@ async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[s
     redirected = {(row["path"], row["below"]) for row in rows}
     denied = {
         row["pattern"] for row in await tx.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
+    }
+    protected = {
+        row["path"] for row in await tx.fetch("SELECT path FROM site_protected_paths WHERE site_id = $1", site.id)
     }
     settings: dict[str, Any] = {}
     for wish in dict.fromkeys(wishes):
@@ -41,6 +45,12 @@ async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[s
                 await add_denied_path(tx, site, pattern)
                 denied.add(pattern)
                 told.append(f"visitors are refused {pattern}")
+            case Protected(path, logins):
+                if path in protected or len(protected) >= MOST_PROTECTED:
+                    continue
+                await protect(tx, site, path, dict(logins))
+                protected.add(path)
+                told.append(f"{path} asks for a password; logins brought: {len(logins)}")
             case HttpsForced():
                 await change_record(tx, site, {"force_https": True})
                 told.append("visitors are sent to HTTPS")

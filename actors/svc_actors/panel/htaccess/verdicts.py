@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -48,6 +48,15 @@ class Denied:
 
 
 @dataclass(frozen=True)
+class Protected:
+    """A protected path of the site, as the panel should have it. `logins`: each with what its password is compared
+    with."""
+
+    path: str
+    logins: tuple[tuple[str, str], ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class PhpSet:
     """A setting of the site's PHP, as `PhpSettings` names it."""
 
@@ -55,7 +64,7 @@ class PhpSet:
     value: int | bool | str
 
 
-Wish = Redirected | Denied | HttpsForced | NameRedirected | PhpSet
+Wish = Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet
 
 
 @dataclass(frozen=True)

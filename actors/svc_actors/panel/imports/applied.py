@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
 
-from svc_actors.host.archives.model import Account, FoundCertificate, FoundDatabase, FoundSite, Kind
+from svc_actors.host.archives.model import Account, FoundCertificate, FoundDatabase, FoundPasswords, FoundSite, Kind
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.mariadb.tables import StagedTables
@@ -78,3 +78,11 @@ class Applied:
         if not self.choices.wants(Kind.CERTIFICATE, site.domain) or self.choices.domain(site) != site.domain:
             return None
         return next((each for each in self.account.certificates if each.domain == site.domain), None)
+
+    def passwords(self, site: FoundSite) -> list[tuple[FoundPasswords, bool]]:
+        """Each with whether it is wanted."""
+        return [
+            (each, self.choices.wants(Kind.PROTECTED_PATH, str(number)))
+            for number, each in enumerate(self.account.passwords)
+            if each.site == site.domain
+        ]

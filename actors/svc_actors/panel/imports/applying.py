@@ -22,6 +22,7 @@ from uuid import UUID
 
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_actors.host import confined
+from svc_actors.host.apache.passwords import PasswordFile
 from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
 from svc_actors.host.archives.placing import below, placed_at
 from svc_actors.host.archives.wpconfig import rewritten
@@ -37,6 +38,7 @@ from svc_actors.panel.imports.applied import Applied, Parts, choices_of
 from svc_actors.panel.imports.belongings import ASIDE, CALLER, MOST_FILE, Belongings
 from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.contents import Counted, TableFacts, look_at, lost_rows
+from svc_actors.panel.imports.passwords import aside_passwords, brought_passwords, kept_passwords
 from svc_actors.panel.imports.plan import (
     Choices,
     ServerFacts,
@@ -125,7 +127,7 @@ class ImportApplication:
         applied = await self._applied(run)
         for number, (found, site) in enumerate(await self._made(applied)):
             await self._place(run, applied, found, site)
-            await self._judge(run, applied, site)
+            await self._judge(run, applied, found, site)
             await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def load_databases(self, run: JobRun) -> None:
@@ -215,7 +217,8 @@ class ImportApplication:
             "gid": site.account.uid,
             "root": str(self._parts.folders.sites / site.account.name),
             "site": asdict(found),
-            "files": aside,
+            "files": aside_passwords(applied, found) | aside,
+            "private": sorted(kept_passwords(applied, found)),
         }
         took: dict[str, Any] = {}
 
@@ -243,10 +246,11 @@ class ImportApplication:
         labels = labels_of(applied.account)
         return [(database, labels[database.name]) for database in applied.databases(found)]
 
-    async def _judge(self, run: JobRun, applied: Applied, site: SiteRow) -> None:
+    async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
         """The panel is told what the .htaccess files of the site say; what cannot be told, nginx does not do."""
-        site = await self._tell(run, applied, site)
-        blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site)
+        passwords = await brought_passwords(self._parts, applied, found, site)
+        site = await self._tell(run, applied, site, passwords)
+        blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site, passwords)
         if not blocking:
             return
         for line in blocking[:_NAMED]:
@@ -257,9 +261,11 @@ class ImportApplication:
         await self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
 
-    async def _tell(self, run: JobRun, applied: Applied, site: SiteRow) -> SiteRow:
+    async def _tell(
+        self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordFile | str]
+    ) -> SiteRow:
         """The site as it is then. Where the panel does not take it, the lines block."""
-        judged = await judged_files(self._parts.files, self._parts.folders, self._database, site)
+        judged = await judged_files(self._parts.files, self._parts.folders, self._database, site, passwords)
         wishes = [wish for _, line in judged.blocking for wish in line.opinion.wishes]
         told: list[str] = []
 

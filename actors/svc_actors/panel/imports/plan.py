@@ -13,12 +13,23 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from svc_actors.host.archives.crontab import NoTaskError, Task, typed
-from svc_actors.host.archives.model import Account, FoundDatabase, FoundRecord, FoundSite, FoundZone, Kind
+from svc_actors.host.archives.model import (
+    Account,
+    FoundDatabase,
+    FoundPasswords,
+    FoundRecord,
+    FoundSite,
+    FoundZone,
+    Kind,
+)
 from svc_actors.host.archives.placing import beside
 from svc_actors.host.archives.tree import NO_DOMAIN
+from svc_actors.panel.sites.protected_paths import is_place
 from svc_actors.panel.wordpress.database import LABEL as WORDPRESS_LABEL
 
 _ADDRESSES: Final = ("A", "AAAA")
+_NAMED: Final = 10
+"""Logins that are left out."""
 
 
 class Action(StrEnum):
@@ -75,6 +86,8 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
     for certificate in account.certificates:
         reason = "it is served if it is valid, and its key is its own"
         items.append(_chosen(Kind.CERTIFICATE, certificate.domain, Action.IMPORT, reason))
+    for number, passwords in enumerate(account.passwords):
+        items.append(_passwords(account, number, passwords, choices))
     for number, task in enumerate(account.tasks):
         name = f"{task.cron} {task.command}"[:200]
         try:
@@ -236,6 +249,22 @@ def _database(account: Account, database: FoundDatabase) -> list[Item]:
         reason = f"the database's user is called {label} here, with a new password (svc database-user reset-password)"
         items.append(Item(Kind.DATABASE_USER, user, Action.CHANGE, reason))
     return items
+
+
+def _passwords(account: Account, number: int, found: FoundPasswords, choices: Choices) -> Item:
+    site = next(site for site in account.sites if site.domain == found.site)
+    name = f"{choices.domain(site)}{found.path}"
+    problem = found.problem or (None if is_place(found.path) else "no protected path can be called so")
+    if problem is not None:
+        reason = f"{problem}: what asked for a password there blocks, protect the path yourself"
+        return Item(Kind.PROTECTED_PATH, name, Action.LEAVE_OUT, reason)
+    reason = f"asks for a password; logins brought from {found.named}: {found.logins}"
+    if found.left:
+        listed = "; ".join(f"{who} ({why})" for who, why in found.left[:_NAMED])
+        more = f"; and {len(found.left) - _NAMED} more" if len(found.left) > _NAMED else ""
+        reason += f"; left out: {listed}{more}"
+    action = Action.CHANGE if found.left else Action.IMPORT
+    return Item(Kind.PROTECTED_PATH, name, action, reason, f"{Kind.PROTECTED_PATH.value}:{number}")
 
 
 def _zone(zone: FoundZone, names: Collection[str], server: ServerFacts) -> list[Item]:

@@ -1,0 +1,85 @@
+"""Files of passwords (AuthUserFile, htpasswd(1)): a login a line, with what its password is compared with.
+
+Taken over is what nginx compares with too, by itself or by libcrypt, and within some 60 milliseconds: it does so with
+each request, in the process that serves all sites.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+MOST_BYTES: Final = 32 << 10
+_MOST_LINES: Final = 1000
+MOST_LOGINS: Final = 100
+"""Of one path, as a site's protected paths have them."""
+_MOST_LEFT: Final = 50
+_LOGIN: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_WHITE: Final = " \t\v\f\r"
+"""What Apache takes off the ends of a line."""
+_ROUNDS: Final = r"(?:rounds=(?:[1-9][0-9]{3,4}|100000)\$)?"
+_VERIFIER: Final = re.compile(
+    r"\$(?:apr1|1)\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}"
+    r"|\$2[aby]\$(?:0[4-9]|10)\$[./0-9A-Za-z]{53}"
+    rf"|\$5\${_ROUNDS}[./0-9A-Za-z]{{1,16}}\$[./0-9A-Za-z]{{43}}"
+    rf"|\$6\${_ROUNDS}[./0-9A-Za-z]{{1,16}}\$[./0-9A-Za-z]{{86}}"
+    r"|\{SHA\}[+/0-9A-Za-z]{27}="
+    r"|[./0-9A-Za-z]{13}"
+)
+_SLOW: Final = re.compile(r"\$2[aby]\$[0-9]{2}\$[./0-9A-Za-z]{53}|\$[56]\$rounds=[0-9]+\$.*|\$(?:y|gy|7)\$.*")
+
+
+class NoPasswordsError(ValueError):
+    """Nothing of it can be taken over; the message says why."""
+
+
+@dataclass(frozen=True)
+class PasswordFile:
+    """`verifiers` by login. `left`: whom or which line of it nobody can take over, and why; never what stands there."""
+
+    verifiers: Mapping[str, str] = field(repr=False)
+    left: Sequence[tuple[str, str]] = ()
+
+    def of(self, users: frozenset[str] | None) -> PasswordFile:
+        """What is taken over of it for these users, or for all that it has. Raises `NoPasswordsError` for nothing."""
+        left = [each for each in self.left if users is None or each[0] in users]
+        if users is not None:
+            absent = users - self.verifiers.keys() - {who for who, _ in left}
+            left += [(who[:64], "the file has no such login") for who in sorted(absent)]
+        wanted = {who: verifier for who, verifier in self.verifiers.items() if users is None or who in users}
+        if not wanted:
+            why = f"{left[0][0]}: {left[0][1]}" if left else "it is empty"
+            raise NoPasswordsError(f"no login of it can be taken over ({why})")
+        left += [(who, f"a path has at most {MOST_LOGINS} logins") for who in list(wanted)[MOST_LOGINS:]]
+        if len(left) > _MOST_LEFT:
+            left[_MOST_LEFT:] = [(f"{len(left) - _MOST_LEFT} more", "for such reasons")]
+        return PasswordFile(dict(list(wanted.items())[:MOST_LOGINS]), left)
+
+
+def read_passwords(content: bytes) -> PasswordFile:
+    """As Apache reads it: of a login that stands there twice the first line counts. Raises `NoPasswordsError`."""
+    if len(content) > MOST_BYTES:
+        raise NoPasswordsError(f"it has more than {MOST_BYTES:,} bytes")
+    lines = content.decode(errors="replace").split("\n")
+    if len(lines) > _MOST_LINES:
+        raise NoPasswordsError(f"it has more than {_MOST_LINES:,} lines")
+    verifiers: dict[str, str] = {}
+    left: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        login, colon, rest = line.strip(_WHITE).partition(":")
+        if (not login and not colon) or login.startswith("#"):
+            continue
+        verifier = rest.partition(":")[0]
+        if not colon or not _LOGIN.fullmatch(login):
+            left[f"line {number}"] = "it has no login of letters, digits and . _ @ -"
+        elif login in verifiers or login in left:
+            continue
+        elif _VERIFIER.fullmatch(verifier):
+            verifiers[login] = verifier
+        elif _SLOW.fullmatch(verifier):
+            left[login] = "comparing its password with each request takes too long"
+        else:
+            left[login] = "its password is kept in a way that the web server does not know, or as plain text"
+    return PasswordFile(verifiers, tuple(left.items()))

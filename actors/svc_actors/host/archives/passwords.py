@@ -1,0 +1,107 @@
+"""Folders whose .htaccess files ask for a password, and where in the archive the passwords are. Pure functions.
+
+A path of the other host leads to an entry of the archive where it lies beneath a home that the archive has; nothing is
+ever opened by it. Apache takes a path without a slash at its begin from a folder of its own, so none comes along.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from svc_actors.host.apache.asking import PasswordAsked, password_asked
+from svc_actors.host.apache.htaccess import Directive, parse
+from svc_actors.host.apache.passwords import NoPasswordsError, read_passwords
+from svc_actors.host.archives.model import Account, FoundPasswords, FoundSite, Kind, Survey
+from svc_actors.host.archives.placing import below, placed_at
+
+WANTED: Final = re.compile(r"(?:.*/)?\.htaccess")
+_MOST: Final = 200
+_MOST_NAMED: Final = 200
+"""Characters of a path."""
+_PUBLIC: Final = "public"
+
+
+def says_nothing(path: str, content: bytes | bytearray) -> bool:
+    """An .htaccess file that names no file of passwords, of which an archive may have thousands."""
+    return WANTED.fullmatch(path) is not None and b"authuserfile" not in content.lower()
+
+
+@dataclass(frozen=True)
+class Sought:
+    """`named`: the file of the passwords, as the other host calls it; `files`: entries of the archive that it may be,
+    the likeliest first. `problem`: why nothing of it can be taken over."""
+
+    site: str
+    path: str
+    named: str
+    files: tuple[str, ...]
+    asked: PasswordAsked | None
+    problem: str | None
+
+    def found(self, contents: Mapping[str, bytes]) -> FoundPasswords:
+        """By the contents of those files that are in the archive."""
+        file = next((file for file in self.files if file in contents), None)
+        found = FoundPasswords(self.site, self.path, self.named, file, problem=self.problem)
+        if found.problem is not None or self.asked is None:
+            return found
+        if file is None:
+            found.problem = f"{self.named} did not come along"
+            return found
+        try:
+            taken = read_passwords(contents[file]).of(self.asked.users)
+        except NoPasswordsError as error:
+            found.problem = f"of {self.named} nothing can be taken over: {error}"
+        else:
+            found.logins, found.left = len(taken.verifiers), list(taken.left)
+        return found
+
+
+def sought(survey: Survey, account: Account) -> list[Sought]:
+    found: list[Sought] = []
+    for text in survey.matching(WANTED):
+        for site in account.sites:
+            placed = placed_at(site, text[0])
+            if placed is None or placed.partition("/")[0] != _PUBLIC:
+                continue
+            directives = parse(survey.text(text[0]))
+            if any(each.name == "authuserfile" for each in directives):
+                path = posixpath.dirname(placed).removeprefix(_PUBLIC) or "/"
+                found.append(_sought(account, site, path, directives))
+    for each in found[_MOST:]:
+        account.leave(Kind.PROTECTED_PATH, f"{each.site}{each.path}", f"of such paths {_MOST} are imported at once")
+    return found[:_MOST]
+
+
+def _sought(account: Account, site: FoundSite, path: str, directives: list[Directive]) -> Sought:
+    asking = next(each for each in directives if each.name == "authuserfile")
+    named, asked, problem = " ".join(asking.arguments), None, None
+    try:
+        asked = password_asked(asking.sections, directives)
+        named = asked.file
+    except NoPasswordsError as error:
+        problem = str(error)
+    shown = named[:_MOST_NAMED]
+    homes = [other for other in (site, *account.sites) if other.old_home is not None]
+    files = _entries(homes, named)
+    if problem is None and not named.startswith("/"):
+        problem = f"{shown} is no path from /, and lies in a folder of the old web server's own"
+    elif problem is None and not homes:
+        problem = f"the archive does not say where its files lay on the old host, and so not which is {shown}"
+    elif problem is None and not files:
+        problem = f"{shown} lies outside of the account's home"
+    return Sought(site.domain, path, shown, files, asked, problem)
+
+
+def _entries(homes: Sequence[FoundSite], named: str) -> tuple[str, ...]:
+    """What the path leads to beneath these homes, as the archive calls it."""
+    if not named.startswith("/"):
+        return ()
+    # `..` is taken for what it is where no folder is a link.
+    path = posixpath.normpath(f"/{named.lstrip('/')}")
+    rests = [(other, below((other.old_home or "").rstrip("/"), path)) for other in homes]
+    found = (f"{other.home_in_archive}/{rest.lstrip('/')}".lstrip("/") for other, rest in rests if rest)
+    return tuple(dict.fromkeys(found))
