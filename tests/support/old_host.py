@@ -33,6 +33,11 @@ class OldHost:
     def root(self) -> Path:
         return self.folder / "www"
 
+    @property
+    def home(self) -> Path:
+        """Of the account that signs in."""
+        return self.folder / "home"
+
     async def sql(self, statements: str) -> str:
         """What its administrator is answered."""
         command = ["/usr/bin/mariadb", "--no-defaults", f"--socket={self.database}", "--batch", "--skip-column-names"]
@@ -47,6 +52,7 @@ async def open_old_host(domain: str, tree: Tree, dump: str) -> AsyncIterator[Old
     folder.chmod(0o755)
     try:
         place(tree, folder / "www")
+        (folder / "home").mkdir()
         with (
             mariadb(folder / "mariadb") as database,
             php_fpm(folder / "php", {"mysqli.default_socket": str(database)}) as php,
@@ -59,7 +65,7 @@ async def open_old_host(domain: str, tree: Tree, dump: str) -> AsyncIterator[Old
         ):
             async with open_sshd(folder / "sshd") as sshd:
                 with (sshd.folder / "config").open("a") as configuration:
-                    configuration.write(f"SetEnv MYSQL_HOME={folder}\n")
+                    configuration.write(f"SetEnv MYSQL_HOME={folder} HOME={folder / 'home'}\n")
                 (folder / "my.cnf").write_text(f"[client]\nsocket = {database}\n")
                 host = OldHost(folder, http, sshd, database)
                 await sshd.start()

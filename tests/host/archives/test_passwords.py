@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc_actors.host.apache.passwords import MOST_BYTES
+from svc_actors.host.archives.fetched import named_passwords
 from svc_actors.host.archives.model import Account, Format, FoundPasswords, FoundSite, Survey, account_of
 from svc_actors.host.archives.passwords import says_nothing, sought
 
@@ -130,3 +131,38 @@ def test_of_files_that_name_no_passwords_nothing_is_kept() -> None:
     assert says_nothing("a/.htaccess", b"Options -Indexes")
     assert not says_nothing("a/.htaccess", b"authUSERfile /x")
     assert not says_nothing("userdata/main", b"x")
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("AuthUserFile /home/ada/.htpasswds/x", "/home/ada/.htpasswds/x"),
+        (' authuserfile "/home/ada/a b" \r', "/home/ada/a b"),
+        ("AuthUserFile /home/ada/x/../y", "/home/ada/y"),
+        ("AuthUserFile /home/ada/../bob/x", None),
+        ("AuthUserFile /home/ada", None),
+        ("AuthUserFile /home/adam/x", None),
+        ("AuthUserFile /etc/apache2/.htpasswd", None),
+        ("AuthUserFile .htpasswd", None),
+        ("AuthUserFile /home/ada/www/members/.htpasswd", None),
+        ("AuthUserFile", None),
+        ("AuthGroupFile /home/ada/groups", None),
+    ],
+)
+def test_files_beneath_the_home_of_another_host_are_fetched_that_do_not_come_anyhow(
+    line: str, path: str | None
+) -> None:
+    said = f"Welcome!\nAuthUserFile /home/ada/banner\nsvc-home /home/ada/\n{line}\n{line}\nsvc-home /etc\n"
+
+    assert named_passwords(said, ["/home/ada/www/"]) == ([] if path is None else [path])
+
+
+@pytest.mark.parametrize("home", ["svc-home /", "svc-home ", "svc-home ..", ""])
+def test_without_a_home_there_nothing_is_fetched_beside_the_folders(home: str) -> None:
+    assert named_passwords(f"{home}\nAuthUserFile /etc/shadow\nAuthUserFile /home/ada/x", ["/srv"]) == []
+
+
+def test_as_many_files_are_fetched_as_a_site_has() -> None:
+    lines = "".join(f"AuthUserFile /home/ada/{number}\n" for number in range(30))
+
+    assert len(named_passwords(f"svc-home /home/ada\n{lines}", ["/srv"])) == 20

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ class RecordedForeignHosts:
     orders: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
     hangs: bool = False
+    more: dict[str, bytes] = field(default_factory=dict)
+    """Of its files, by their paths there."""
 
     async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
         self.dialled.append(address)
@@ -61,11 +63,11 @@ class RecordedForeignHosts:
         if self.problem is not None:
             raise unavailable(self.problem)
         archive = folder.path / "archive"
-        archive.write_bytes(packed(order))
+        archive.write_bytes(packed(order, self.more))
         os.chown(archive, folder.uid, folder.gid)
 
 
-def packed(order: dict[str, Any]) -> bytes:
+def packed(order: dict[str, Any], more: Mapping[str, bytes]) -> bytes:
     content = io.BytesIO()
     tree = foreign.model()[MAIN]
     with tarfile.TarFile(fileobj=content, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -81,6 +83,8 @@ def packed(order: dict[str, Any]) -> bytes:
         add(order["dump"]["entry"], foreign.DUMP.encode())
         for name, data in tree.files.items():
             add(f".{ROOT}/{name}", data)
+        for path, data in more.items():
+            add(path.lstrip("/"), data)
         for name, target in {**tree.links, "out": "/etc/passwd"}.items():
             link = tarfile.TarInfo(f".{ROOT}/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, target
@@ -168,6 +172,22 @@ async def test_what_opens_the_host_is_in_no_answer_log_or_audit_and_is_forgotten
     assert [row["sealed_secret"] for row in rows] == [None]
     assert ASKED["password"] not in everything
     assert ASKED["database_password"] not in everything
+
+
+async def test_passwords_beneath_the_home_there_open_what_they_opened(
+    world: World, hosts: RecordedForeignHosts
+) -> None:
+    asking = b"AuthType Basic\nAuthUserFile /home/ada/.htpasswd\nRequire valid-user\n"
+    hosts.more = {f"{ROOT}/members/.htaccess": asking, "/home/ada/.htpasswd": b"ada:abNANd1rDfiNc\n"}
+    await world.applied(await fetched(world))
+    site = await world.site(MAIN)
+    [path] = (await world.ada.get(f"/sites/{site['id']}/protected-paths")).json()
+    [asked] = [order["passwords"] for order in hosts.orders]
+
+    assert (site["status"], path["path"], path["logins"]) == ("active", "/members", ["ada"])
+    assert [file.parent.name for file in world.home(site).rglob(".ht*")] == ["members"]
+    assert asked["folders"] == (ROOT,)
+    assert asked["named"].endswith(f"sh {ROOT}")
 
 
 async def test_which_php_the_other_host_has_is_asked_and_the_site_gets_that_one(

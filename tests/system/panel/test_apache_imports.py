@@ -12,8 +12,8 @@ import trio
 
 from svc_actors.webhooks.settings import NETWORKS_VARIABLE
 from tests.support import foreign_archives as foreign
-from tests.support.foreign_archives import DATABASE, MAIN, PASSWORD
-from tests.support.old_host import USER, OldHost, open_old_host
+from tests.support.foreign_archives import DATABASE, MAIN, PASSWORD, Tree
+from tests.support.old_host import USER, OldHost, open_old_host, place
 from tests.support.panel_programs import PanelPrograms, open_panel_programs
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -31,10 +31,29 @@ RewriteRule . /index.php [L]
 Require all denied
 </FilesMatch>
 """
+ASKS: Final = """AuthType Basic
+AuthName "Members only"
+AuthUserFile "{named}"
+Require {require}
+"""
+PASSWORDS: Final = b"""ada:$apr1$Xj5aSgxr$2k0qFJeItxwaNxnxVEX8Z/
+bob:$2y$05$aaaaaaaaaaaaaaaaaaaaaOjOHCcGZ1ZydhnG2lX11qSmiRJbsbsA.
+joe:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=
+"""
+"""As htpasswd writes it; each password is "secret"."""
+PROTECTED: Final = {
+    "/members/": 401,
+    "/members/list.txt": 401,
+    "/members/board/list.txt": 401,
+    "/members/board/.htpasswd": 403,
+    "/joes/": 401,
+}
 ASKED: Final = (
     *("/", "/index.php", "/news/of-today?page=2", "/many/", "/many/0/7.txt", "/latest/bild_1.png"),
     *("/Größe/日本.html", "/INDEX.html", "/.htaccess", "/dump.sql", "/private/members.txt", "/private/"),
+    *PROTECTED,
 )
+SIGNED_IN: Final = ("ada:secret", "bob:secret", "joe:secret", "ada:wrong", "eve:secret")
 
 
 @pytest.fixture
@@ -43,6 +62,22 @@ async def old_host() -> AsyncIterator[OldHost]:
     tree.files |= {"index.php": foreign.ASKING, ".htaccess": HTACCESS, "dump.sql": b"-- of everybody"}
     tree.files |= {"private/members.txt": b"ada", "private/.htaccess": b"Require all denied\n"}
     async with open_old_host(MAIN, tree, foreign.DUMP) as host:
+        for folder, named, require in (
+            ("members", host.home / ".htpasswds/members", "valid-user"),
+            ("members/board", host.root / "members/board/.htpasswd", "user ada eve"),
+            ("joes", host.home / ".htpasswds/members", "user joe"),
+        ):
+            place(
+                Tree(
+                    {
+                        f"{folder}/index.html": f"of {folder}".encode(),
+                        f"{folder}/list.txt": f"list of {folder}".encode(),
+                        f"{folder}/.htaccess": ASKS.format(named=named, require=require).encode(),
+                    }
+                ),
+                host.root,
+            )
+            place(Tree({str(named): PASSWORDS}), host.root)
         yield host
 
 
@@ -84,7 +119,7 @@ async def test_a_site_of_a_live_apache_comes_by_ssh_and_answers_as_it_did(
         "database_password": PASSWORD,
         "owner_email": "ada@example.com",
     }
-    before = await answers(old_host.http_port)
+    before, opened = await answers(old_host.http_port), await by_password(old_host.http_port)
     async with panel.client() as root:
         shown = (await root.post("/imports/ssh", json=wanted)).json()
         wanted["host_key"] = shown["host_keys"][0]["fingerprint"]
@@ -93,6 +128,7 @@ async def test_a_site_of_a_live_apache_comes_by_ssh_and_answers_as_it_did(
         imported = await ended(root, path, ("fetching", "analysing"))
         assert imported["status"] == "ready", (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
         await succeeded(root, (await root.post(f"{path}/apply", json={})).json()["id"])
+        log = (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
         site = (await root.get("/sites")).json()["items"][0]
         compared = {"address": "127.0.0.1", "https": False, "port": old_host.http_port}
         job = (await root.post(f"/sites/{site['id']}/migration/verify", json=compared)).json()
@@ -102,13 +138,26 @@ async def test_a_site_of_a_live_apache_comes_by_ssh_and_answers_as_it_did(
     public = panel.data / "sites" / site["account"] / "public"
     there = {str(file.relative_to(old_host.root)): file.read_bytes() for file in regular(old_host)}
     here = {name: (public / name).read_bytes() for name in there if (public / name).is_file()}
-    after = await answers(panel.http_port)
+    after, opens = await answers(panel.http_port), await by_password(panel.http_port)
     assert {name for name in there if here.get(name) != there[name]} == {"wp-config.php"}
     assert before["/"] == (200, "Größe – 日本".encode())
     assert before["/news/of-today?page=2"] == before["/"]
     denied = ("/many/", "/.htaccess", "/dump.sql", "/private/members.txt", "/private/")
     assert {before[path][0] for path in denied} == {after[path][0] for path in denied} == {403}
     assert {path for path in ASKED if served(after[path]) != served(before[path])} == set()
+    assert site["status"] == "active"
+    assert {path: before[path][0] for path in PROTECTED} == PROTECTED
+    assert {path: after[path][0] for path in PROTECTED} == PROTECTED
+    assert opens == opened
+    assert opens["ada:secret /members/list.txt"] == (200, b"list of members")
+    assert {asked for asked, (status, _) in opens.items() if status == 200} == {
+        *(f"{login}:secret /members/list.txt" for login in ("ada", "bob", "joe")),
+        *("ada:secret /members/board/list.txt", "joe:secret /joes/list.txt"),
+    }
+    members = {item["name"]: item for item in imported["plan"] if item["kind"] == "protected_path"}
+    assert "eve (the file has no such login)" in members[f"{MAIN}/members/board"]["reason"]
+    assert not (panel.data / "sites" / site["account"] / "private" / ".svc-import").exists()
+    assert [verifier for verifier in PASSWORDS.decode().split() if verifier[4:] in f"{imported}{log}"] == []
     assert (report["differences"], report["urls"] > 400) == ([], True)
     # Nobody has asked an authority for one.
     assert [check["name"] for check in report["checks"] if not check["ok"]] == ["certificate"]
@@ -124,6 +173,17 @@ async def answers(port: int) -> dict[str, tuple[int, bytes]]:
         for path in ASKED:
             answer = await visitor.get(path)
             found[path] = (answer.status_code, answer.content)
+    return found
+
+
+async def by_password(port: int) -> dict[str, tuple[int, bytes]]:
+    found = {}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"Host": MAIN}) as visitor:
+        for login in SIGNED_IN:
+            for folder in ("members", "members/board", "joes"):
+                path = f"/{folder}/list.txt"
+                answer = await visitor.get(path, auth=httpx.BasicAuth(*login.split(":")))
+                found[f"{login} {path}"] = (answer.status_code, answer.content if answer.status_code == 200 else b"")
     return found
 
 

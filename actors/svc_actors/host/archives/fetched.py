@@ -5,14 +5,18 @@ of its database, and first a description, which says what is which.
     svc-import/NAME.sql          the dump
     svc-import/php.json          ["8.2.1", ["Core", ...]]: what PHP of the command line there is, if there is one
     var/www/shop/index.php       a file of /var/www/shop
+    home/ada/.htpasswd           a file of passwords that an .htaccess file of the folders names
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
+from collections.abc import Sequence
 from typing import Final
 
+from svc_actors.host.apache.htaccess import parse
 from svc_actors.host.archives.applications import describe
 from svc_actors.host.archives.extensions import extension_names
 from svc_actors.host.archives.model import Account, Format, FoundDatabase, FoundSite, Kind, Survey, domain_of
@@ -22,10 +26,30 @@ DESCRIPTION: Final = "svc-import.json"
 PHP: Final = "svc-import/php.json"
 WANTED: Final = re.compile(f"{re.escape(DESCRIPTION)}|{re.escape(PHP)}")
 MARKED: Final = re.compile(r"svc-import/[^/]+\.sql")
+HOME: Final = "svc-home "
+"""Begins the line that says where the account's home is, among lines of .htaccess files."""
+_MOST_PASSWORDS: Final = 20
 
 
 def dump_path(database: str) -> str:
     return f"svc-import/{database}.sql"
+
+
+def named_passwords(said: str, folders: Sequence[str]) -> list[str]:
+    """The files of passwords beneath the home there that lines of .htaccess files name, but for those that come with
+    the folders."""
+    home, found = "", list[str]()
+    for line in said.split("\n"):
+        if line.startswith(HOME) and not home:
+            home = posixpath.normpath(line[len(HOME) :].strip())
+        for directive in parse(line) if home.startswith("/") and home != "/" else ():
+            if directive.name != "authuserfile" or len(directive.arguments) != 1:
+                continue
+            path = posixpath.normpath(directive.arguments[0])
+            comes = any(below(posixpath.normpath(folder), path) is not None for folder in folders)
+            if below(home, path) and path.isprintable() and not comes:
+                found.append(path)
+    return list(dict.fromkeys(found))[:_MOST_PASSWORDS]
 
 
 def read(survey: Survey) -> Account | None:

@@ -3,9 +3,11 @@
 The order is a JSON object on standard input, so that its secrets stand in no process list and on no disk: `uid` and
 `gid` of an account that owns nothing but `folder`; `address`, `port`. Without a `user` it prints the host's keys, a
 line each: `key TYPE BASE64`. Else `user`, `host_key` as in known_hosts, `password` or `private_key`; `description`, the
-first entry of the archive; `asked`, `entry` and `command` of each question that may stay without an answer; `dump`,
-null or `entry`, `command` and `input` of what writes SQL; `folders`, and `command`, which writes a tar archive of them;
-`most`, the bytes that may come, and `stalled`, the seconds in which some have to.
+first entry of the archive; `asked`, `entry` and `command` of each question that may stay without an answer;
+`passwords`, the `folders`, the command that says which files of passwords are `named` there, and the arguments that
+`read` one whose path follows; `dump`, null or `entry`, `command` and `input` of what writes SQL; `folders`, and
+`command`, which writes a tar archive of them; `most`, the bytes that may come, and `stalled`, the seconds in which some
+have to.
 
 An account that has no shell there, since it may only transfer files, is asked nothing; its folders are read by SFTP.
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -30,6 +33,7 @@ if __name__ == "__main__":
     # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
+from svc_actors.host.archives.fetched import named_passwords
 from svc_actors.host.confined import other_host
 from svc_actors.host.confined.other_host import FetchError, printable
 from svc_actors.host.confined.sftp_client import EndedError, SftpClient
@@ -84,6 +88,11 @@ def fetch(order: dict[str, Any]) -> None:
             return
         for question in order["asked"]:
             coming.entry(question["entry"], coming.answer(question["command"]))
+        asked = order["passwords"]
+        for path in named_passwords(coming.answer(asked["named"]).decode(errors="replace"), asked["folders"]):
+            # One that is not there, or may not be read, is missed by the plan.
+            if content := coming.answer(shlex.join([*asked["read"], path])):
+                coming.entry(path.lstrip("/"), content)
         if order["dump"] is not None:
             begin = archive.tell()
             archive.write(b"\0" * _RECORD)

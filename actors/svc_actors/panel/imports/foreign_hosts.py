@@ -1,7 +1,8 @@
 """Other hosts, as sites are fetched from them by SSH: what is kept of one, what it is asked to run, and who asks.
 
-A host is told four things at most: to say which PHP it has, to pack folders (tar), to dump a database (mariadb-dump or
-mysqldump), and how to reach that, on the standard input of what dumps. It runs them by the login shell of its account,
+A host is told six things at most: to say which PHP it has, which files of passwords its .htaccess files name, and what
+is in those beneath the account's home; to pack folders (tar), to dump a database (mariadb-dump or mysqldump), and how
+to reach that, on the standard input of what dumps. It runs them by the login shell of its account,
 as every SSH server does; every name in them is quoted.
 """
 
@@ -20,7 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from svc_actors.errors import unavailable
 from svc_actors.host import confined
-from svc_actors.host.archives.fetched import DESCRIPTION, PHP, dump_path
+from svc_actors.host.apache.passwords import MOST_BYTES
+from svc_actors.host.archives.fetched import DESCRIPTION, HOME, PHP, dump_path
 from svc_actors.host.confined.fetch import KEY
 from svc_actors.host.confined_client import SiteFolder
 from svc_actors.host.programs import Program, memory_file, run_program
@@ -33,6 +35,11 @@ _KEYS_SECONDS: Final = 40.0
 _FETCH: Final = (sys.executable, "-I", "-S", "-X", "utf8", str(Path(confined.__file__).with_name("fetch.py")))
 _KEY_TYPES: Final = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _SAYS_ITSELF: Final = "echo PHP_EOL, json_encode([PHP_VERSION, get_loaded_extensions()]), PHP_EOL;"
+_NAMES_PASSWORDS: Final = (
+    f'printf "{HOME}%s\\n" "$HOME"; '
+    'find "$@" -type f -name .htaccess -exec grep -ih "^[[:space:]]*AuthUserFile" {} +; true'
+)
+_READS_PASSWORDS: Final = f'[ -f "$1" ] && head -c {MOST_BYTES + 1} "$1"'
 _DUMPED: Final = (
     "--single-transaction",
     "--quick",
@@ -135,6 +142,11 @@ def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[
         "private_key": secrets.private_key,
         "description": {"entry": DESCRIPTION, "text": json.dumps(told)},
         "asked": [{"entry": PHP, "command": shlex.join(["php", "-r", _SAYS_ITSELF])}],
+        "passwords": {
+            "folders": remote.folders,
+            "named": shlex.join(["sh", "-c", _NAMES_PASSWORDS, "sh", *remote.folders]),
+            "read": ["sh", "-c", _READS_PASSWORDS, "sh"],
+        },
         "dump": dump,
         "folders": remote.folders,
         "command": shlex.join(
