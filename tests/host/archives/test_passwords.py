@@ -100,6 +100,30 @@ def test_a_folder_is_a_path_of_the_site_in_which_it_lies() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("link", "target", "leads"),
+    [
+        ("m", "a/members", True),
+        ("b/m", "/home/ada/public_html/a/members/deep", True),
+        ("m", "a", True),
+        ("b/all", "..", True),
+        ("a/members/again", "../members", False),
+        ("m", "a/members/file.txt", False),
+        ("m", "b", False),
+        ("m", "a/membership", False),
+        ("m", "/etc", False),
+    ],
+)
+def test_a_link_that_leads_past_the_password_keeps_the_site_closed(link: str, target: str, leads: bool) -> None:
+    text = b"AuthType Basic\nAuthUserFile /home/ada/.htpasswds/passwd\nRequire valid-user"
+    folders = ("", "/a", "/a/members", "/a/members/deep", "/a/membership", "/b")
+    survey = Survey({f"{ROOT}/a/members/.htaccess": text}, {f"{ROOT}{folder}": (1, 1) for folder in folders})
+
+    [one] = sought(survey, account(), [(f"{ROOT}/{link}", target)])
+
+    assert one.problem == (f"the link /{link} leads there past the password" if leads else None)
+
+
 def test_more_paths_than_a_site_may_have_are_named() -> None:
     text = b"AuthType Basic\nAuthUserFile /home/ada/.htpasswd\nRequire valid-user"
     read = account()

@@ -188,6 +188,18 @@ async def test_what_cannot_be_brought_keeps_the_site_closed_and_plan_and_outcome
     assert (await world.site(MAIN))["status"] == "suspended"
 
 
+async def test_a_folder_to_which_a_link_leads_past_the_password_keeps_the_site_closed(world: World) -> None:
+    trees = site_with({"members": asking("/home/ada/.htpasswd")})
+    trees[MAIN].links["shortcut"] = "members"
+    imported = await world.uploaded(foreign.cpanel(trees, home={".htpasswd": PASSWORDS}))
+
+    await world.applied(imported)
+
+    assert "the link /shortcut leads there" in items(imported)[f"{MAIN}/members"]["reason"]
+    assert "the link /shortcut leads there" in await notes(world, imported)
+    assert (await world.site(MAIN))["status"] == "suspended"
+
+
 async def test_this_servers_own_files_are_never_looked_at(world: World, tmp_path: Path) -> None:
     own = tmp_path / "htpasswd"
     own.write_bytes(PASSWORDS)

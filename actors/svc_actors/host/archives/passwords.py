@@ -9,14 +9,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from svc_actors.host.apache.asking import PasswordAsked, password_asked
 from svc_actors.host.apache.htaccess import Directive, parse
 from svc_actors.host.apache.passwords import NoPasswordsError, read_passwords
 from svc_actors.host.archives.model import Account, FoundPasswords, FoundSite, Kind, Survey
-from svc_actors.host.archives.placing import below, placed_at
+from svc_actors.host.archives.placing import below, link_target, placed_at
 
 WANTED: Final = re.compile(r"(?:.*/)?\.htaccess")
 _MOST: Final = 200
@@ -60,7 +60,9 @@ class Sought:
         return found
 
 
-def sought(survey: Survey, account: Account) -> list[Sought]:
+def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = ()) -> list[Sought]:
+    """`links` of the archive, each with what it leads to."""
+    ways = {site.domain: _ways(survey, site, links) for site in account.sites}
     found: list[Sought] = []
     for text in survey.matching(WANTED):
         for site in account.sites:
@@ -70,10 +72,38 @@ def sought(survey: Survey, account: Account) -> list[Sought]:
             directives = parse(survey.text(text[0]))
             if any(each.name == "authuserfile" for each in directives):
                 path = posixpath.dirname(placed).removeprefix(_PUBLIC) or "/"
-                found.append(_sought(account, site, path, directives))
+                each = _sought(account, site, path, directives)
+                around = _around(path, ways[site.domain])
+                if each.problem is None and around is not None:
+                    each = replace(each, problem=f"the link {around} leads there past the password")
+                found.append(each)
     for each in found[_MOST:]:
         account.leave(Kind.PROTECTED_PATH, f"{each.site}{each.path}", f"of such paths {_MOST} are imported at once")
     return found[:_MOST]
+
+
+def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Links of the site that lead from one folder that visitors see to another, by their addresses. For what they ask
+    for by such a link, Apache looks at the .htaccess file of where it leads, and nginx at the address."""
+    found = []
+    for path, target in links:
+        placed, new = placed_at(site, path), link_target(site, path, target)
+        if placed is None or new is None:
+            continue
+        leads = posixpath.normpath(posixpath.join(posixpath.dirname(placed), new))
+        both = below(_PUBLIC, placed), below(_PUBLIC, leads)
+        if both[0] and both[1] is not None and survey.there(f"{site.root}/{both[1]}".strip("/")):
+            found.append((f"/{both[0]}", f"/{both[1]}"))
+    return found
+
+
+def _around(path: str, ways: Sequence[tuple[str, str]]) -> str | None:
+    """A link beside the path by which visitors come to it, or to what is in it."""
+    for link, leads in ways:
+        inside = path == "/" or below(path, link) is not None
+        if not inside and (below(path, leads) is not None or leads == "/" or below(leads, path) is not None):
+            return link
+    return None
 
 
 def _sought(account: Account, site: FoundSite, path: str, directives: list[Directive]) -> Sought:

@@ -108,7 +108,7 @@ def survey(archive: BinaryIO) -> Account:
     found = gathered.finished()
     account = reading.read(found)
     _name_links(account, gathered.links)
-    sought = passwords.sought(found, account)
+    sought = passwords.sought(found, account, gathered.links)
     contents = _contents(archive, {file for each in sought for file in each.files})
     account.passwords = [each.found(contents) for each in sought]
     return account
