@@ -32,6 +32,7 @@ from svc_actors.panel.htaccess import (
     judge,
     parse,
 )
+from svc_actors.panel.htaccess.links import link_around, reachable
 from svc_actors.panel.htaccess.situation import INDEXES
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites
@@ -85,6 +86,9 @@ class Case:
         for file in map(PurePosixPath, self.files):
             if file.name in INDEXES:
                 indexes[file.parent] = indexes.get(file.parent, frozenset()) | {file.name}
+        ways = [
+            (f"public/{link}", f"public/{target}") for link, target in self.links.items() if self._is_folder(target)
+        ]
         settings = {wish.setting: wish.value for wish in self.told if isinstance(wish, PhpSet)}
         sent = {wish.name for wish in self.told if isinstance(wish, NameRedirected)}
         return Situation(
@@ -98,7 +102,11 @@ class Case:
             names={name: name in sent for name in self.aliases(domain)},
             settings=PhpSettings.model_validate(settings) if self.type != "static" else None,
             indexes=indexes,
+            around=link_around(PurePosixPath("public") / folder, reachable(ways)),
         )
+
+    def _is_folder(self, name: str) -> bool:
+        return any(PurePosixPath(file).is_relative_to(name) and file != name for file in self.files)
 
     @property
     def _denied(self) -> frozenset[str]:

@@ -167,3 +167,34 @@ def test_whatever_an_expression_matches_is_denied_by_what_it_was_written_out_to(
     assume(patterns and None not in patterns and re.search(expression, name))
 
     assert any(is_denied(pattern, f"/{name}") for pattern in patterns if pattern is not None)
+
+
+AROUND = replace(INSIDE, around="public/way")
+
+
+@pytest.mark.parametrize(
+    ("text", "situation"),
+    [
+        ("Require all denied", AROUND),
+        ("Require all denied", replace(AROUND, denied=frozenset({"/a/b"}))),
+        ("<Files secret>\nRequire all denied\n</Files>", AROUND),
+        ("RewriteEngine on\nRewriteRule ^secret - [F]", AROUND),
+        ("RewriteEngine on\nRewriteRule ^secret - [F]", replace(TOP, around="public/way")),
+        ("Require all denied", replace(AROUND, folder=PurePosixPath(".git"))),
+        ("Require all denied", replace(AROUND, folder=None)),
+        ("php_flag engine off", replace(AROUND, folder=PurePosixPath("wp-content/uploads"), wordpress=True, php=True)),
+        (
+            "AuthType Basic\nAuthUserFile /x\nRequire valid-user",
+            replace(AROUND, protected={"/a/b": frozenset({"ada"})}),
+        ),
+    ],
+)
+def test_what_is_kept_by_an_address_blocks_where_a_link_leads_past_it(text: str, situation: Situation) -> None:
+    assert wished(text, situation) == []
+    assert Verdict.BLOCKS in {one.opinion.verdict for one in judge(parse(text), situation)}
+
+
+def test_a_name_is_denied_wherever_a_link_leads() -> None:
+    text = "<Files secret>\nRequire all denied\n</Files>"
+
+    assert wished(text, replace(TOP, around="public/way")) == ["secret"]

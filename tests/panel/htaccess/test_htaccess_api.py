@@ -27,6 +27,7 @@ async def test_every_file_of_the_tree_is_told_with_what_becomes_of_its_lines(
         give(folder, "public/admin/.htaccess", b"# only us\nRequire ip 192.0.2.0/24\n")
         give(folder, "private/.htaccess", b"Deny from all\n")
         (folder.path / "public" / "linked").symlink_to("admin")
+        (folder.path / "public" / "out").symlink_to("/etc")
 
         report = (await ada.get(f"/sites/{site['id']}/htaccess")).json()
         foreign = await bob.get(f"/sites/{site['id']}/htaccess")
@@ -65,6 +66,34 @@ async def test_a_folder_whose_page_nginx_alone_would_show_is_told(
 
     assert (before["ready"], report["ready"]) == (True, False)
     assert "papers/index.html" in report["files"][0]["lines"][0]["reason"]
+
+
+async def test_what_a_link_leads_past_is_told(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
+    async with open_panel(panel_database, tmp_path) as panel:
+        ada = await panel.customer("ada@example.com")
+        site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "static"})).json()
+        folder = site_folder(tmp_path / "sites", site["number"])
+        give(folder, "public/.htaccess", b"<Files secret>\nRequire all denied\n</Files>\n")
+        give(folder, "public/inner/.htaccess", b"Require all denied\n")
+        give(folder, "private/.htaccess", b"Require all denied\n")
+        for pattern in ("secret", "/inner"):
+            await ada.post(f"/sites/{site['id']}/denied-paths", {"pattern": pattern})
+        before = (await ada.get(f"/sites/{site['id']}/htaccess")).json()
+        (folder.path / "public" / "way").symlink_to("inner")
+        (folder.path / "public" / "up").symlink_to("../private")
+        report = (await ada.get(f"/sites/{site['id']}/htaccess")).json()
+
+    assert {line["verdict"] for file in before["files"] for line in file["lines"]} == {"translated", "same"}
+    found = {file["path"]: [(line["verdict"], line["reason"]) for line in file["lines"]] for file in report["files"]}
+    assert [verdict for verdict, _ in found["public/.htaccess"]] == ["translated"]
+    for path, link in (("public/inner/.htaccess", "public/way"), ("private/.htaccess", "public/up")):
+        [(verdict, reason)] = found[path]
+        assert verdict == "blocks"
+        assert link in reason
 
 
 async def test_a_site_whose_files_nobody_visits_is_ready(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import PurePosixPath
 from typing import Final
 
 import pytest
@@ -157,3 +158,32 @@ async def test_lines_that_do_not_block_are_answered_as_apache_does_and_show_noth
     assert found.unexplained == []
     assert len(found.owed_to_directives) <= found.answers // 100
     assert ready >= len(generated) // 20, "a comparison of next to nothing"
+
+
+KEPT: Final = (
+    "Require all denied",
+    "<Files index.html>\nRequire all denied\n</Files>",
+    '<FilesMatch "^secret">\nRequire all denied\n</FilesMatch>',
+    "RewriteEngine on\nRewriteRule ^secret - [F]",
+)
+
+
+async def test_what_a_folder_keeps_is_not_open_by_a_link_that_leads_into_it() -> None:
+    """Apache reads the file of where the link leads; a denied path is an address."""
+    files = ("a.txt", "folder/secret", "folder/index.html", "folder/below/secret")
+    urls = ("/way/", "/way/secret", "/way/index.html", "/deep/secret", "/all/folder/secret")
+    texts = [{PurePosixPath("folder"): text} for text in KEPT]
+    links: tuple[dict[str, str], ...] = ({}, {"way": "folder"}, {"deep": "folder/below"}, {"all": "."})
+    cases = [Case(f"{text} {link}", "static", text, files, urls, links=link) for text in texts for link in links]
+    told = [case.translated(domain_of(FIRST + place)) for place, case in enumerate(cases)]
+    kept = [case.without_what_blocks(domain_of(FIRST + place)) for place, case in enumerate(told)]
+    found = Compared()
+
+    with nginx_sites() as nginx:
+        await compare(nginx, kept, FIRST, found)
+
+    assert found.leaks == []
+    assert found.unexplained == []
+    lasting = [case.links for place, case in enumerate(told) if not case.blocking(domain_of(FIRST + place))]
+    assert {} in lasting
+    assert all(not link for link in lasting)

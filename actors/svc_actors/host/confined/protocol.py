@@ -201,7 +201,8 @@ class UploadDiscard(FileRequest):
 class Find(FileRequest):
     """The files called `name` at and below `path`, each with its first `most_bytes`. The answer's bytes are a JSON list
     of paths and texts; `complete` says whether these are all, and whole. `folders` tells those that have a file of the
-    names `also`, and which; none of it where they are too many to be told."""
+    names `also`, and which; none of it where they are too many to be told. `links` tells links that lead to folders of
+    the tree: their paths, and those of the folders."""
 
     kind = "find"
     mutates = False

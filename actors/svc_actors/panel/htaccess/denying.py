@@ -18,7 +18,7 @@ from svc_actors.host.apache.htaccess import Directive, Section, modules, narrowi
 from svc_actors.host.nginx import DeniedPattern
 from svc_actors.host.nginx.access import is_denied
 from svc_actors.panel.htaccess.situation import INDEXES, Situation
-from svc_actors.panel.htaccess.verdicts import Denied, Opinion, blocks, translated
+from svc_actors.panel.htaccess.verdicts import Denied, Opinion, blocks, past, translated
 
 _MOST: Final = 60
 """Patterns of one expression."""
@@ -51,6 +51,8 @@ def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
 
 
 def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
+    if situation.around is not None and any("/" in pattern for pattern in patterns):
+        return past(situation.around)
     if set(patterns) <= situation.denied or situation.is_denied:
         return translated("The site denies it.")
     listed = ", ".join(patterns[:5]) + (f" and {len(patterns) - 5} more" if len(patterns) > 5 else "")

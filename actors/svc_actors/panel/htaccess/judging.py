@@ -20,7 +20,7 @@ from svc_actors.panel.htaccess.patterns import only_dotfiles
 from svc_actors.panel.htaccess.php_values import php_setting
 from svc_actors.panel.htaccess.redirecting import redirect
 from svc_actors.panel.htaccess.situation import INDEXES, Situation
-from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, same, translated
+from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, past, same, translated
 from svc_actors.panel.sites.protected_paths import is_place
 
 _INDEXES_OF_FILES: Final = INDEXES[1:]
@@ -101,7 +101,8 @@ class Judged:
 def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]:
     if situation.folder is None:
         nothing = same("Visitors see nothing of this folder.")
-        return [Judged(directive, nothing) for directive in directives]
+        opinion = nothing if situation.around is None else past(situation.around)
+        return [Judged(directive, opinion) for directive in directives]
     rewrites = rewriting.opinions(directives, situation)
     return [
         Judged(each, rewrites[number] if number in rewrites else _opinion(each, directives, situation))
@@ -193,6 +194,8 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
 def _password(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
     """Of a line that has visitors of the folder need a login. Which logins there are is the owner's, where the file
     does not name them; those of an import are the old host's."""
+    if situation.around is not None:
+        return past(situation.around)
     path = situation.path
     try:
         asked = password_asked(directive.sections, all_)
@@ -222,7 +225,7 @@ def _password(directive: Directive, all_: Sequence[Directive], situation: Situat
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
     """All that the section around it is about."""
-    if any(part.startswith(".") and part != ".well-known" for part in situation.parts):
+    if situation.around is None and any(part.startswith(".") and part != ".well-known" for part in situation.parts):
         return True
     sections = [section for section in directive.sections if section.name in narrowing(directive)]
     if len(sections) != 1:
@@ -279,7 +282,7 @@ def _handler(directive: Directive, _: Sequence[Directive], situation: Situation)
 
 def _no_php(situation: Situation) -> Opinion | None:
     """In a folder of WordPress's uploads nothing is run, whatever the file says."""
-    if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads"):
+    if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads") and situation.around is None:
         return same("nginx runs nothing that was uploaded.")
     return None
 

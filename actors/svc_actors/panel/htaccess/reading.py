@@ -16,6 +16,7 @@ from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.htaccess.judging import Judged, judge
+from svc_actors.panel.htaccess.links import link_around, reachable
 from svc_actors.panel.htaccess.situation import INDEXES, Situation
 from svc_actors.panel.htaccess.verdicts import Redirected, Verdict
 from svc_actors.panel.sites.php import PHP_TYPES, php_of
@@ -76,9 +77,16 @@ async def judged_files(
     find = Find("", _NAME, _MOST_BYTES, list(INDEXES))
     answer = await files.ask(site_folder(folders, site), find, seconds=_SEARCH_SECONDS)
     situation = replace(await _situation(queryable, site), indexes=_indexes(answer.result["folders"]))
+    links = reachable(answer.result["links"]) if site.type in _SERVED else []
     return JudgedFiles(
         [
-            JudgedFile(path, judge(parse(found.text), _of_folder(situation, _visited(path.parent, site), passwords)))
+            JudgedFile(
+                path,
+                judge(
+                    parse(found.text),
+                    _of_folder(situation, _visited(path.parent, site), link_around(path.parent, links), passwords),
+                ),
+            )
             for found in _FOUND.validate_json(answer.payload)
             for path in [PurePosixPath(found.path)]
         ],
@@ -87,9 +95,12 @@ async def judged_files(
 
 
 def _of_folder(
-    situation: Situation, folder: PurePosixPath | None, passwords: Mapping[str, PasswordFile | str] | None
+    situation: Situation,
+    folder: PurePosixPath | None,
+    around: str | None,
+    passwords: Mapping[str, PasswordFile | str] | None,
 ) -> Situation:
-    here = replace(situation, folder=folder)
+    here = replace(situation, folder=folder, around=around)
     return here if passwords is None else replace(here, passwords=passwords.get(here.path, "no passwords came along"))
 
 

@@ -135,7 +135,8 @@ class _Rules:
             return blocks(_KEPT)
         if only_hidden(rule.pattern):
             return same(_DOTFILES)
-        if self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS:
+        by_address = self._wordpress and rule.pattern.replace(r"\-", "-") in _KEPT_IN_WORDPRESS
+        if by_address and self._situation.around is None:
             return same(_DOTFILES)
         # Behind a front controller it is asked for what is no file, and behind a rule that ends it for files these are
         # served, whatever is denied.

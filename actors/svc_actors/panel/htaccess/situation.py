@@ -22,6 +22,8 @@ class Situation:
     runs PHP; `wordpress`: it is one. `denied`: its denied patterns, `protected`: paths that ask for a password, each
     with its logins. `passwords`: those of the folder that came along with an import, or why none can be had; None: it
     is not being imported.
+    `around`: a link of the site by which visitors come to the folder, or to what is in it, by another address; what is
+    kept from them by its address is not kept from them there.
     `domain` is its primary name, `names` its others, each with whether visitors of it are sent to the primary one.
     `indexes`: the pages of folders that nginx would show, by folder; None: not known."""
 
@@ -33,6 +35,7 @@ class Situation:
     denied: frozenset[str] = frozenset()
     protected: Mapping[str, frozenset[str]] = field(default_factory=dict)
     passwords: PasswordFile | str | None = None
+    around: str | None = None
     domain: str = ""
     names: Mapping[str, bool] = field(default_factory=dict)
     settings: PhpSettings | None = None

@@ -93,4 +93,9 @@ def blocks(reason: str, *wishes: Wish) -> Opinion:
     return Opinion(Verdict.BLOCKS, reason, wishes)
 
 
+def past(link: str) -> Opinion:
+    """Of what is kept from visitors by an address that is not the only one."""
+    return blocks(f"Visitors would come there by the link {link}, past it: remove the link, or give up what it keeps.")
+
+
 UNKNOWN: Final = blocks("It is not known here. Find out what it does before the site moves.")
