@@ -53,7 +53,12 @@ def require_root(why: str) -> None:
 
 def require_room(data: Path, gib: int) -> None:
     """The folder, made where there is none, on a disk with so much left."""
-    data.mkdir(parents=True, exist_ok=True, mode=0o755)
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Failure(
+            Exit.CONFLICT, f"{data} is no folder, and none can be made there", "choose another --data DIR"
+        ) from error
     free = shutil.disk_usage(data).free / 2**30
     if free < gib:
         what = f"{data} has {free:.1f} GiB left; {gib} GiB are needed"

@@ -70,3 +70,13 @@ async def test_a_first_run_ends_with_a_site_that_answers_over_https(newcomer: Ne
     assert b"creating the site" not in again.stdout
     assert stopped.returncode == 0, stopped.stdout
     assert left.stdout.decode().split() == []
+
+
+async def test_a_place_that_is_no_folder_is_refused_in_words(newcomer: Newcomer) -> None:
+    (newcomer.folder / "data").write_text("somebody's own")
+
+    refused = await newcomer.runs("--detach")
+
+    assert b"is no folder" in refused.stdout
+    assert b"Traceback" not in refused.stdout
+    assert (newcomer.folder / "data").read_text() == "somebody's own"
