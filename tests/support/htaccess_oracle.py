@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 import trio
 
+from svc_actors.host.apache.links import link_around, reachable
 from svc_actors.host.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
 from svc_actors.host.php import PhpSettings
 from svc_actors.panel.htaccess import (
@@ -32,7 +33,6 @@ from svc_actors.panel.htaccess import (
     judge,
     parse,
 )
-from svc_actors.panel.htaccess.links import link_around, reachable
 from svc_actors.panel.htaccess.situation import INDEXES
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites

@@ -195,7 +195,7 @@ async def test_a_folder_to_which_a_link_leads_past_the_password_keeps_the_site_c
 
     await world.applied(imported)
 
-    assert "the link /shortcut leads there" in items(imported)[f"{MAIN}/members"]["reason"]
+    assert "the link public/shortcut leads there" in items(imported)[f"{MAIN}/members"]["reason"]
     assert "by the link public/shortcut" in await notes(world, imported)
     assert (await world.site(MAIN))["status"] == "suspended"
 

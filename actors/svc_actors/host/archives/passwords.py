@@ -10,10 +10,12 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Final
 
 from svc_actors.host.apache.asking import PasswordAsked, password_asked
 from svc_actors.host.apache.htaccess import Directive, parse
+from svc_actors.host.apache.links import Link, link_around, reachable
 from svc_actors.host.apache.passwords import NoPasswordsError, read_passwords
 from svc_actors.host.archives.model import Account, FoundPasswords, FoundSite, Kind, Survey
 from svc_actors.host.archives.placing import below, link_target, placed_at
@@ -73,7 +75,7 @@ def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = 
             if any(each.name == "authuserfile" for each in directives):
                 path = posixpath.dirname(placed).removeprefix(_PUBLIC) or "/"
                 each = _sought(account, site, path, directives)
-                around = _around(path, ways[site.domain])
+                around = link_around(PurePosixPath(posixpath.dirname(placed)), ways[site.domain])
                 if each.problem is None and around is not None:
                     each = replace(each, problem=f"the link {around} leads there past the password")
                 found.append(each)
@@ -82,28 +84,18 @@ def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = 
     return found[:_MOST]
 
 
-def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Links of the site that lead from one folder that visitors see to another, by their addresses. For what they ask
-    for by such a link, Apache looks at the .htaccess file of where it leads, and nginx at the address."""
+def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> list[Link]:
+    """Links of the site to folders of it that visitors can follow, as they will lie in it."""
     found = []
     for path, target in links:
         placed, new = placed_at(site, path), link_target(site, path, target)
         if placed is None or new is None:
             continue
         leads = posixpath.normpath(posixpath.join(posixpath.dirname(placed), new))
-        both = below(_PUBLIC, placed), below(_PUBLIC, leads)
-        if both[0] and both[1] is not None and survey.there(f"{site.root}/{both[1]}".strip("/")):
-            found.append((f"/{both[0]}", f"/{both[1]}"))
-    return found
-
-
-def _around(path: str, ways: Sequence[tuple[str, str]]) -> str | None:
-    """A link beside the path by which visitors come to it, or to what is in it."""
-    for link, leads in ways:
-        inside = path == "/" or below(path, link) is not None
-        if not inside and (below(path, leads) is not None or leads == "/" or below(leads, path) is not None):
-            return link
-    return None
+        visited = below(_PUBLIC, leads)
+        if visited is not None and survey.there(f"{site.root}/{visited}".strip("/")):
+            found.append((placed, leads))
+    return reachable(found)
 
 
 def _sought(account: Account, site: FoundSite, path: str, directives: list[Directive]) -> Sought:

@@ -10,13 +10,13 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from svc_actors.host.apache.htaccess import parse
+from svc_actors.host.apache.links import link_around, reachable
 from svc_actors.host.apache.passwords import PasswordFile
 from svc_actors.host.confined.protocol import Find
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.htaccess.judging import Judged, judge
-from svc_actors.panel.htaccess.links import link_around, reachable
 from svc_actors.panel.htaccess.situation import INDEXES, Situation
 from svc_actors.panel.htaccess.verdicts import Redirected, Verdict
 from svc_actors.panel.sites.php import PHP_TYPES, php_of

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from svc_actors.panel.htaccess.links import link_around, reachable
+from svc_actors.host.apache.links import link_around, reachable
 
 
 @pytest.mark.parametrize(

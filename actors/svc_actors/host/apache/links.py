@@ -33,7 +33,8 @@ def reachable(links: Iterable[tuple[str, str]]) -> list[Link]:
 
 
 def link_around(folder: PurePosixPath, links: Sequence[Link]) -> str | None:
-    """One that leads into the folder from elsewhere, or to where it lies."""
+    """One that leads into the folder from elsewhere, or to it or what it lies in, from wherever: what is in the folder
+    has another address by it."""
     for link in links:
         inside = link.path.is_relative_to(folder)
         if folder.is_relative_to(link.leads) or (link.leads.is_relative_to(folder) and not inside):
