@@ -23,9 +23,9 @@ import trio
 from svc.cli import profiles
 from svc.cli.client import API_PREFIX, Client, certificate_refused
 from svc.cli.failures import Exit, Failure
-from svc.cli.output import say
 from svc.cli.profiles import Profile, ProfileFile
 from svc.cli.services import ServiceKind
+from svc.cli.terminal import say
 
 _CONNECT_SECONDS = 10.0
 _BROWSER = "_browser"

@@ -17,9 +17,9 @@ from svc.cli.description import Service, service
 from svc.cli.diagnose import diagnose
 from svc.cli.failures import Exit, Failure, first_cause
 from svc.cli.generated import OperationCommand
-from svc.cli.output import say
 from svc.cli.services import CORE_SOCKET, ServiceKind, service_of
 from svc.cli.session import Session, narrow, session_parameters
+from svc.cli.terminal import say
 from svc.cli.work import WorkKind
 
 _HELP = {

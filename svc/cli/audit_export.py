@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import asyncclick as click
 
 from svc.cli.everyday import shared
 from svc.cli.session import Session, narrow
+from svc.cli.terminal import write_json
 
 _FILTERS = ("actor", "operation", "target_kind", "target_id", "outcome", "since", "until", "after")
 
@@ -32,7 +32,7 @@ async def export(session: Session, /, **given: Any) -> None:
         while True:
             part = await client.call("GET", "/audit/export", query=query)
             for entry in part["entries"]:
-                click.echo(json.dumps(entry))
+                write_json(entry)
             if part["next_after"] is None:
                 return
             query["after"] = part["next_after"]

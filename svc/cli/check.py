@@ -23,6 +23,7 @@ from svc.cli.acme_check import acme_findings
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
 from svc.cli.finding import Finding, Verdict
+from svc.cli.terminal import write
 from svc.controller.certificate import issued_file
 from svc.controller.config import ControllerConfig
 from svc_actors.disk_space import Level, Space, Thresholds
@@ -43,7 +44,7 @@ async def check(config: ControllerConfig, environ: Mapping[str, str]) -> None:
     failed = False
     async with aclosing(findings(config, environ)) as found:
         async for each in found:
-            click.echo(f"{each.verdict.value:8} {each.about}: {each.words}")
+            write(f"{each.verdict.value:8} {each.about}: {each.words}")
             failed = failed or each.verdict is Verdict.FAILED
     if failed:
         raise Failure(Exit.NOT_READY, "The controller cannot serve like this.")

@@ -17,8 +17,8 @@ import httpx
 import trio
 
 from svc.cli.failures import EXIT_BY_CODE, Exit, Failure
-from svc.cli.output import say
 from svc.cli.profiles import Profile, tls_context
+from svc.cli.terminal import say
 from svc_actors.errors import ErrorCode
 from svc_actors.retry_after import seconds_asked
 

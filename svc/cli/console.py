@@ -24,8 +24,8 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import resolve
-from svc.cli.output import say
 from svc.cli.session import Session
+from svc.cli.terminal import say
 from svc.cli.websocket import open_console, open_patiently
 
 ESCAPE = b"\x1d"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from svc.cli.failures import Exit, Failure
-from svc.cli.output import say
+from svc.cli.terminal import say
 from svc.cli.transfer import Bar
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class _Part:
 
 async def download(client: Client, path: str, query: Mapping[str, Any], to: Path | None) -> None:
     """Fetch a file into `to`, or into this folder under its own name, where nothing is overwritten."""
+    if to == STANDARD_OUTPUT and sys.stdout.isatty():
+        raise Failure(Exit.INVALID, "a terminal is no place for a file; nothing was fetched", "give -o FILE, or a pipe")
     first = await _fetch(client, path, query, 0)
     if to == STANDARD_OUTPUT:
         await _print(client, path, query, first)

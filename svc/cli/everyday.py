@@ -5,7 +5,6 @@ What a command needs is loaded when it runs: most command lines use little of it
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,12 +16,13 @@ import asyncclick as click
 from svc.cli import profiles
 from svc.cli.columns import columns
 from svc.cli.failures import Exit, Failure
-from svc.cli.output import Format, say, show
+from svc.cli.output import Format, show
 from svc.cli.parameters import Name
 from svc.cli.profiles import ProfileFile, normal_url
 from svc.cli.services import ServiceKind, registry_of
 from svc.cli.session import Session, narrow, session_parameters
 from svc.cli.shapes import shortened
+from svc.cli.terminal import say, write, write_json
 from svc.cli.work import Work, WorkKind
 
 _LONGEST_SILENCE = 30.0
@@ -132,7 +132,7 @@ def openapi(service: str) -> None:
     """Print a service's OpenAPI 3.1 document; no server is asked."""
     from svc.registry.openapi import document
 
-    click.echo(json.dumps(document(registry_of(ServiceKind(service))), indent=2, ensure_ascii=False))
+    write_json(document(registry_of(ServiceKind(service))), indent=2)
 
 
 @click.command()
@@ -144,7 +144,7 @@ def completion(context: click.Context, shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(context.find_root().command, {}, "svc", "_SVC_COMPLETE").source())
+    write(found(context.find_root().command, {}, "svc", "_SVC_COMPLETE").source())
 
 
 @shared
@@ -180,10 +180,9 @@ def _print_event(kind: str, data: Mapping[str, Any], format_: Format) -> None:
             for name, value in data.get("payload", {}).items()
             if value not in (None, "") and not isinstance(value, dict | list) and not name.endswith("id")
         )
-        line = f"{str(data.get('at', ''))[11:19]:8} {kind:9} {data.get('subject') or '-'}  {facts}"
+        write(f"{str(data.get('at', ''))[11:19]:8} {kind:9} {data.get('subject') or '-'}  {facts}")
     else:
-        line = json.dumps({"kind": kind, "data": data}, ensure_ascii=False)
-    click.echo(line)
+        write_json({"kind": kind, "data": data})
 
 
 def watching(kind: WorkKind) -> click.Command:

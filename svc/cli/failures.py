@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import asyncclick as click
 
+from svc.cli.terminal import say
 from svc_actors.errors import ErrorCode
 
 
@@ -59,11 +60,11 @@ class Failure(click.ClickException):
         self.request_id = request_id
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"svc: {self.message}", err=True)
+        say(f"svc: {self.message}")
         if self.hint:
-            click.echo(f"     {self.hint}", err=True)
+            say(f"     {self.hint}")
         if self.request_id:
-            click.echo(f"     request {self.request_id}", err=True)
+            say(f"     request {self.request_id}")
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
+from svc.cli.terminal import visible
 from svc.cli.work import Work
 
 _ENDED = {"succeeded", "failed", "cancelled"}
@@ -74,13 +75,13 @@ def check(work: Work, ended: Mapping[str, Any]) -> None:
 
 
 def _title(work: Mapping[str, Any]) -> str:
-    return str(work["title"]) if "title" in work else f"{work['op']} of {work['resource_name']}"
+    return visible(str(work["title"]) if "title" in work else f"{work['op']} of {work['resource_name']}")
 
 
 async def _print_log(client: Client, work: Work, after: int, console: Console) -> int:
     while lines := await client.call("GET", f"{work.path}/{work.kind.log}", query={"after": after}):
         for line in lines:
             plain = line.get("level", "info") == "info"
-            console.print(line["message"], style="dim" if plain else "yellow", soft_wrap=True)
+            console.print(visible(line["message"]), style="dim" if plain else "yellow", soft_wrap=True)
             after = line[work.kind.numbered_by]
     return after

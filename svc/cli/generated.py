@@ -24,10 +24,11 @@ from svc.cli.description import Kind, OperationDescription, Parameter
 from svc.cli.download import download
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import NAME_FIELDS, is_id, pages, resolve
-from svc.cli.output import say, show
+from svc.cli.output import show
 from svc.cli.parameters import NONE, asks_first, flag_of, outer_list, parameters
 from svc.cli.session import Session, narrow
 from svc.cli.shapes import shaped, shortened
+from svc.cli.terminal import say
 from svc.cli.work import started_by
 
 if TYPE_CHECKING:

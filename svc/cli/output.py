@@ -6,9 +6,6 @@ and the columns that people look at; `--columns` names others, with dots to reac
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import asyncclick as click
 
 from svc.cli.columns import Column
+from svc.cli.terminal import say, visible, write, write_json, write_yaml
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,17 +44,6 @@ _GAP = 2
 """Blanks between two columns."""
 _FOLDED = 16
 """A text that is folded to so many characters a line is still read with ease."""
-_STYLES: Mapping[str, Mapping[str, Any]] = {
-    "dim": {"dim": True},
-    "green": {"fg": "green"},
-    "yellow": {"fg": "yellow"},
-}
-
-
-def say(text: str, *, style: str | None = None) -> None:
-    """Tell the person at the terminal; never mixed with a result."""
-    coloured = style is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    click.echo(click.style(text, **_STYLES[style]) if style and coloured else text, err=True)
 
 
 def show(result: Any, style: Style, *, columns: Sequence[Column] = ()) -> None:
@@ -64,13 +51,11 @@ def show(result: Any, style: Style, *, columns: Sequence[Column] = ()) -> None:
     if result is None or result == {}:
         return
     if style.format is Format.JSON:
-        click.echo(json.dumps(result, indent=2, ensure_ascii=False))
+        write_json(result, indent=2)
     elif style.format is Format.YAML:
-        import yaml
-
-        click.echo(yaml.safe_dump(result, sort_keys=False, allow_unicode=True).rstrip())
+        write_yaml(result)
     elif isinstance(result, str):
-        click.echo(result.rstrip("\n"))
+        write(result.rstrip("\n"))
     else:
         _show_table(result, style, tuple(columns))
 
@@ -87,7 +72,7 @@ def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
         _show_fields(rows, style)
         return
     if rows and not isinstance(rows[0], Mapping):
-        click.echo("\n".join(str(row) for row in rows))
+        write("\n".join(str(row) for row in rows))
         return
     chosen = tuple(Column(name, name) for name in style.columns) or _present(columns, rows) or _plain(rows)
     if style.columns and rows:
@@ -158,7 +143,7 @@ def _print(table: Table) -> None:
         wide = Console(highlight=False, markup=False, emoji=False, width=100_000)
         with wide.capture() as captured:
             wide.print(table)
-        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        write("\n".join(line.rstrip() for line in captured.get().splitlines()))
         return
     console.print(table)
 
@@ -210,9 +195,6 @@ def _is_time(name: str, value: Any) -> bool:
     return isinstance(value, str) and (last in {"at", "hour"} or last.endswith("_at")) and value[10:11] == "T"
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
 def _cell(name: str, value: Any) -> str:
     if value is None or value is _ABSENT:
         return ""
@@ -228,7 +210,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         kept = {key: _cell(key, item) for key, item in value.items() if item not in (None, [], {})}
         return ", ".join(text if key in _SPEAKS_FOR_ITSELF else f"{key} {text}" for key, text in kept.items())
-    return _CONTROL.sub("", str(value))
+    return visible(str(value))
 
 
 _SPEAKS_FOR_ITSELF = {"name", "status", "state", "message", "ip"}

@@ -18,9 +18,9 @@ import trio
 from svc.cli.compose import open_controller
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.garbage import GarbageCollection
-from svc.cli.output import say
 from svc.cli.starting import told_plainly
 from svc.cli.supervisor import tell_supervisor
+from svc.cli.terminal import say
 from svc.controller.config import ControllerConfig
 from svc_actors.admission import raise_descriptor_limit
 from svc_http.metrics import Figure

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import asyncclick as click
 
 from svc.cli.description import OperationDescription, Service
-from svc.cli.output import Format, Style, say
+from svc.cli.output import Format, Style
 from svc.cli.profiles import Choice, choose, exposed
 from svc.cli.services import CORE_SOCKET, SOCKET_VARIABLE, ServiceKind
+from svc.cli.terminal import say
 
 if TYPE_CHECKING:
     from svc.cli.client import Client

@@ -31,6 +31,7 @@ from svc.cli.check import findings
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
 from svc.cli.output import size
+from svc.cli.terminal import write
 from svc.controller.config import ControllerConfig
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database, DatabaseStartError, reachable_urls
@@ -92,8 +93,8 @@ async def support_bundle(config: ControllerConfig, environ: Mapping[str, str], *
             entry = tarfile.TarInfo(f"{beginning}/{name}")
             entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
             bundle.addfile(entry, io.BytesIO(content))
-            click.echo(f"{size(len(content)):>9}  {name}")
-    click.echo(f"{file}: look through it before you send it to somebody; it names nodes, machines and addresses.")
+            write(f"{size(len(content)):>9}  {name}")
+    write(f"{file}: look through it before you send it to somebody; it names nodes, machines and addresses.")
 
 
 async def _parts(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[tuple[str, bytes]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import trio
 
 from svc.cli.failures import Exit, Failure, first_cause
-from svc.cli.output import say
+from svc.cli.terminal import say
 from svc.cli.transfer import Bar
 
 if TYPE_CHECKING:

@@ -17,15 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import asyncclick as click
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.naming import resolve
-from svc.cli.output import say
 from svc.cli.session import Session
+from svc.cli.terminal import say, write
 from svc.cli.websocket import open_patiently
 
 _CHUNK = 65536
@@ -44,7 +43,7 @@ async def vnc(session: Session, name: str, port: int) -> None:
         except OSError as error:
             raise Failure(Exit.INVALID, f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from error
         bound = listeners[0].socket.getsockname()[1]
-        click.echo(f"127.0.0.1:{bound}")
+        write(f"127.0.0.1:{bound}")
         say(f"point a VNC viewer at 127.0.0.1:{bound} for {name}; Ctrl-C ends it", style="dim")
         await trio.serve_listeners(partial(_viewer, client, vm_id), listeners)
 

@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from svc.registry.characters import CONTROLS, TURNING
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -30,19 +32,14 @@ class Shape:
         return text
 
 
-_CONTROLS = r"\u0000-\u001f\u007f-\u009f"
-_TURNING = r"\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""Line and paragraph separators, and the marks of the Unicode Bidirectional Algorithm (UAX #9), by which a name reads
-as another one or a log line as two."""
-
 LINE = Shape(
-    rf"[^{_CONTROLS}{_TURNING}]*", "one line, without control characters and marks that turn the direction of text"
+    rf"[^{CONTROLS}{TURNING}]*", "one line, without control characters and marks that turn the direction of text"
 )
 NAME = Shape(
-    rf"[^{_CONTROLS}{_TURNING}]*[^\s{_CONTROLS}{_TURNING}][^{_CONTROLS}{_TURNING}]*",
+    rf"[^{CONTROLS}{TURNING}]*[^\s{CONTROLS}{TURNING}][^{CONTROLS}{TURNING}]*",
     "one line that is not blank, without control characters and marks that turn the direction of text",
 )
 TEXT = Shape(
-    rf"(?:[^{_CONTROLS}{_TURNING}]|[\t\r\n])*", "text without control characters and marks that turn its direction"
+    rf"(?:[^{CONTROLS}{TURNING}]|[\t\r\n])*", "text without control characters and marks that turn its direction"
 )
 """With line breaks and tabs."""

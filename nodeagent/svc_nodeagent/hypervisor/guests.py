@@ -259,6 +259,6 @@ def password_failed(error: LibvirtError, account: str) -> HostError:
         )
     return HostError(
         FailureCode.HOST,
-        f"The guest refused to change the password of {account}: {error.message}",
-        "See that the account exists.",
+        f"The guest refused to change the password of {account}.",
+        "See that the account exists; the guest's own log says why its agent refused.",
     )

@@ -19,7 +19,8 @@ from svc.cli.backup.take import Taken, take, verify
 from svc.cli.configuration import file_read
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
-from svc.cli.output import say, size
+from svc.cli.output import size
+from svc.cli.terminal import say, write
 from svc.controller.config import ControllerConfig
 from svc_actors.errors import ServiceError
 from svc_actors.store import (
@@ -81,9 +82,9 @@ async def backup(
         say(f"svc: the end of this backup could not be recorded: {error}")
     if isinstance(ended, Exception):
         raise Failure(Exit.FAILED, f"The backup failed, and there is no archive of it: {ended}") from ended
-    click.echo(f"{ended.name}  {size(ended.size)}")
+    write(f"{ended.name}  {size(ended.size)}")
     for name in ended.removed:
-        click.echo(f"{name}  removed: {keep} are kept")
+        write(f"{name}  removed: {keep} are kept")
 
 
 @click.command(context_settings=CONTEXT)
@@ -112,7 +113,7 @@ async def backups(
                     words = f"  ok  {manifest.host}, release {manifest.release}, {manifest.taken_at:%F %T} UTC"
                 except (CannotDecrypt, NotAnArchive) as error:
                     words, bad = f"  bad  {error}", bad + 1
-            click.echo(f"{name}{words}")
+            write(f"{name}{words}")
     except (PlaceError, OSError) as error:
         raise Failure(Exit.FAILED, str(error)) from error
     if bad:
@@ -140,13 +141,13 @@ async def restore(
         raise Failure(Exit.INVALID, f"{archive} is not restored: {error}") from error
     except (DumpError, DatabaseStartError, MigrationError, ServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"The restore failed: {error}", f"Empty {config.data_dir} and try again.") from error
-    click.echo(f"Restored the controller of {done.manifest.host}, as of {done.manifest.taken_at:%F %T} UTC.")
-    click.echo(f"Orders that were under way then, and are ended: {done.orders}")
-    click.echo(f"Sessions ended; people sign in again, with their passwords of then: {done.sessions}")
-    click.echo("API tokens work as they did then. Revoke again those that were revoked since.")
+    write(f"Restored the controller of {done.manifest.host}, as of {done.manifest.taken_at:%F %T} UTC.")
+    write(f"Orders that were under way then, and are ended: {done.orders}")
+    write(f"Sessions ended; people sign in again, with their passwords of then: {done.sessions}")
+    write("API tokens work as they did then. Revoke again those that were revoked since.")
     if done.settings is not None:
-        click.echo(f"The settings of then: {done.settings}")
-    click.echo("Start the service, and decide about what `svc node orphans` shows once the nodes are back.")
+        write(f"The settings of then: {done.settings}")
+    write("Start the service, and decide about what `svc node orphans` shows once the nodes are back.")
 
 
 @click.command(context_settings=CONTEXT)
@@ -168,8 +169,8 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
             orders, sessions = await begin(database, as_of.replace(tzinfo=UTC), version("svc"))
     except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"Nothing was changed: {error}") from error
-    click.echo(f"Orders that were under way then, and are ended: {orders}")
-    click.echo(f"Sessions ended: {sessions}")
+    write(f"Orders that were under way then, and are ended: {orders}")
+    write(f"Sessions ended: {sessions}")
 
 
 def _named(to: str | None) -> str:

@@ -13,6 +13,7 @@ import trio
 from svc.cli.failures import Exit, Failure
 from svc.cli.panel.options import CONTEXT, panel_options
 from svc.cli.starting import told_plainly
+from svc.cli.terminal import write
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
 from svc_actors.store import (
@@ -32,13 +33,13 @@ _SECONDS = 60.0
 @panel_options
 async def check(config: PanelConfig, environ: Mapping[str, str]) -> None:
     """Say whether this release of the panel could serve here. Exit code 1 or 2 where not; nothing is changed."""
-    click.echo(f"settings: they are understood; {len(list(panel_registry()))} operations")
+    write(f"settings: they are understood; {len(list(panel_registry()))} operations")
     try:
         with trio.fail_after(_SECONDS):
             async with told_plainly():
                 require_known_cluster(config.data_dir)
                 async with reachable_urls(config.data_dir, environ) as urls:
-                    click.echo(f"database: {await _schema(urls)}")
+                    write(f"database: {await _schema(urls)}")
     except trio.TooSlowError:
         raise Failure(Exit.UNAVAILABLE, f"The database did not answer within {_SECONDS:g} seconds.") from None
 

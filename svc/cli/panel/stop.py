@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncclick as click
 
 from svc.cli.failures import Exit, Failure
+from svc.cli.terminal import write
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError
 from svc_actors.host.launcher_keeper import KeeperLauncher
@@ -28,7 +29,7 @@ async def stop(data: Path) -> None:
     try:
         for name in sorted(await launcher.names()):
             await launcher.stop(name)
-            click.echo(f"stopped {name}")
+            write(f"stopped {name}")
         if isinstance(launcher, KeeperLauncher):
             # Of the keeper itself nobody is in need now; the next core starts another one.
             os.kill(await launcher.keeper_pid(), signal.SIGTERM)
