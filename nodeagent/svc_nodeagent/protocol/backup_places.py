@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from svc_nodeagent.protocol.values import Name, Secret, Wire
+from svc_nodeagent.protocol.values import AnyText, Name, Secret, Wire
 
 __all__ = ["BackupPlace", "BucketPlace", "SftpPlace"]
 
-_Path = Annotated[str, Field(max_length=512)]
+_Path = Annotated[AnyText, Field(max_length=512)]
 
 
 class SftpPlace(Wire):
@@ -26,7 +26,7 @@ class SftpPlace(Wire):
     port: int = Field(ge=1, le=65535)
     user: Name
     path: _Path
-    host_key: Annotated[str, Field(max_length=2_000)]
+    host_key: Annotated[AnyText, Field(max_length=2_000)]
     private_key: Secret = Field(repr=False)
 
 

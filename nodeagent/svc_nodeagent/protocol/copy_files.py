@@ -14,9 +14,9 @@ from uuid import UUID
 from pydantic import Field
 
 from svc_nodeagent.protocol.backup_places import BackupPlace
-from svc_nodeagent.protocol.facts import Facts, Lane
+from svc_nodeagent.protocol.facts import Facts, Lane, query
 from svc_nodeagent.protocol.machines import CopiedDisk, ImageSpec
-from svc_nodeagent.protocol.values import Name, Secret, Size, Wire
+from svc_nodeagent.protocol.values import AnyText, Name, Secret, Size, Wire
 
 __all__ = [
     "MOST_LISTED",
@@ -40,10 +40,9 @@ __all__ = [
 MOST_LISTED: Final = 1_000
 MOST_PART_BYTES: Final = 1024 * 1024
 _MOST_VOLUMES: Final = 64
-_QUERY: Final = Facts(Lane.QUERIES, recorded=False, since=5)
 _BYTE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 
-CopyPath = Annotated[str, Field(max_length=12_288)]
+CopyPath = Annotated[AnyText, Field(max_length=12_288)]
 
 
 class VolumeState(StrEnum):
@@ -68,7 +67,9 @@ class VmFilesOpen(Wire):
     files; until `VmFilesClose`, or for as long as somebody asks for them. Fields as of `VmRestore`. One that is open
     already stays so. Result: `OpenedCopy`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, yields_to_force_stop=True, since=5)
+    facts: ClassVar[Facts] = Facts(
+        Lane.BACKUPS, "opened_copy", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=5
+    )
     op: Literal["vm.files.open"] = "vm.files.open"
     vm_id: UUID
     copy_id: UUID
@@ -82,7 +83,7 @@ class VmFilesList(Wire):
     """A folder's entries by name, `MOST_LISTED` of them from `offset` on. `volume`: its number, or 0 for that of the
     guest's system. `interrupted` where the copy is not open (any more). Result: `CopiedFolder`."""
 
-    facts: ClassVar[Facts] = _QUERY
+    facts: ClassVar[Facts] = query("copied_folder", since=5)
     op: Literal["vm.files.list"] = "vm.files.list"
     vm_id: UUID
     copy_id: UUID
@@ -94,7 +95,7 @@ class VmFilesList(Wire):
 class VmFilesRead(Wire):
     """A part of a file. Otherwise as `VmFilesList`. Result: `CopiedPart`."""
 
-    facts: ClassVar[Facts] = _QUERY
+    facts: ClassVar[Facts] = query("copied_part", since=5)
     op: Literal["vm.files.read"] = "vm.files.read"
     vm_id: UUID
     copy_id: UUID
@@ -107,7 +108,7 @@ class VmFilesRead(Wire):
 class VmFilesClose(Wire):
     """One that is not open is success. Result: `Done`."""
 
-    facts: ClassVar[Facts] = _QUERY
+    facts: ClassVar[Facts] = query("done", since=5)
     op: Literal["vm.files.close"] = "vm.files.close"
     vm_id: UUID
     copy_id: UUID
@@ -139,12 +140,12 @@ class CopyEntry(Wire):
     """`modified`: seconds since 1970. `target`: of a link, what it says, the first
     255 bytes of it."""
 
-    name: Annotated[str, Field(max_length=1_024)]
+    name: Annotated[AnyText, Field(max_length=1_024)]
     kind: EntryKind
     size_bytes: int = Field(ge=0, le=2**63 - 1)
     modified: int = Field(ge=0, le=2**32 - 1)
     mode: int = Field(ge=0, le=0o7777)
-    target: Annotated[str, Field(max_length=1_024)] | None = None
+    target: Annotated[AnyText, Field(max_length=1_024)] | None = None
 
 
 class CopiedFolder(Wire):
@@ -156,7 +157,7 @@ class CopiedFolder(Wire):
     volume: int = Field(ge=1, le=_MOST_VOLUMES)
     path: CopyPath
     entries: Annotated[tuple[CopyEntry, ...], Field(max_length=MOST_LISTED)]
-    total: int = Field(ge=0)
+    total: Size
     cut: bool
 
 
@@ -168,7 +169,7 @@ class CopiedPart(Wire):
     path: CopyPath
     size_bytes: Size
     modified: int = Field(ge=0, le=2**32 - 1)
-    data: Annotated[str, Field(max_length=MOST_PART_BYTES * 4 // 3 + 4, repr=False)]
+    data: Annotated[AnyText, Field(max_length=MOST_PART_BYTES * 4 // 3 + 4, repr=False)]
 
 
 def shown_name(name: bytes) -> str:

@@ -28,4 +28,4 @@ class EnrolResult(Wire):
     certificate: Pem
     authority: Pem
     gateway_host: Name
-    gateway_port: int
+    gateway_port: int = Field(ge=0, le=65_535)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Lane(StrEnum):
@@ -27,14 +28,41 @@ class Lane(StrEnum):
     QUERIES = "queries"
 
 
+ResultKind = Literal[
+    "done",
+    "domain",
+    "release",
+    "delete",
+    "backup",
+    "opened_copy",
+    "copied_folder",
+    "copied_part",
+    "snapshot",
+    "sent",
+    "live",
+    "windows",
+    "machine",
+    "metrics",
+    "network",
+    "probe",
+    "traffic",
+    "inventory",
+    "preflight",
+    "image",
+]
+"""`kind` of an `OperationResult`, which this module cannot import."""
+
+
 @dataclass(frozen=True)
 class Facts:
-    """`task_seconds`: after how long a task that consists of this operation ends for want of an outcome; None where no
-    task does. `recorded`: the agent writes it into its journal; what changes nothing that outlives it is not, and is
-    simply run again. `repeatable`: done again after an interruption it does no harm. `yields_to_force_stop`: a forced
-    stop supersedes it. `since`: the version of the protocol that has it first."""
+    """`answer`: the kind of its result; the controller refuses every other. `task_seconds`: after how long a task that
+    consists of this operation ends for want of an outcome; None where no task does. `recorded`: the agent writes it
+    into its journal; what changes nothing that outlives it is not, and is simply run again. `repeatable`: done again
+    after an interruption it does no harm. `yields_to_force_stop`: a forced stop supersedes it. `since`: the version of
+    the protocol that has it first."""
 
     lane: Lane
+    answer: ResultKind
     task_seconds: float | None = None
     recorded: bool = True
     repeatable: bool = True
@@ -42,4 +70,6 @@ class Facts:
     since: int = 0
 
 
-QUERY = Facts(Lane.QUERIES, recorded=False)
+def query(answer: ResultKind, *, since: int = 0) -> Facts:
+    """Of what changes nothing."""
+    return Facts(Lane.QUERIES, answer, recorded=False, since=since)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -16,10 +15,13 @@ from svc_nodeagent.protocol.values import (
     DomainState,
     FailureCode,
     Id,
+    Moment,
     Name,
     Pem,
+    Seconds,
     StateCause,
     Text,
+    Version,
     Wire,
 )
 from svc_nodeagent.protocol.versions import Since
@@ -30,10 +32,10 @@ class Welcome(Wire):
     `protocol` is the version agreed on, `controller` the release."""
 
     frame: Literal["welcome"] = "welcome"
-    protocol: int
+    protocol: Version
     node_id: UUID
-    heartbeat_seconds: float
-    controller_time: datetime
+    heartbeat_seconds: Seconds
+    controller_time: Moment
     controller: Annotated[Name | None, Since(4)] = None
 
 
@@ -44,7 +46,7 @@ class Request(Wire):
     frame: Literal["request"] = "request"
     id: Id
     operation: NodeOperation
-    timeout_seconds: float
+    timeout_seconds: Seconds
     request_id: Annotated[Name | None, Since(4)] = None
     traceparent: Annotated[Name | None, Since(4)] = None
 
@@ -82,7 +84,7 @@ class Hello(Wire):
     from, if it can replace them by itself. `unacknowledged`: operations the journal still holds, running or ended."""
 
     frame: Literal["hello"] = "hello"
-    protocol: int
+    protocol: Version
     agent_version: Name
     boot_id: Name
     release: Annotated[Name | None, Since(4)] = None
@@ -91,7 +93,7 @@ class Hello(Wire):
 
 class Heartbeat(Wire):
     frame: Literal["heartbeat"] = "heartbeat"
-    at: datetime
+    at: Moment
     capacity: Capacity
 
 
@@ -124,7 +126,7 @@ class HostCall(Wire):
     `error` is what went wrong, in a word."""
 
     name: Name
-    at: datetime
+    at: Moment
     seconds: float = Field(ge=0, le=1e6)
     error: Name | None = None
 
@@ -147,7 +149,7 @@ class DomainChanged(Wire):
     state: DomainState
     reason: Text
     cause: StateCause | None = None
-    at: datetime
+    at: Moment
 
 
 class Renewal(Wire):

@@ -7,14 +7,13 @@ each of their streams. A guest that has arrived stays paused until the other hos
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
+from svc_nodeagent.protocol.facts import Facts, Lane, query
 from svc_nodeagent.protocol.machines import CpuMode, ImageSpec, MachineSpec
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.values import Secret, Wire
@@ -57,7 +56,7 @@ class VmLiveReceive(Wire):
 
     A stream is opened once, so it is not done again."""
 
-    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=6 * 3600.0, repeatable=False, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "live", task_seconds=6 * 3600.0, repeatable=False, since=5)
     op: Literal["vm.live.receive"] = "vm.live.receive"
     machine: MachineSpec
     image: ImageSpec
@@ -73,7 +72,7 @@ class VmLiveSend(Wire):
     """Send the running guest and its disk to the host that takes it in. It runs here until the last moment, and on
     where anything fails. Result: `LiveResult`, of which `VmLiveSettle` has the last word."""
 
-    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=6 * 3600.0, repeatable=False, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "live", task_seconds=6 * 3600.0, repeatable=False, since=5)
     op: Literal["vm.live.send"] = "vm.live.send"
     vm_id: UUID
     streams: LiveStreams
@@ -83,7 +82,7 @@ class VmLiveSettle(Wire):
     """Of the host that sends: end what is under way, let the guest go on if it is here, and say where it is. Nothing is
     journalled: it is asked for what is true now. Result: `LiveResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, recorded=False, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "live", recorded=False, since=5)
     op: Literal["vm.live.settle"] = "vm.live.settle"
     vm_id: UUID
 
@@ -91,7 +90,7 @@ class VmLiveSettle(Wire):
 class VmLiveLook(Wire):
     """Of the host that takes in: what has come. Result: `LiveResult`."""
 
-    facts: ClassVar[Facts] = replace(QUERY, since=5)
+    facts: ClassVar[Facts] = query("live", since=5)
     op: Literal["vm.live.look"] = "vm.live.look"
     vm_id: UUID
 
@@ -100,7 +99,7 @@ class VmLiveFinish(Wire):
     """The machine is here now, by the record: carry its network, let the guest go on, and have it announce its
     addresses. Done again it changes nothing. Result: `DomainResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.FORCE, task_seconds=600.0, recorded=False, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.FORCE, "domain", task_seconds=600.0, recorded=False, since=5)
     op: Literal["vm.live.finish"] = "vm.live.finish"
     vm_id: UUID
     network: NetworkSpec

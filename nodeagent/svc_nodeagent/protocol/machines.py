@@ -10,11 +10,11 @@ from pydantic import AnyUrl, Field
 
 from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.platforms import PLAIN, Platform
-from svc_nodeagent.protocol.values import FEW, Name, Secret, Size, Wire
+from svc_nodeagent.protocol.values import FEW, AnyText, Gibibytes, Name, Secret, Size, Wire
 from svc_nodeagent.protocol.versions import Since
 
-SshKey = Annotated[str, Field(max_length=16_384)]
-UserData = Annotated[str, Field(min_length=1, max_length=32_768)]
+SshKey = Annotated[AnyText, Field(max_length=16_384)]
+UserData = Annotated[AnyText, Field(min_length=1, max_length=32_768)]
 
 
 class CpuMode(StrEnum):
@@ -66,8 +66,8 @@ class ImageSpec(Wire):
     format: ImageFormat
     source: Annotated[UrlSource | ControllerSource, Field(discriminator="kind")]
     digest_algorithm: Literal["sha256", "sha512"] = "sha256"
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64,128}$")]
-    size_bytes: int | None = None
+    digest: Annotated[AnyText, Field(pattern=r"^[0-9a-f]{64,128}$")]
+    size_bytes: Size | None = None
     kind: Annotated[ImageKind, Since(5)] = ImageKind.DISK
 
 
@@ -95,7 +95,7 @@ class DiskSpec(Wire):
     """Disk 0 is created from the image and grown to `size_gib`; further ones are volumes (`volumes`)."""
 
     index: int = Field(ge=0, le=15)
-    size_gib: int = Field(ge=1)
+    size_gib: Gibibytes
     volume_id: Annotated[UUID | None, Since(5)] = None
 
 
@@ -105,7 +105,7 @@ class CopiedDisk(Wire):
 
     index: int = Field(ge=0, le=15)
     size_bytes: Size
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    digest: Annotated[AnyText, Field(pattern=r"^[0-9a-f]{64}$")]
     volume_id: Annotated[UUID | None, Since(5)] = None
     block_bytes: Annotated[int, Since(5)] = Field(default=0, ge=0, le=2**30)
 
@@ -114,7 +114,7 @@ class MachineSpec(Wire):
     vm_id: UUID
     name: Name
     vcpus: int = Field(ge=1, le=256)
-    memory_mib: int = Field(ge=64)
+    memory_mib: int = Field(ge=64, le=2**31 - 1)
     disks: Annotated[tuple[DiskSpec, ...], Field(min_length=1, max_length=16)]
     network: NetworkSpec
     seed: SeedSpec

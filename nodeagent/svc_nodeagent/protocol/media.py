@@ -17,7 +17,7 @@ class VmIso(Wire):
     runs with a drive, and in any case from its next start on. `boot`: from then on it boots the CD before its disk.
     What fails leaves the drive as it was. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=300.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=300.0, since=5)
     op: Literal["vm.iso"] = "vm.iso"
     vm_id: UUID
     image: ImageSpec | None

@@ -6,7 +6,6 @@ with together (specification, "What the service does", 6).
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 from uuid import UUID
@@ -17,8 +16,12 @@ from svc_nodeagent.protocol.values import (
     FEW,
     MANY,
     Address,
+    AnyText,
+    Count,
+    Generation,
     GuestInterface,
     MacAddress,
+    Moment,
     Name,
     NetworkAddress,
     Size,
@@ -28,7 +31,7 @@ from svc_nodeagent.protocol.values import (
 )
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Period = Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
+Period = Annotated[AnyText, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])$")]
 """A calendar month, UTC: YYYY-MM."""
 
 
@@ -108,8 +111,8 @@ class NicSpec(Wire):
     mac: MacAddress
     addresses: Annotated[tuple[GuestAddress, ...], Field(max_length=FEW)]
     nameservers: Annotated[tuple[Address, ...], Field(max_length=FEW)] = ()
-    mtu: int = 1500
-    rate_mbps: Annotated[int, Field(ge=1)] | None = None
+    mtu: Count = 1500
+    rate_mbps: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     vlan: Annotated[int, Field(ge=1, le=4094)] | None = None
 
 
@@ -120,7 +123,7 @@ class NetworkSpec(Wire):
     nics: Annotated[tuple[NicSpec, ...], Field(max_length=FEW)]
     firewall: Firewall | None = None
     isolated: bool = False
-    generation: Annotated[int, Field(ge=0, le=2**53)] = 0
+    generation: Generation = 0
 
 
 # What the host was found to have
@@ -148,7 +151,7 @@ class ObservedTap(Wire):
     up: bool
     routes: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     filtered: bool
-    rate_mbps: int | None = None
+    rate_mbps: Count | None = None
     dropped: dict[Spoof, Size] = Field(default_factory=dict)
 
 
@@ -157,7 +160,7 @@ class ObservedNetwork(Wire):
     sentence for each thing in which the host is other than what the agent was told to make it; empty is agreement."""
 
     vm_id: UUID
-    generation: int
+    generation: Generation
     addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
     isolated: bool
     differences: Annotated[tuple[Text, ...], AfterValidator(lambda told: told[:FEW])] = ()
@@ -181,5 +184,5 @@ class TrafficReading(Wire):
     sent: Size
     resets: Size
     samples: Size
-    first_at: datetime
-    last_at: datetime
+    first_at: Moment
+    last_at: Moment

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal, get_args
 from uuid import UUID
@@ -12,7 +10,7 @@ from pydantic import Field
 
 from svc_nodeagent.protocol.backup_places import BackupPlace
 from svc_nodeagent.protocol.copy_files import CopyFilesOperation
-from svc_nodeagent.protocol.facts import QUERY, Facts, Lane
+from svc_nodeagent.protocol.facts import Facts, Lane, query
 from svc_nodeagent.protocol.live import LiveOperation
 from svc_nodeagent.protocol.machines import CopiedDisk, CpuMode, ImageSpec, MachineSpec, SeedSpec
 from svc_nodeagent.protocol.media import VmIso
@@ -20,7 +18,19 @@ from svc_nodeagent.protocol.networks import NetworkSpec
 from svc_nodeagent.protocol.platforms import PLAIN, Platform
 from svc_nodeagent.protocol.rescue import RescueOperation
 from svc_nodeagent.protocol.snapshots import SnapshotOperation
-from svc_nodeagent.protocol.values import FEW, Address, Name, Secret, Size, Wire
+from svc_nodeagent.protocol.values import (
+    FEW,
+    Address,
+    AnyText,
+    Count,
+    Gibibytes,
+    Moment,
+    Name,
+    Seconds,
+    Secret,
+    Size,
+    Wire,
+)
 from svc_nodeagent.protocol.versions import Since
 from svc_nodeagent.protocol.volumes import VolumeOperation
 
@@ -80,7 +90,7 @@ class VmCreate(Wire):
     """Fetch the image if the cache lacks it, make disks and seed, apply the network, define, and start if asked. `iso`
     is in its CD-ROM drive from its first start on, which it boots where there is nothing on its disk."""
 
-    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, task_seconds=1800.0)
+    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, "domain", task_seconds=1800.0)
     op: Literal["vm.create"] = "vm.create"
     machine: MachineSpec
     image: ImageSpec
@@ -92,7 +102,7 @@ class VmStart(Wire):
     """Apply the network, then start. It has room for a libvirt that probes QEMU anew at every call: two minutes a
     start, and several starts queue for it."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0, yields_to_force_stop=True)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=600.0, yields_to_force_stop=True)
     op: Literal["vm.start"] = "vm.start"
     vm_id: UUID
     network: NetworkSpec
@@ -101,25 +111,27 @@ class VmStart(Wire):
 class VmShutdown(Wire):
     """ACPI shutdown; `timed_out` when the guest still runs after `timeout_seconds`: it is left running."""
 
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 30.0, yields_to_force_stop=True)
+    facts: ClassVar[Facts] = Facts(
+        Lane.PATIENCE, "domain", task_seconds=GUEST_SHUTDOWN_SECONDS + 30.0, yields_to_force_stop=True
+    )
     op: Literal["vm.shutdown"] = "vm.shutdown"
     vm_id: UUID
-    timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
+    timeout_seconds: Seconds = GUEST_SHUTDOWN_SECONDS
 
 
 class VmReboot(Wire):
     """Orderly restart: shut down, then start again; `timed_out` leaves the guest running."""
 
     facts: ClassVar[Facts] = Facts(
-        Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, yields_to_force_stop=True
+        Lane.PATIENCE, "domain", task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, yields_to_force_stop=True
     )
     op: Literal["vm.reboot"] = "vm.reboot"
     vm_id: UUID
-    timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
+    timeout_seconds: Seconds = GUEST_SHUTDOWN_SECONDS
 
 
 class VmForceStop(Wire):
-    facts: ClassVar[Facts] = Facts(Lane.FORCE, task_seconds=90.0)
+    facts: ClassVar[Facts] = Facts(Lane.FORCE, "domain", task_seconds=90.0)
     op: Literal["vm.force_stop"] = "vm.force_stop"
     vm_id: UUID
 
@@ -128,7 +140,7 @@ class VmReset(Wire):
     """Done again it would cut off a guest that has come up from the first reset. A reboot is repeatable: it is orderly,
     and interrupted half-way it has left the machine off."""
 
-    facts: ClassVar[Facts] = Facts(Lane.FORCE, task_seconds=90.0, repeatable=False, yields_to_force_stop=True)
+    facts: ClassVar[Facts] = Facts(Lane.FORCE, "domain", task_seconds=90.0, repeatable=False, yields_to_force_stop=True)
     op: Literal["vm.reset"] = "vm.reset"
     vm_id: UUID
 
@@ -139,7 +151,7 @@ class VmDelete(Wire):
     Its seconds are counted while its node is online: the task itself has no deadline, and waits as long as its node is
     away."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "delete", task_seconds=600.0)
     op: Literal["vm.delete"] = "vm.delete"
     vm_id: UUID
     destroy_disks: bool
@@ -150,20 +162,20 @@ class VmDelete(Wire):
 class VmUpdate(Wire):
     """Rewrite the stored definition; a running guest keeps what it has until it is stopped and started."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=300.0)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=300.0)
     op: Literal["vm.update"] = "vm.update"
     vm_id: UUID
     name: Name
-    vcpus: int
-    memory_mib: int
+    vcpus: Count
+    memory_mib: Count
 
 
 class MachineSize(Wire):
     """`disk_gib` is of disk 0."""
 
     vcpus: int = Field(ge=1, le=256)
-    memory_mib: int = Field(ge=64)
-    disk_gib: int = Field(ge=1)
+    memory_mib: int = Field(ge=64, le=2**31 - 1)
+    disk_gib: Gibibytes
 
 
 class VmResize(Wire):
@@ -172,15 +184,15 @@ class VmResize(Wire):
     them already. `timed_out` leaves it running, and whatever fails leaves the machine with the sizes of `before`, which
     a repeat after an interruption could not find out."""
 
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, since=4)
     op: Literal["vm.resize"] = "vm.resize"
     vm_id: UUID
     vcpus: int = Field(ge=1, le=256)
-    memory_mib: int = Field(ge=64)
-    disk_gib: int = Field(ge=1)
+    memory_mib: int = Field(ge=64, le=2**31 - 1)
+    disk_gib: Gibibytes
     before: MachineSize
     restart: bool
-    timeout_seconds: float = GUEST_SHUTDOWN_SECONDS
+    timeout_seconds: Seconds = GUEST_SHUTDOWN_SECONDS
 
 
 class VmCpuSet(Wire):
@@ -189,13 +201,13 @@ class VmCpuSet(Wire):
     and its definition as it was. `before` is the mode of the definition, to which a failure goes back, which a repeat
     after an interruption could not find out."""
 
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=CPU_RESTART_SECONDS + 600.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=CPU_RESTART_SECONDS + 600.0, since=4)
     op: Literal["vm.cpu.set"] = "vm.cpu.set"
     vm_id: UUID
     cpu_mode: CpuMode
     before: CpuMode
     restart: bool
-    timeout_seconds: float = CPU_RESTART_SECONDS
+    timeout_seconds: Seconds = CPU_RESTART_SECONDS
 
 
 class VmReinstall(Wire):
@@ -208,7 +220,7 @@ class VmReinstall(Wire):
     Its seconds are of one attempt. The task itself has no deadline: only the host knows which system the machine is, so
     it is asked again until it has given its word."""
 
-    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, task_seconds=1800.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, "domain", task_seconds=1800.0, since=4)
     op: Literal["vm.reinstall"] = "vm.reinstall"
     vm_id: UUID
     image: ImageSpec
@@ -223,7 +235,7 @@ class VmBackup(Wire):
     the copies `forget`. `password` is of the store. `place`: where the store is, when that is not the file system that
     is mounted on the node. Result: `BackupResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "backup", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
     op: Literal["vm.backup"] = "vm.backup"
     vm_id: UUID
     copy_id: UUID
@@ -239,7 +251,7 @@ class VmRestore(Wire):
     another now, and which it is again. What its firmware and its TPM kept at that time comes back as well. `place`:
     as of `VmBackup`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "domain", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.restore"] = "vm.restore"
     vm_id: UUID
     copy_id: UUID
@@ -254,7 +266,7 @@ class VmCreateFromCopy(Wire):
     """Make a machine whose disks are what another's were in a copy: as `VmCreate` with `VmRestore` before the start.
     What fails leaves nothing of it. Result: `DomainResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "domain", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.create.from_copy"] = "vm.create.from_copy"
     machine: MachineSpec
     image: ImageSpec
@@ -266,7 +278,7 @@ class VmBackupsForget(Wire):
     """Remove these copies at the target, of a machine that this node may not have any more; those that are not there
     are no failure. `password` is of the store. `place`: as of `VmBackup`. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "done", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=4)
     op: Literal["vm.backups.forget"] = "vm.backups.forget"
     vm_id: UUID
     password: Secret = Field(repr=False)
@@ -279,7 +291,7 @@ class VmBackupsRemove(Wire):
     node has the machine. Its seconds are a backup's, which it may have to wait for. `place`: as of `VmBackup`; there
     the store is emptied by its `password`. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, task_seconds=6 * 3600.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "done", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.backups.remove"] = "vm.backups.remove"
     vm_id: UUID
     place: Annotated[BackupPlace | None, Since(5)] = None
@@ -289,7 +301,7 @@ class VmBackupsRemove(Wire):
 class VmSetPassword(Wire):
     """Through the guest agent. `password_hash` is SHA-512 crypt."""
 
-    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, task_seconds=60.0)
+    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, "done", task_seconds=60.0)
     op: Literal["vm.set_password"] = "vm.set_password"
     vm_id: UUID
     account: Name
@@ -299,7 +311,7 @@ class VmSetPassword(Wire):
 class VmWindowsReport(Wire):
     """Has a Windows guest ended its first boot? It is asked through its agent. Result: `WindowsReport`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, recorded=False, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, "windows", recorded=False, since=4)
     op: Literal["vm.windows.report"] = "vm.windows.report"
     vm_id: UUID
 
@@ -308,7 +320,7 @@ class VmWindowsPassword(Wire):
     """Through the guest agent of a Windows, which takes no crypt. It is set again where it was interrupted, so the
     journal has nothing of it. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, recorded=False, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.GUEST_AGENTS, "done", recorded=False, since=4)
     op: Literal["vm.windows.password"] = "vm.windows.password"
     vm_id: UUID
     account: Name
@@ -322,7 +334,7 @@ class VmMigrate(Wire):
 
     Its seconds are the task's. A stream is opened once, so it is not done again."""
 
-    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=6 * 3600.0, repeatable=False, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "sent", task_seconds=6 * 3600.0, repeatable=False, since=4)
     op: Literal["vm.migrate"] = "vm.migrate"
     machine: MachineSpec
     image: ImageSpec
@@ -338,7 +350,7 @@ class VmSend(Wire):
     """Send the disks of a machine that is off to the host that takes it in (`VmMigrate`), by the stream of this token.
     The machine stays as it is. Result: `SentDisks`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=6 * 3600.0, repeatable=False, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "sent", task_seconds=6 * 3600.0, repeatable=False, since=4)
     op: Literal["vm.send"] = "vm.send"
     vm_id: UUID
     stream_token: Secret = Field(repr=False)
@@ -348,24 +360,24 @@ class VmDescribe(Wire):
     """What the agent has recorded of a machine, for a controller that has lost its own record. Result:
     `MachineResult`."""
 
-    facts: ClassVar[Facts] = replace(QUERY, since=4)
+    facts: ClassVar[Facts] = query("machine", since=4)
     op: Literal["vm.describe"] = "vm.describe"
     vm_id: UUID
 
 
 class VmMetrics(Wire):
-    facts: ClassVar[Facts] = QUERY
+    facts: ClassVar[Facts] = query("metrics")
     op: Literal["vm.metrics"] = "vm.metrics"
     vm_id: UUID
-    resolution_seconds: int
-    hours: int
+    resolution_seconds: Count
+    hours: Count
 
 
 class VmNetApply(Wire):
     """Make the host agree with addresses, topology, firewall and rate together, or leave it as it was; then tell the
     guest. A generation older than the one applied changes nothing."""
 
-    facts: ClassVar[Facts] = Facts(Lane.NETWORKS)
+    facts: ClassVar[Facts] = Facts(Lane.NETWORKS, "network")
     op: Literal["vm.net.apply"] = "vm.net.apply"
     vm_id: UUID
     network: NetworkSpec
@@ -375,7 +387,7 @@ class VmNetRelease(Wire):
     """Remove host routes and rules; the result names exactly what was removed, and only that may be freed. An address
     is an IPv4 address, or an IPv6 network as it was given in `GuestAddress.network`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.NETWORKS)
+    facts: ClassVar[Facts] = Facts(Lane.NETWORKS, "release")
     op: Literal["vm.net.release"] = "vm.net.release"
     vm_id: UUID
     addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)]
@@ -384,38 +396,38 @@ class VmNetRelease(Wire):
 class NodeNetProbe(Wire):
     """What the host actually has of networks of ours."""
 
-    facts: ClassVar[Facts] = QUERY
+    facts: ClassVar[Facts] = query("probe")
     op: Literal["node.net.probe"] = "node.net.probe"
 
 
 class NodeTraffic(Wire):
     """The agent's readings of traffic: of every machine, for this month and the ones before it that it still keeps."""
 
-    facts: ClassVar[Facts] = QUERY
+    facts: ClassVar[Facts] = query("traffic")
     op: Literal["node.traffic"] = "node.traffic"
 
 
 class NodeInventory(Wire):
-    facts: ClassVar[Facts] = QUERY
+    facts: ClassVar[Facts] = query("inventory")
     op: Literal["node.inventory"] = "node.inventory"
 
 
 class NodePreflight(Wire):
     """`controller_time` lets the agent judge the skew of its own clock."""
 
-    facts: ClassVar[Facts] = QUERY
+    facts: ClassVar[Facts] = query("preflight")
     op: Literal["node.preflight"] = "node.preflight"
-    controller_time: datetime
+    controller_time: Moment
 
 
 class ImagePull(Wire):
-    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS)
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "image")
     op: Literal["image.pull"] = "image.pull"
     image: ImageSpec
 
 
 class ImageRemove(Wire):
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done")
     op: Literal["image.remove"] = "image.remove"
     image_id: UUID
 
@@ -428,7 +440,7 @@ class ConsoleKind(StrEnum):
 class ConsoleOpen(Wire):
     """Dial the gateway with `svc-stream/1` and this token, and join the stream to the guest's console."""
 
-    facts: ClassVar[Facts] = QUERY
+    facts: ClassVar[Facts] = query("done")
     op: Literal["console.open"] = "console.open"
     vm_id: UUID
     kind: ConsoleKind
@@ -438,7 +450,7 @@ class ConsoleOpen(Wire):
 class CertificateRenew(Wire):
     """Renew the certificate ahead of time: done once the agent has set about it (see `Renewal`)."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, recorded=False)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", recorded=False)
     op: Literal["node.certificate.renew"] = "node.certificate.renew"
 
 
@@ -466,10 +478,10 @@ class NodeUpgrade(Wire):
     answers: the new one once the controller has welcomed it, or the old one after `trial_seconds` without. `signature`
     is of `statement`, by the controller's authority (ECDSA with SHA-256, base64). `order` tells attempts apart."""
 
-    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, task_seconds=1800.0, since=4)
+    facts: ClassVar[Facts] = Facts(Lane.TRANSFERS, "done", task_seconds=1800.0, since=4)
     op: Literal["node.upgrade"] = "node.upgrade"
     version: Name
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    digest: Annotated[AnyText, Field(pattern="^[0-9a-f]{64}$")]
     size: Size
     signature: Name
     stream_token: Secret = Field(repr=False)

@@ -10,11 +10,11 @@ from pydantic import Field
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.machines import ImageSpec, SshKey
 from svc_nodeagent.protocol.networks import NetworkSpec
-from svc_nodeagent.protocol.values import FEW, Name, Secret, Wire
+from svc_nodeagent.protocol.values import FEW, Name, Seconds, Secret, Wire
 
 __all__ = ["RescueOperation", "VmRescue", "VmRescueEnd"]
 
-_FACTS = Facts(Lane.PATIENCE, task_seconds=900.0, yields_to_force_stop=True, since=5)
+_FACTS = Facts(Lane.PATIENCE, "domain", task_seconds=900.0, yields_to_force_stop=True, since=5)
 
 
 class VmRescue(Wire):
@@ -34,7 +34,7 @@ class VmRescue(Wire):
     network: NetworkSpec
     runs: bool
     force: bool = False
-    timeout_seconds: float = 90.0
+    timeout_seconds: Seconds = 90.0
 
 
 class VmRescueEnd(Wire):
@@ -47,7 +47,7 @@ class VmRescueEnd(Wire):
     network: NetworkSpec
     runs: bool
     force: bool = False
-    timeout_seconds: float = 90.0
+    timeout_seconds: Seconds = 90.0
 
 
 RescueOperation = VmRescue | VmRescueEnd

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 from uuid import UUID
@@ -20,8 +19,12 @@ from svc_nodeagent.protocol.values import (
     Address,
     Count,
     DomainState,
+    Generation,
+    Mebibytes,
+    Moment,
     Name,
     Quantity,
+    Rate,
     Secret,
     Size,
     StateCause,
@@ -117,8 +120,8 @@ class KeptMachine(Wire):
 
     vm_id: UUID
     name: Name
-    vcpus: int
-    memory_mib: int
+    vcpus: Count
+    memory_mib: Count
     disks: Annotated[tuple[DiskSpec, ...], Field(min_length=1, max_length=16)]
     network: NetworkSpec
     seed: SeedSpec
@@ -134,13 +137,13 @@ class MachineResult(Wire):
 class MetricPoint(Wire):
     """`memory_used_mib` is None where the guest does not tell."""
 
-    at: datetime
-    cpu_percent: float
-    memory_used_mib: float | None
-    disk_read_bytes: float
-    disk_written_bytes: float
-    net_received_bytes: float
-    net_sent_bytes: float
+    at: Moment
+    cpu_percent: Rate
+    memory_used_mib: Rate | None
+    disk_read_bytes: Rate
+    disk_written_bytes: Rate
+    net_received_bytes: Rate
+    net_sent_bytes: Rate
 
 
 class MetricsResult(Wire):
@@ -148,7 +151,7 @@ class MetricsResult(Wire):
 
     kind: Literal["metrics"] = "metrics"
     vm_id: UUID
-    resolution_seconds: int
+    resolution_seconds: Count
     points: Annotated[tuple[MetricPoint, ...], Field(max_length=MANY)]
 
 
@@ -157,7 +160,7 @@ class NetworkResult(Wire):
 
     kind: Literal["network"] = "network"
     vm_id: UUID
-    generation: int
+    generation: Generation
     told: GuestTold
 
 
@@ -197,15 +200,15 @@ class CachedImage(Wire):
     format: ImageFormat
     size_bytes: Size
     digest: Name
-    pulled_at: datetime
+    pulled_at: Moment
 
 
 class Capacity(Wire):
     """What the host has, and what running guests use now."""
 
     cpus: Count
-    memory_mib: Size
-    memory_free_mib: Size
+    memory_mib: Mebibytes
+    memory_free_mib: Mebibytes
     disk_gib: Quantity
     disk_free_gib: Quantity
     load_1m: Quantity

@@ -15,7 +15,7 @@ class VmSnapshotTake(Wire):
     """Keep what the disks hold at one moment, with the guest's file systems held still where its agent answers. What
     an attempt before has left under this id is of another moment and goes first. Result: `SnapshotResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=900.0, yields_to_force_stop=True, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "snapshot", task_seconds=900.0, yields_to_force_stop=True, since=5)
     op: Literal["vm.snapshot.take"] = "vm.snapshot.take"
     vm_id: UUID
     snapshot_id: UUID
@@ -25,7 +25,7 @@ class VmSnapshotRestore(Wire):
     """Make the disks of a machine that is off what they were in a snapshot, which stays. A disk that was smaller then
     keeps its size. Result: `DomainResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=1800.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=1800.0, since=5)
     op: Literal["vm.snapshot.restore"] = "vm.snapshot.restore"
     vm_id: UUID
     snapshot_id: UUID
@@ -34,7 +34,7 @@ class VmSnapshotRestore(Wire):
 class VmSnapshotDelete(Wire):
     """Of a machine that runs or is off; one that is not there is success. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=1800.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=1800.0, since=5)
     op: Literal["vm.snapshot.delete"] = "vm.snapshot.delete"
     vm_id: UUID
     snapshot_id: UUID

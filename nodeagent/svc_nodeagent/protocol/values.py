@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 AGENT_PATH = "/agent"
 STREAM_ALPN = "svc-stream/1"
@@ -22,21 +24,49 @@ MOST_CALLS = 64
 FEW = 1_024
 """Entries of any other list: a host's machine types are some 100, its addresses fewer."""
 
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+def _storable(given: object) -> object:
+    return _UNSTORABLE.sub("\ufffd", given) if isinstance(given, str) else given
+
+
 OperationId = NewType("OperationId", str)
-Id = Annotated[OperationId, Field(max_length=200)]
-Name = Annotated[str, Field(max_length=256)]
+AnyText = Annotated[str, BeforeValidator(_storable)]
+"""What every text of the protocol is made of: no database keeps U+0000 or half of a surrogate pair. They are replaced,
+not refused: a result in a journal is sent again on every connection, and each would end."""
+Id = Annotated[OperationId, BeforeValidator(_storable), Field(max_length=200)]
+Name = Annotated[AnyText, Field(max_length=256)]
 """A name, version, digest or account: one word of the host's."""
-Secret = Annotated[str, Field(max_length=1_024)]
+Secret = Annotated[AnyText, Field(max_length=1_024)]
 """Fields of it say `repr=False`, so that no traceback shows it."""
-Pem = Annotated[str, Field(max_length=16_384)]
-Text = Annotated[str, AfterValidator(lambda text: text[:MOST_TEXT])]
+Pem = Annotated[AnyText, Field(max_length=16_384)]
+Text = Annotated[AnyText, AfterValidator(lambda text: text[:MOST_TEXT])]
 """Cut rather than refused: a host whose tool wrote too much is still to be heard."""
-MacAddress = Annotated[str, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
+MacAddress = Annotated[AnyText, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
 GuestInterface = IPv4Interface | IPv6Interface
 NetworkAddress = IPv4Network | IPv6Network
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Field(ge=0, le=2**53)]
-Quantity = Annotated[float, Field(ge=0)]
+Gibibytes = Annotated[int, Field(ge=1, le=2**31 - 1)]
+"""Of a disk."""
+Mebibytes = Annotated[int, Field(ge=0, le=2**40)]
+Quantity = Annotated[float, Field(ge=0, le=2**40)]
+"""A load, or GiB of a host: what is added up over all nodes and multiplied by an overcommit stays a number."""
+Rate = Annotated[float, Field(ge=0, le=2**53)]
+"""Something a second, for graphs."""
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Version = Annotated[int, Field(ge=0, le=10_000)]
+Generation = Annotated[int, Field(ge=0, le=2**53)]
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+
+
+def _a_moment(said: datetime) -> datetime:
+    return max(_FIRST, min(said if said.tzinfo is not None else said.replace(tzinfo=UTC), _LAST))
+
+
+Moment = Annotated[datetime, AfterValidator(_a_moment)]
+"""By a clock that may be wrong: without a zone it is UTC, and it is moved to where calculations with it are safe."""
 
 
 def _an_address(text: str) -> str:
@@ -44,12 +74,13 @@ def _an_address(text: str) -> str:
     return text
 
 
-Address = Annotated[str, Field(max_length=64), AfterValidator(_an_address)]
+Address = Annotated[AnyText, Field(max_length=64), AfterValidator(_an_address)]
 """An address as text, with or without a prefix length."""
 
 
 class Wire(BaseModel):
-    """What a peer says ends in records, so a figure that none could hold is no frame."""
+    """What a peer says ends in records, so a figure that none could hold is no frame, and a character that none could
+    hold is replaced. So every text of a frame is an `AnyText`, and every number has two ends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -6,13 +6,13 @@ since. It is taken over, with all that it needs of its image, before it is attac
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 from uuid import UUID
 
 from pydantic import Field
 
 from svc_nodeagent.protocol.facts import Facts, Lane
-from svc_nodeagent.protocol.values import Name, Size, Wire
+from svc_nodeagent.protocol.values import Gibibytes, Name, Seconds, Size, Wire
 
 __all__ = [
     "MOST_VOLUMES",
@@ -42,21 +42,21 @@ def volume_serial(volume_id: UUID) -> str:
 class VolumeCreate(Wire):
     """An empty one; one that is there stays as it is. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=600.0, since=5)
     op: Literal["volume.create"] = "volume.create"
     volume_id: UUID
-    size_gib: int = Field(ge=1)
+    size_gib: Gibibytes
 
 
 class VolumeAttach(Wire):
     """Make it disk `index` of a machine, at once where its guest runs. Result: `DomainResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=3600.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "domain", task_seconds=3600.0, since=5)
     op: Literal["volume.attach"] = "volume.attach"
     vm_id: UUID
     volume_id: UUID
     index: int = Field(ge=1, le=15)
-    size_gib: int = Field(ge=1)
+    size_gib: Gibibytes
     kept: Name | None = None
 
 
@@ -64,29 +64,29 @@ class VolumeDetach(Wire):
     """Take it from a machine. A guest that runs has to let go of it: `timed_out` where it does not, and then it is
     attached as before. One that is not attached is success. Result: `DomainResult`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, task_seconds=900.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=900.0, since=5)
     op: Literal["volume.detach"] = "volume.detach"
     vm_id: UUID
     volume_id: UUID
-    timeout_seconds: float = UNPLUG_SECONDS
+    timeout_seconds: Seconds = UNPLUG_SECONDS
 
 
 class VolumeGrow(Wire):
     """One that is as large already stays as it is. `vm_id`: the machine that it is attached to, whose guest is told
     where it runs. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=3600.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=3600.0, since=5)
     op: Literal["volume.grow"] = "volume.grow"
     volume_id: UUID
     vm_id: UUID | None
-    size_gib: int = Field(ge=1)
+    size_gib: Gibibytes
     kept: Name | None = None
 
 
 class VolumeDelete(Wire):
     """Refused while a machine has it; one that is not there is success. Result: `Done`."""
 
-    facts: ClassVar[Facts] = Facts(Lane.ORDERS, task_seconds=600.0, since=5)
+    facts: ClassVar[Facts] = Facts(Lane.ORDERS, "done", task_seconds=600.0, since=5)
     op: Literal["volume.delete"] = "volume.delete"
     volume_id: UUID
     kept: Name | None = None
@@ -110,5 +110,5 @@ class KeptDisk(Wire):
 
     name: Name
     vm_id: UUID
-    vm_name: Annotated[str, Field(max_length=256)]
+    vm_name: Name
     size_bytes: Size

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import uuid4
+from typing import Any, get_args
+from uuid import UUID, uuid4
 
 import pytest
 import trio
+import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
 from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.gateway.operations import NodeOperations
 from svc_nodeagent.config import Identity
 from svc_nodeagent.connection import dial
 from svc_nodeagent.protocol import (
@@ -18,15 +21,30 @@ from svc_nodeagent.protocol import (
     MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     SPOKEN,
+    BackupResult,
+    CachedImage,
+    DomainResult,
+    DomainState,
     Done,
     Hello,
+    ImagePull,
+    ImageResult,
+    KeptMachine,
+    MachineResult,
+    NodeOperation,
     OperationId,
+    OperationResult,
     Result,
+    SnapshotResult,
     Succeeded,
+    VmBackup,
+    VmCreateFromCopy,
+    VmDescribe,
     VmForceStop,
+    VmSnapshotTake,
 )
 from svc_nodeagent.simulated import Behaviour
-from tests.support.gateway import GatewayHarness, NodeOnDisk, create, until
+from tests.support.gateway import GatewayHarness, NodeOnDisk, create, image, until
 
 
 @asynccontextmanager
@@ -98,3 +116,71 @@ async def _closed(socket: WebSocketConnection) -> None:
                 await socket.get_message()
         except ConnectionClosed:
             return
+
+
+def bare(model: Any, **given: object) -> Any:
+    """A frame of which nothing matters but this."""
+    return model.model_construct(**given)
+
+
+async def answered(operation: NodeOperation, result: OperationResult) -> OperationResult:
+    """What a node's answer makes of an operation."""
+    operations, asked = NodeOperations(), OperationId("t:asked")
+    given: list[OperationResult | OperationFailed] = []
+
+    async def ask() -> None:
+        try:
+            given.append(await operations.perform(asked, operation, timeout=20, on_progress=None))
+        except OperationFailed as failure:
+            given.append(failure)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        operations.ended(bare(Result, id=asked, outcome=bare(Succeeded, result=result), calls=()))
+    if isinstance(given[0], OperationFailed):
+        raise given[0]
+    return given[0]
+
+
+@pytest.mark.parametrize("operation", get_args(get_args(NodeOperation)[0]), ids=lambda each: each.__name__)
+async def test_an_answer_of_a_kind_that_the_operation_does_not_have_is_a_failure(operation: Any) -> None:
+    asked = bare(operation, vm_id=UUID(int=1))
+    for result in get_args(get_args(OperationResult)[0]):
+        kind, answer = result.model_fields["kind"].default, bare(result)
+        if kind == asked.facts.answer:
+            assert await answered(asked, answer) is answer
+            continue
+        with pytest.raises(OperationFailed, match=f"answered {asked.op} with {kind}; its answer was refused"):
+            await answered(asked, answer)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (
+            VmDescribe(vm_id=UUID(int=1)),
+            bare(MachineResult, machine=bare(KeptMachine, vm_id=UUID(int=2))),
+        ),
+        (
+            VmSnapshotTake(vm_id=UUID(int=1), snapshot_id=UUID(int=1)),
+            SnapshotResult(vm_id=UUID(int=1), snapshot_id=UUID(int=2), frozen=False),
+        ),
+        (
+            VmBackup(vm_id=UUID(int=1), copy_id=UUID(int=1), password="x"),
+            bare(BackupResult, vm_id=UUID(int=1), copy_id=UUID(int=2)),
+        ),
+        (
+            ImagePull(image=image()),
+            bare(ImageResult, image=bare(CachedImage, image_id=UUID(int=8))),
+        ),
+        (
+            bare(VmCreateFromCopy, machine=create(UUID(int=1)).machine),
+            DomainResult(vm_id=UUID(int=2), state=DomainState.RUNNING),
+        ),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_an_answer_is_about_what_was_asked_of(asked: NodeOperation, answer: OperationResult) -> None:
+    with pytest.raises(OperationFailed, match=r"was asked about .* and answered for"):
+        await answered(asked, answer)

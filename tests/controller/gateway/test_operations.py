@@ -193,6 +193,6 @@ async def test_a_node_cannot_answer_for_a_machine_it_was_not_asked_about(rig: Ga
 
         node.host.perform = lie  # type: ignore[method-assign,assignment]
         start = VmStart(vm_id=asked.machine.vm_id, network=asked.machine.network)
-        with pytest.raises(OperationFailed, match="another machine"):
+        with pytest.raises(OperationFailed, match="answered for"):
             await rig.gateway.perform(node.node_id, OperationId("t:2"), start, timeout=20)
     assert [who for who, _ in rig.heard.unauthorised] == [node.node_id]

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 import trio
 
@@ -42,7 +43,6 @@ from svc_nodeagent.protocol import (
     Progress,
     Request,
     Result,
-    VmCreate,
     needed,
 )
 
@@ -194,7 +194,8 @@ class NodeOperations:
                 continue  # The reader is behind; the next line of progress says more.
 
     def ended(self, result: Result) -> str | None:
-        """Take an outcome in. Returns why it cannot be true, when it speaks of another machine than it was asked of."""
+        """Take an outcome in. Returns why it cannot be true: of another kind than the operation has, or of something
+        else than it was asked of."""
         pending = self._pending.get(result.id)
         if pending is None:
             if result.id in self._acknowledged:
@@ -203,15 +204,12 @@ class NodeOperations:
                 self._remember(self._told, result.id)
             return None
         self._remember(self._told, result.id)
-        lie = _speaks_of_another(pending.operation, result.outcome)
+        lie = _no_answer_to(pending.operation, result.outcome)
         if lie is None:
             _trace_calls(pending.origin, result.calls)
             self._settle(pending, result.outcome)
         else:
-            self._settle(
-                pending,
-                Failed(code=FailureCode.HOST, message="The node answered for another machine; its answer was refused."),
-            )
+            self._settle(pending, Failed(code=FailureCode.HOST, message=f"The node {lie}; its answer was refused."))
         return lie
 
     def cancel(self, operation_id: OperationId) -> None:
@@ -355,11 +353,26 @@ def _too_new(operation: NodeOperation, needed_version: int, version: int) -> Fai
     )
 
 
-def _speaks_of_another(operation: NodeOperation, outcome: Outcome) -> str | None:
+def _no_answer_to(operation: NodeOperation, outcome: Outcome) -> str | None:
     if isinstance(outcome, Failed):
         return None
-    asked = operation.machine.vm_id if isinstance(operation, VmCreate) else getattr(operation, "vm_id", None)
-    answered = getattr(outcome.result, "vm_id", None)
-    if asked is None or answered is None or asked == answered:
-        return None
-    return f"asked about machine {asked}, answered for {answered}"
+    result = outcome.result
+    if result.kind != operation.facts.answer:
+        return f"answered {operation.op} with {result.kind}"
+    asked, answered = _subjects(operation), _subjects(result)
+    for what in asked.keys() & answered.keys():
+        if asked[what] != answered[what]:
+            return f"was asked about {what} {asked[what]} and answered for {answered[what]}"
+    return None
+
+
+def _subjects(said: NodeOperation | OperationResult) -> dict[str, UUID]:
+    """Whom or what an operation or a result is about."""
+    machine = getattr(said, "machine", said)
+    found = {
+        "machine": getattr(machine, "vm_id", None),
+        "copy": getattr(said, "copy_id", None),
+        "snapshot": getattr(said, "snapshot_id", None),
+        "image": getattr(getattr(said, "image", None), "image_id", None),
+    }
+    return {what: which for what, which in found.items() if which is not None}
