@@ -251,6 +251,81 @@ def test_a_pattern_denies_what_gitignore_would_ignore(
     assert [path for path in shown if is_denied(pattern, path)] == []
 
 
+EXPRESSION = re.compile(
+    r'location ~\*? (\S+|"[^"]+") \{|\$uri ~\*? "([^"]+)"|path_info "([^"]+)"|^ *"~\*?([^"]+)"', re.MULTILINE
+)
+REGULAR = re.compile(r"^ *(?:location ~|if \(\$\w+ [!]?~|rewrite |fastcgi_split_path_info |\"~)", re.MULTILINE)
+CLASSES_AND_ESCAPES = re.compile(r"\\.|\[[^]]+\]|\(\?<\w+>")
+
+
+def expressions(text: str) -> list[str]:
+    """Every regular expression of a configuration."""
+    found = ["".join(match.groups("")).strip('"') for match in EXPRESSION.finditer(text)]
+    assert len(found) == len(REGULAR.findall(text)), "an expression that this test does not find"
+    return found
+
+
+@given(sites())
+def test_no_rule_of_a_site_leaves_a_line_feed_out_of_every_character(site: SiteServer) -> None:
+    for expression in expressions(render_site(site, FOLDERS, PORTS) + render_main(1, FOLDERS, PORTS, "www-data")):
+        plain = CLASSES_AND_ESCAPES.sub("", expression)
+        assert "." not in plain or expression.startswith("(?s)"), expression
+        assert "$" not in plain, f"{expression}: it ends before a line feed at the end, too"
+
+
+def locations(site: SiteServer) -> list[re.Pattern[str]]:
+    """What refuses paths of the site, as Python reads it."""
+    found = re.findall(r'location (~\*?) "([^"]+)" \{\n *return 40', render_site(site, FOLDERS, PORTS))
+    return [re.compile(text.replace(r"\z", r"\Z"), re.IGNORECASE if kind == "~*" else 0) for kind, text in found]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/.git/config", "/a/.git/config", "/a/.htaccess", "/wp-content/uploads/a.php", "/wp-content/uploads/x/a.sh"),
+        *("/wp-content/uploads/a.pHp", "/wp-content/x/debug.sql.gz", "/wp-admin/includes/a.php", "/a/xmlrpc.php"),
+        *("/wp-includes/a.php", "/wp-includes/js/tinymce/langs/a.php", "/x/readme.html", "/wp-content/a/debug.log"),
+        *("/x/a.phar", "/x/a.phps", "/x/a.PHP", "/x/a.php~", "/x/a.php.bak", "/x/a.inc", "/x/a.phtml", "/x/a.php5"),
+    ],
+)
+def test_a_line_feed_in_a_path_opens_nothing_that_a_wordpress_keeps(path: str) -> None:
+    serves = WordPress(root=ROOT, socket="/srv/panel/run/php.sock")
+    refused = locations(SiteServer(number=1001, domain="a.example", serves=serves))
+    name = path.rpartition("/")[2]
+    folders = path.removesuffix(name)
+    below = f"{folders}x\n/{name}" if folders.count("/") > 1 or name[0] != "." else path
+    variants = [path, path.replace("/a.", "/x\na."), path.replace("/a/", "/a\n/"), path.replace("/x/", "/\nx/")]
+
+    assert [each for each in variants if not any(rule.search(each) for rule in refused)] == []
+    if "wp-includes" not in path:
+        assert any(rule.search(below) for rule in refused), below
+
+
+def test_a_line_feed_in_a_path_opens_nothing_that_a_site_denies() -> None:
+    for pattern in ("/up/**/*.php", "*.php", "x.php", "/up/a*", "/**/x.php"):
+        assert is_denied(pattern, "/up/a\nb/x.php"), pattern
+    assert is_denied("*.php", "/up/x\ny.php")
+    assert not is_denied("*.php", "/up/x.php\n")
+
+
+@pytest.mark.parametrize("serves", [Php(root=ROOT, socket="/srv/panel/php.sock"), StaticRoot(root=ROOT)])
+def test_no_site_shows_programs_as_they_are_written(serves: Serves) -> None:
+    refused = locations(SiteServer(number=1001, domain="a.example", serves=serves))
+
+    def shown(path: str) -> bool:
+        return not any(rule.search(path) for rule in refused)
+
+    endings = (
+        *("phar", "phps", "PHP", "Php", "php~", "php.bak", "php.old", "php.1", "php_save", "inc", "INC", "pht", "phtm"),
+        *("php3", "php\n", "php ", "php.bak~"),
+    )
+    assert [ending for ending in endings if shown(f"/x/a.{ending}")] == []
+    assert [
+        each for each in ("html", "txt", "php.html", "phpinfo.html", "js", "phone", "zinc") if not shown(f"/a.{each}")
+    ] == []
+    assert shown("/a.php") == isinstance(serves, Php), "it is run, and nowhere shown"
+
+
 def test_a_document_root_outside_of_the_sites_home_is_refused() -> None:
     site = SiteServer(number=1001, domain="a.example", serves=StaticRoot(root="/srv/panel/sites/s10010/public"))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trio
 
 from svc_actors.host.apache.passwords import read_passwords
 from svc_actors.host.crypt import hash_random_password, hash_visitors_password
-from svc_actors.host.nginx import Login, Php, ProtectedPath, SiteServer
+from svc_actors.host.nginx import Login, Php, ProtectedPath, SiteServer, WordPress
 from svc_actors.host.nginx.passwords import password_file
 from tests.support.apache import accepting, php_fpm
 from tests.support.nginx import Sites, nginx_sites
@@ -162,3 +163,22 @@ async def test_a_file_that_is_the_sites_alone_is_served_to_nobody(nginx: Sites) 
     }
     assert {path: (await visit(nginx, path))[0] for path in refused} == refused
     assert await visit(nginx, "/open.txt") == (200, "this is open.txt")
+
+
+async def test_a_line_feed_in_a_name_opens_nothing_and_no_program_is_shown(nginx: Sites) -> None:
+    with php_fpm(nginx.folders.sites / "php") as php:
+        await accepting(php)
+        root = nginx.folders.sites / "s1001" / "public"
+        serves = WordPress(root=str(root), socket=str(php))
+        names = ("up/a.php", "up/x\ny.php", "wp-content/uploads/a.php", "wp-content/uploads/x\ny.php")
+        sources = ("a.phar", "a.phps", "A.PHP", "a.php~", "a.php.bak", "a.inc", "a.php\n")
+        site = furnished(nginx, *names, "nl\n/.git/config", *sources, serves=serves, denied=("/up/**/*.php",))
+        (root / "index.php").write_text("<?php echo 'run';")
+        await nginx.generations.start([site])
+
+        answers = {name: (await visit(nginx, f"/{quote(name)}"))[0] for name in (*names, "nl\n/.git/config", *sources)}
+        assert answers == {
+            **dict.fromkeys(names[:2], 403),
+            **dict.fromkeys((*names[2:], "nl\n/.git/config", *sources), 404),
+        }
+        assert await visit(nginx, "/index.php") == (200, "run")

@@ -32,6 +32,21 @@ _FASTCGI: Final = {
     "HTTP_PROXY": '""',
 }
 
+_ENDS: Final = r"(?:/|\z)"
+_SOURCE: Final = (
+    r"(?i:php(?:[0-9]+|s|~|[._-](?:bak|backup|old|orig|save|sav|swp|swo|tmp|copy|dist|[0-9]+)~?)?|phtml?|pht|phar|inc)"
+)
+"""Endings of files that hold PHP: those that some host runs, in capitals too, those of copies that editors and people
+leave beside a program, and `.inc`. `.php.html` is not among them: mirrors of a site are called so, and hold pages."""
+
+
+def source_rules(endings: str = _SOURCE) -> Iterator[str]:
+    """Programs are never shown as they are written: they hold passwords. Nor is one whose name ends in white space,
+    which the rule for what is run does not take for PHP."""
+    yield rf'location ~ "(?s)\.{endings}\s*{_ENDS}" {{'
+    yield "return 404;"
+    yield "}"
+
 
 def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
     """`told`: what PHP is told beside that of every site, in words of nginx's configuration."""
@@ -39,12 +54,9 @@ def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
     yield "location / {"
     yield "try_files $uri $uri/ /index.php$is_args$args;"
     yield "}"
-    # Other hosts run these as well; here they would be shown as they were written.
-    yield r'location ~* "\.(?:php[0-9]|phtml?|pht)(?:/|$)" {'
-    yield "return 404;"
-    yield "}"
-    yield r"location ~ [^/]\.php(/|$) {"
-    yield r'fastcgi_split_path_info "^(.+?\.php)(/.*)$";'
+    yield from source_rules(rf"(?!php{_ENDS}){_SOURCE}")
+    yield rf'location ~ "(?s)[^/]\.php{_ENDS}" {{'
+    yield r'fastcgi_split_path_info "(?s)^(.+?\.php)(/.*)\z";'
     # `try_files` forgets what was split.
     yield "set $path_info $fastcgi_path_info;"
     # Only a file that there is: else `/picture.jpg/x.php` would be run as PHP.

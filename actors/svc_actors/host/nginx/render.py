@@ -29,7 +29,7 @@ from svc_actors.host.nginx.model import (
     WordPress,
 )
 from svc_actors.host.nginx.passwords import password_file
-from svc_actors.host.nginx.php import php_rules
+from svc_actors.host.nginx.php import php_rules, source_rules
 from svc_actors.host.nginx.staged import challenge_rules, staged_rules
 from svc_actors.host.nginx.wordpress import wordpress_rules
 
@@ -180,6 +180,8 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
     match serves:
         case StaticRoot(root=root):
             yield from _files(site, root, folders)
+            # Nothing runs here, and a program that was put here is not shown either.
+            yield from source_rules()
             yield "index index.html index.htm;"
             yield "location / {"
             yield "try_files $uri $uri/ =404;"
@@ -217,11 +219,11 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
     yield f'root "{root}";'
     yield f'disable_symlinks if_not_owner "from={home}";'
     # Before any other regular expression. These are refused by the status that Apache has for them, there or not.
-    yield r"location ~ /\.ht[^/]*$ {"
+    yield r'location ~ "/\.ht[^/]*\z" {'
     yield "return 403;"
     yield "}"
     # And .git, .env.
-    yield r"location ~ ^/\.(?!well-known/)|./\. {"
+    yield r'location ~ "(?s)^/\.(?!well-known/)|./\." {'
     yield "return 404;"
     yield "}"
 
