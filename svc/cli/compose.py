@@ -8,16 +8,18 @@ and event log; the database last.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import structlog
 import trio
 
-from svc.cli.backup.restore import UNFINISHED
+from svc.cli.backup.restore import UNFINISHED, begin
 from svc.cli.controller_services import open_services
 from svc.cli.disk import disk_guard, guarded
 from svc.cli.figures import LoopLag, watch_controller
@@ -32,6 +34,7 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
+from svc_actors.controller.reconcile.restored import Past
 from svc_actors.store import (
     Database,
     DatabaseStartError,
@@ -41,6 +44,7 @@ from svc_actors.store import (
     database_urls,
     exclusive,
     keep_running,
+    marked,
     prepare_schema,
 )
 from svc_console.routes import add_console_routes
@@ -81,6 +85,7 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         Database.open(urls.service, lanes=CONNECTIONS) as database,
         exclusive(database, "controller"),
         _schema(urls),
+        marked(database, config.data_dir, partial(_step_back, database)),
         guarded(database, disk),
         open_tracing(config, environ) as tracing,
         open_services(config, database, tracing.tracer if tracing is not None else None) as services,
@@ -149,6 +154,12 @@ async def _schema(urls: DatabaseUrls) -> AsyncIterator[None]:
     """The schema that this release needs, there before anything reads it."""
     await prepare_schema(urls)
     yield
+
+
+async def _step_back(database: Database, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
+    """The database has lost what was committed after `as_of`: as after a restore, hosts are compared with the records
+    before anything is given out."""
+    await begin(database, as_of, version("svc"), Past.LOST_COMMITS, keys)
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:

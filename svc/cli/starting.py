@@ -6,7 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from svc.cli.failures import Exit, Failure, first_cause
-from svc_actors.store import AnotherServiceError, DatabaseInUseError, DatabaseStartError, MigrationError
+from svc_actors.store import (
+    AnotherServiceError,
+    DatabaseInUseError,
+    DatabaseStartError,
+    MigrationError,
+    SteppedBackError,
+)
 
 
 @asynccontextmanager
@@ -18,6 +24,6 @@ async def told_plainly() -> AsyncIterator[None]:
         cause = first_cause(error)
         if isinstance(cause, AnotherServiceError | DatabaseInUseError):
             raise Failure(Exit.CONFLICT, str(cause)) from error
-        if isinstance(cause, DatabaseStartError | MigrationError):
+        if isinstance(cause, DatabaseStartError | MigrationError | SteppedBackError):
             raise Failure(Exit.FAILED, str(cause)) from error
         raise

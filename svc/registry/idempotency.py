@@ -8,13 +8,14 @@ Invariants:
 - a key is freed when the work was refused or broke, so the order can be tried again; it is kept, with the answer
   sealed, for 24 hours when the work succeeded;
 - a claim is a lease that its process renews. When the process dies the lease runs out and the next caller takes the
-  claim over; the work itself must then find what was already made (by a unique column of its own).
+  claim over; the work itself must then find what was already made (by a unique column of its own);
+- a key whose order the database has lost (`svc_actors.store.marks`) is refused for as long as it would have been kept.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -25,7 +26,7 @@ from pydantic_core import to_json
 from svc.registry.operation import Context, Model, Services
 from svc.registry.principal import Principal
 from svc_actors.errors import ServiceError, conflict, unauthenticated, unavailable
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ PATIENCE = 120.0
 _CLOCK_MARGIN = 60.0
 _FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
 _RELEASE_DEADLINE = 5.0
+_LOST = b""
+"""The fingerprint of no request."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
@@ -64,6 +67,7 @@ async def run_idempotent(
             )
         await trio.sleep(pause)
         pause = min(pause * 2, _SLOWEST_POLL)
+    order.note()
     answer = await _do(order, run)
     try:
         await order.keep(answers.dump_json(answer))
@@ -88,6 +92,24 @@ async def forget_expired(database: Database) -> int:
     )
 
 
+async def refuse_lost(tx: Transaction, keys: Sequence[tuple[str, str]]) -> None:
+    """Have these keys, each with whose it is, refused for 24 hours, where no answer is kept: the database has lost what
+    was done under them, so another order with the same key would be done twice."""
+    await tx.execute(
+        """
+        INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
+        SELECT owner, key, '', $3, $4, now() FROM unnest($1::text[], $2::text[]) AS lost (owner, key)
+        ON CONFLICT (owner, key) DO UPDATE
+        SET fingerprint = excluded.fingerprint, claim = excluded.claim, created_at = now(), leased_until = now()
+        WHERE held.answer IS NULL
+        """,
+        [owner for owner, _ in keys],
+        [key for _, key in keys],
+        _LOST,
+        uuid.uuid4(),
+    )
+
+
 async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
     """Run while renewing the lease; a claim whose work did not succeed is given up."""
     succeeded = False
@@ -101,6 +123,8 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
             except ServiceError as error:
                 # Taken out of the nursery by hand, which would wrap it in a group.
                 refusal = error
+                if (error.details or {}).get("outcome") != "unknown":
+                    order.forget()
             nursery.cancel_scope.cancel()
     finally:
         if not succeeded:
@@ -125,6 +149,16 @@ class _Order:
         body = request.model_dump(mode="json", exclude={KEY_FIELD})
         # Under the service's key: an order may hold a chosen password, which a plain hash would give to a guesser.
         self._fingerprint = self._sealer.mark(to_json(_ordered(body)), f"order:{self.operation}")
+
+    def note(self) -> None:
+        """Remember the key outside the database, before anything is done under it."""
+        if self._database.marks is not None:
+            self._database.marks.note_key((self._owner, self._key))
+
+    def forget(self) -> None:
+        """The order was refused."""
+        if self._database.marks is not None:
+            self._database.marks.forget_key((self._owner, self._key))
 
     async def claim(self) -> bool:
         claimed = await self._database.fetchval(
@@ -158,6 +192,12 @@ class _Order:
         )
         if row is None:
             return None
+        if row["fingerprint"] == _LOST:
+            raise conflict(
+                "The database has lost its last changes, an order with this idempotency key among them. Whether that "
+                "was carried out is not known; nothing was done now.",
+                hint="Look for what it was to make, also on the hosts; then order with a new key.",
+            )
         if row["fingerprint"] != self._fingerprint:
             raise conflict(
                 "This idempotency key was used for a different request; nothing was done.",

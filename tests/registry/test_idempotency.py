@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 import trio
 
 import svc.registry.idempotency as idempotency
-from svc.registry.idempotency import forget_expired, run_idempotent
+from svc.registry.idempotency import forget_expired, refuse_lost, run_idempotent
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
 from svc_actors.errors import ErrorCode, ServiceError, capacity
 from svc_actors.sealing import Sealer
-from svc_actors.store import Caller, Database, EventLog, Via
+from svc_actors.store import Caller, CommitMarks, Database, EventLog, Via
+from svc_actors.store.failures import outcome_unknown
 from tests.support.example_service import ExampleServices, Toy, ToyMakeRequest
 
 ORDER = ToyMakeRequest(id="ball", size=1, idempotency_key="k")
@@ -163,6 +165,49 @@ async def test_a_claim_whose_process_died_is_taken_over_when_its_lease_runs_out(
         dead.may_end.set()
     again, replayed = await run_idempotent(context(database), key="k", request=ORDER, run=Workshop.quick().make)
     assert (again, replayed) == (toy, True)
+
+
+async def test_keys_whose_orders_the_database_has_lost_are_refused(database: Database, tmp_path: Path) -> None:
+    """One is not known at all by now, of one the answer is lost, one has its answer."""
+    database.marks = marks = CommitMarks.load(tmp_path)
+    shop = Workshop.quick()
+    for key in ("lost", "unanswered", "answered"):
+        await run_idempotent(context(database), key=key, request=ORDER, run=shop.make)
+    shop.refusal = capacity("full")
+    with pytest.raises(ServiceError):
+        await run_idempotent(context(database), key="refused", request=ORDER, run=shop.make)
+    await database.execute("DELETE FROM idempotency_keys WHERE key = 'lost'")
+    await database.execute(
+        "UPDATE idempotency_keys SET answer = NULL, leased_until = now() - interval '1 s' WHERE key = 'unanswered'"
+    )
+
+    await database.transact(lambda tx: refuse_lost(tx, marks.keys))
+
+    again = Workshop.quick()
+    for key in ("lost", "unanswered"):
+        with pytest.raises(ServiceError, match="lost its last changes") as refused:
+            await run_idempotent(context(database), key=key, request=ORDER, run=again.make)
+        assert refused.value.code is ErrorCode.CONFLICT
+    assert again.made == 0
+    toy, replayed = await run_idempotent(context(database), key="answered", request=ORDER, run=again.make)
+    assert (toy.id, replayed) == ("toy 3", True)
+    toy, replayed = await run_idempotent(context(database), key="refused", request=ORDER, run=again.make)
+    assert (toy.id, replayed) == ("toy 1", False)
+
+
+async def test_a_key_is_remembered_before_anything_is_done_under_it_and_where_the_outcome_is_unknown(
+    database: Database, tmp_path: Path
+) -> None:
+    database.marks = marks = CommitMarks.load(tmp_path)
+    seen: list[list[tuple[str, str]]] = []
+
+    async def make() -> Toy:
+        seen.append(marks.keys)
+        raise outcome_unknown()
+
+    with pytest.raises(ServiceError):
+        await run_idempotent(context(database), key="k", request=ORDER, run=make)
+    assert seen == [marks.keys] == [[(f"token:{UUID(int=1)}", "k")]]
 
 
 async def test_the_lease_of_work_that_goes_on_is_renewed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

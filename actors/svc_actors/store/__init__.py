@@ -33,6 +33,7 @@ from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, enter_lane
 from svc_actors.store.listening import Notification, NotificationKind
 from svc_actors.store.loops import LoopAlert, keep_repeating, keep_running
+from svc_actors.store.marks import CommitMarks, SteppedBackError, forget_marks, marked
 from svc_actors.store.migrate import (
     CONTROLLER_SCHEMA,
     PANEL_SCHEMA,
@@ -58,6 +59,7 @@ __all__ = [
     "AnotherServiceError",
     "Caller",
     "Collision",
+    "CommitMarks",
     "Component",
     "Database",
     "DatabaseInUseError",
@@ -85,6 +87,7 @@ __all__ = [
     "Retention",
     "Session",
     "SlowReader",
+    "SteppedBackError",
     "Subscription",
     "Target",
     "Transaction",
@@ -98,12 +101,14 @@ __all__ = [
     "embedded",
     "enter_lane",
     "exclusive",
+    "forget_marks",
     "grant_service",
     "is_empty",
     "keep_repeating",
     "keep_running",
     "known_migrations",
     "load",
+    "marked",
     "migrate",
     "prepare_schema",
     "reachable_urls",

@@ -23,6 +23,7 @@ from svc_actors.store.driver import Connection, Connector
 from svc_actors.store.failures import DRIVER_ERRORS, Collision, cannot_connect, translated
 from svc_actors.store.lanes import LANE, Lane, Places
 from svc_actors.store.listening import Notification, listening
+from svc_actors.store.marks import CommitMarks
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.transactions import Session, Statements, Transaction, bounded, transaction_on
 from svc_actors.tracing import Kind, current_span, in_span
@@ -64,6 +65,8 @@ class Database(Statements):
         self.disk_full = False
         """Whether who watches its disk has found it full: callers begin no change then, while what is under way and the
         work in the background go on."""
+        self.marks: CommitMarks | None = None
+        """What this service knows to be committed: each new connection is compared with it before it is used."""
         self._connector = connector
         self._nursery = nursery
         self._lanes = lanes
@@ -145,7 +148,7 @@ class Database(Statements):
         with in_span("transaction", Kind.CLIENT, {"db.system.name": "postgresql"}):
             places, connection = await self._acquire()
             try:
-                async with transaction_on(connection, self.announcements.publish) as transaction:
+                async with transaction_on(connection, self.announcements.publish, self.marks) as transaction:
                     yield transaction
             finally:
                 self._release(places, connection)
@@ -249,7 +252,7 @@ class Database(Statements):
         while True:
             with trio.move_on_after(CONNECT_TIMEOUT):
                 try:
-                    connection = await self._connector.connect()
+                    connection = await self._connect_once()
                 except DRIVER_ERRORS as error:
                     failure = error
                 else:
@@ -262,6 +265,16 @@ class Database(Statements):
             if refused or trio.current_time() >= patience:
                 raise cannot_connect(failure) from failure
             await trio.sleep(_RECONNECT_PAUSE)
+
+    async def _connect_once(self) -> Connection:
+        connection = await self._connector.connect()
+        if self.marks is not None:
+            try:
+                await self.marks.examine(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
 
     def _discard(self, connection: Connection) -> None:
         if connection.is_closed():

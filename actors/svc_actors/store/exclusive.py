@@ -43,7 +43,8 @@ async def exclusive(database: Database, service: str) -> AsyncIterator[None]:
     """Be the only `service` on this database for the length of the block.
 
     Raises `AnotherServiceError` at once when there is one. When the right is lost to another later, the block is
-    cancelled and the same error leaves it, in an exception group.
+    cancelled and the same error leaves it, in an exception group; so it is, with `SteppedBackError`, when the database
+    has lost what this service committed (`svc_actors.store.marks`).
     """
     async with background_nursery() as nursery:
         await nursery.start(_hold, database, service)
@@ -65,13 +66,32 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
                     held = True
                     task_status.started()
                 while True:
-                    await trio.sleep(_CHECK_PERIOD)
-                    await session.fetchval("SELECT 1")
+                    await _pause(database)
+                    if database.marks is None:
+                        await session.fetchval("SELECT 1")
+                    else:
+                        await database.marks.still_there(session)
         except (ServiceError, *DRIVER_ERRORS) as error:
             if not held:
                 raise
             log.warning("service_lock.lost", service=service, error=str(error))
+            _require_present(database)
             await trio.sleep(_RETRY_PAUSE)
+
+
+async def _pause(database: Database) -> None:
+    """Until the next check. Raises `SteppedBackError` once any connection has shown that the database stepped back."""
+    if database.marks is None:
+        await trio.sleep(_CHECK_PERIOD)
+        return
+    with trio.move_on_after(_CHECK_PERIOD):
+        await database.marks.stepped_back.wait()
+    _require_present(database)
+
+
+def _require_present(database: Database) -> None:
+    if database.marks is not None and database.marks.stepped_back.is_set():
+        raise database.marks.error
 
 
 async def _take(session: Session, service: str, me: str) -> None:

@@ -30,6 +30,7 @@ from svc_actors.store.failures import (
     timed_out,
     translated,
 )
+from svc_actors.store.marks import WRITE_MARK, CommitMarks, Mark
 
 T = TypeVar("T")
 
@@ -98,8 +99,10 @@ class Transaction(Statements):
         self._savepoints = 0
         self.last_rows: list[tuple[str, Sequence[object]]] = []
         self.announcements: list[Announcement] = []
+        self.wrote = False
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
+        self.wrote = self.wrote or may_write(sql)
         return await bounded(self._connection, call, timeout)
 
     async def executemany(
@@ -197,7 +200,9 @@ def _gave_up(timeout: float, alone: str | None) -> ServiceError:
 
 
 @asynccontextmanager
-async def transaction_on(connection: Connection, publish: Publish) -> AsyncIterator[Transaction]:
+async def transaction_on(
+    connection: Connection, publish: Publish, marks: CommitMarks | None = None
+) -> AsyncIterator[Transaction]:
     """A transaction on `connection` for the length of the block; see `Database.transaction`. It is begun with its first
     statement; without one there is nothing to commit."""
     connection.link.send_ahead("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -207,11 +212,19 @@ async def transaction_on(connection: Connection, publish: Publish) -> AsyncItera
     except BaseException:
         await _roll_back(connection)
         raise
-    await _commit(connection, transaction.last_rows)
+    if marks is not None and (transaction.wrote or transaction.last_rows):
+        mark = marks.draw()
+        try:
+            await _commit(connection, transaction.last_rows, mark)
+            marks.committed(mark)
+        finally:
+            marks.put_back(mark)
+    else:
+        await _commit(connection, transaction.last_rows, None)
     publish(transaction.announcements)
 
 
-async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequence[object]]]) -> None:
+async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequence[object]]], mark: Mark | None) -> None:
     if connection.is_closed():
         raise lost_before_commit()
     if not last_rows and connection.link.take_back():
@@ -219,7 +232,8 @@ async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequenc
     rows: dict[str, list[Sequence[object]]] = {}
     for sql, row in last_rows:
         rows.setdefault(sql, []).append(row)
-    statements = [(sql, tuple(zip(*its_rows, strict=True))) for sql, its_rows in rows.items()]
+    statements: list[tuple[str, tuple[object, ...]]] = [] if mark is None else [(WRITE_MARK, mark.row)]
+    statements += [(sql, tuple(zip(*its_rows, strict=True))) for sql, its_rows in rows.items()]
     with trio.CancelScope(shield=True, relative_deadline=_COMMIT_TIMEOUT):
         try:
             for sql, columns in statements[:-1]:

@@ -25,11 +25,13 @@ from svc.controller.config import ControllerConfig
 from svc_actors.errors import ServiceError
 from svc_actors.store import (
     AnotherServiceError,
+    CommitMarks,
     Database,
     DatabaseStartError,
     DumpError,
     MigrationError,
     exclusive,
+    forget_marks,
     prepare_schema,
     reachable_urls,
 )
@@ -158,6 +160,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
 
     As after a restore, hosts are then compared with the records before anything is done."""
     from svc.cli.backup.restore import begin
+    from svc_actors.controller.reconcile.restored import Past
 
     try:
         async with (
@@ -166,7 +169,10 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
             exclusive(database, "controller"),
         ):
             await prepare_schema(urls)
-            orders, sessions = await begin(database, as_of.replace(tzinfo=UTC), version("svc"))
+            marks = CommitMarks.load(config.data_dir)
+            when = as_of.replace(tzinfo=UTC)
+            orders, sessions = await begin(database, when, version("svc"), Past.PUT_BACK, marks.keys)
+            forget_marks(config.data_dir)
     except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"Nothing was changed: {error}") from error
     write(f"Orders that were under way then, and are ended: {orders}")

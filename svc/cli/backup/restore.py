@@ -7,7 +7,7 @@ somebody uses is refused; what was interrupted half-way is not taken for a contr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,8 @@ from svc.cli.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAn
 from svc.controller.config import ControllerConfig
 from svc.identity.password_links import revoke_everybodys_links
 from svc.identity.sessions import end_everybodys
-from svc_actors.controller.reconcile.restored import begin_restored
+from svc.registry.idempotency import refuse_lost
+from svc_actors.controller.reconcile.restored import Past, begin_restored
 from svc_actors.durable import sync_folder
 from svc_actors.mail.queue import end_all as end_mails
 from svc_actors.store import (
@@ -69,21 +70,25 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
             await load(urls.owner, members.of_database())
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
-                orders, sessions = await begin(database, manifest.taken_at, manifest.release)
+                orders, sessions = await begin(database, manifest.taken_at, manifest.release, Past.BACKUP)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
     settings = folder / SETTINGS
     return Restored(manifest, orders, sessions, settings if manifest.configuration is not None else None)
 
 
-async def begin(database: Database, taken_at: datetime, release: str) -> tuple[int, int]:
-    """Prepare records of the past for the present, before anybody is served: how many orders and sessions ended."""
+async def begin(
+    database: Database, taken_at: datetime, release: str, past: Past = Past.BACKUP, keys: Sequence[tuple[str, str]] = ()
+) -> tuple[int, int]:
+    """Prepare records of the past for the present, before anybody is served: how many orders and sessions ended. `keys`
+    are idempotency keys, with whose they are, that may have been used since then."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
         # What waited then was sent since, or is about what has changed since; links may have been used.
         await revoke_everybodys_links(tx)
-        await end_mails(tx, "the service was restored from a backup")
-        return await begin_restored(tx, taken_at=taken_at, release=release), await end_everybodys(tx)
+        await end_mails(tx, past.value)
+        await refuse_lost(tx, keys)
+        return await begin_restored(tx, taken_at=taken_at, release=release, past=past), await end_everybodys(tx)
 
     return await database.transact(work)
 

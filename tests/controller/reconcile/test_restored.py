@@ -125,6 +125,6 @@ async def test_an_order_of_the_backup_is_ended_and_not_carried_out(database: Dat
         vm = await again.vm(vm_id)
 
     assert row["status"] == "failed"
-    assert row["error_message"].startswith("Interrupted: the controller was restored from a backup of ")
+    assert row["error_message"].startswith("Interrupted: the controller was restored from a backup and shows ")
     assert vm["status"] == "running"
     assert [each.op for each in stage.hosts.asked[asked:]] == []

@@ -97,8 +97,8 @@ def require_confirmed(vm: MachineRow) -> None:
     """Raises unavailable for a machine of a restored controller that its host has not shown as it is recorded."""
     if vm.unconfirmed:
         raise unavailable(
-            "The service was restored from a backup, and the machine's host has not shown it as it is recorded; "
-            "nothing was changed.",
+            "The service was restored from a backup, or its database has lost changes, and the machine's host has not "
+            "shown it as it is recorded; nothing was changed.",
             hint="Try again later. An administrator decides about what a host does not show.",
         )
 

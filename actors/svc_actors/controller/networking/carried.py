@@ -39,8 +39,8 @@ async def require_heard(tx: Transaction, pool: Pool) -> None:
     if silent is not None and silent["number"]:
         others = f" and {silent['number'] - 1} more" if silent["number"] > 1 else ""
         raise unavailable(
-            f"The controller was restored from a backup, and node {silent['first']}{others} has not said yet which "
-            "addresses its host carries: none is given out.",
+            "The controller was restored from a backup, or its database has lost changes, and node "
+            f"{silent['first']}{others} has not said yet which addresses its host carries: none is given out.",
             hint="Try again once the nodes are back. An administrator can write off a node that is lost.",
         )
 

@@ -1,6 +1,7 @@
-"""The first transaction of a controller that was restored from a backup: before anybody is served.
+"""The first transaction of a controller whose database shows the past: before anybody is served. It was restored from a
+backup, was put back to an earlier time, or has lost its last commits.
 
-What the backup has is older than the world. So nothing of it is acted upon by itself: every machine and node waits to
+What the database has is older than the world. So nothing of it is acted upon by itself: every machine and node waits to
 be confirmed (`orphans`), orders that were under way are ended and not carried out a second time, and whoever was signed
 in signs in again.
 """
@@ -8,6 +9,7 @@ in signs in again.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 from svc_actors.alerts import Severity, raise_alert
 from svc_actors.controller.machines.outcomes import interrupted
@@ -20,8 +22,16 @@ from svc_actors.errors import ErrorCode
 from svc_actors.store import Transaction
 
 
-async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str) -> int:
-    """Gives how many orders were ended."""
+class Past(StrEnum):
+    """How the database came to show an earlier time."""
+
+    BACKUP = "the controller was restored from a backup"
+    PUT_BACK = "the controller's database was put back to an earlier time"
+    LOST_COMMITS = "the controller's database has lost its last commits"
+
+
+async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str, past: Past = Past.BACKUP) -> int:
+    """Gives how many orders were ended. `taken_at` is the time that the database shows."""
     await tx.execute("INSERT INTO restorations (taken_at, release) VALUES ($1, $2)", taken_at, release)
     when = f"{taken_at:%Y-%m-%d %H:%M} UTC"
     ended = 0
@@ -30,8 +40,7 @@ async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str) -
             continue
         ending = Ending(
             TaskStatus.FAILED,
-            f"Interrupted: the controller was restored from a backup of {when}. Whether this was done before, the "
-            "machine itself shows.",
+            f"Interrupted: {past} and shows {when}. Whether this was done before, the machine itself shows.",
             error_code=ErrorCode.UNAVAILABLE,
         )
         await end_task(tx, task.id, ending)
@@ -46,8 +55,8 @@ async def begin_restored(tx: Transaction, *, taken_at: datetime, release: str) -
     await raise_alert(
         tx,
         RESTORED_ALERT,
-        f"The controller was restored from a backup of {when}. Machines are left alone, and nodes' pools give out no "
-        "address, until their hosts were compared with the records.",
+        f"{past[0].upper()}{past[1:]} and shows {when}. Machines are left alone, and nodes' pools give out no address, "
+        "until their hosts were compared with the records. What was made since is shown by `svc node orphans`.",
         severity=Severity.CRITICAL,
     )
     return ended

@@ -1,0 +1,281 @@
+"""Whether the database still has what this service committed, or has stepped back: a standby was promoted that lacks
+the last commits, or an older copy was put in place.
+
+Theory of operation. Each transaction that writes leaves a mark, in the transaction itself: a number that only grows, in
+one of a few rows of this service (`commit_marks`). What was acknowledged is remembered here, and once a second in a
+file of the data folder. A database that shows less than is remembered has lost a commit; the log of a server is lost
+from its end, so one that shows all of it has lost nothing of ours. That is compared on each new connection before it is
+used, once a second by whoever holds the service's lock, and at each start.
+
+Rejected: the system identifier and the timeline, which change at a planned switchover that loses nothing, and stay when
+a snapshot of the server's disk is put back; positions in the write-ahead log, since where a timeline forked is shown to
+superusers only; one row for all, for which commits would queue; ids of events, since a sequence survives by up to 32
+numbers what it was drawn for.
+
+Invariants:
+- a number is remembered after its commit was acknowledged, and compared with what is read afterwards, so nothing but a
+  loss raises the alarm: neither a crash of either side nor an unknown outcome;
+- the rows are keyed by the data folder's own id, which nobody else writes: numbers that were lost are never given to
+  another service's commits;
+- a server that is a standby still is used for nothing: it may lag, and has lost nothing by that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from uuid import UUID, uuid4
+
+import asyncpg
+import structlog
+import trio
+
+from svc_actors.durable import write_whole
+from svc_actors.errors import unavailable
+from svc_actors.store.nurseries import background_nursery
+
+if TYPE_CHECKING:
+    from svc_actors.store.database import Database
+    from svc_actors.store.driver import Record
+    from svc_actors.store.transactions import Queryable
+
+FILE: Final = "database-marks.json"
+"""In the data folder."""
+WRITE_SECONDS: Final = 1.0
+"""From one write of the file to the next. What was committed within it is forgotten where the service's host goes down
+together with the database's, and noticed by the service itself otherwise."""
+MOST_KEYS: Final = 5_000
+"""Idempotency keys that are remembered: those of the last orders, some 400 KB in the file."""
+_FINAL_WRITE: Final = 5.0
+
+WRITE_MARK: Final = """
+    INSERT INTO commit_marks AS kept (holder, slot, value, at) VALUES ($1, $2, $3, clock_timestamp())
+    ON CONFLICT (holder, slot) DO UPDATE SET value = greatest(kept.value, excluded.value), at = excluded.at
+"""
+_READ: Final = """
+    SELECT pg_is_in_recovery() AS standby,
+           array(SELECT slot FROM commit_marks WHERE holder = $1 ORDER BY slot) AS slots,
+           array(SELECT value FROM commit_marks WHERE holder = $1 ORDER BY slot) AS marks
+"""
+_AS_OF: Final = """
+    SELECT coalesce((SELECT max(at) FROM commit_marks WHERE holder = $1), (SELECT max(at) FROM commit_marks),
+                    (SELECT max(at) FROM event))
+"""
+
+Key: TypeAlias = tuple[str, str]
+"""An idempotency key: whose it is, and the key."""
+
+log = structlog.get_logger(__name__)
+
+
+class Rows(Protocol):
+    """A bare connection."""
+
+    async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]: ...
+
+
+class SteppedBackError(RuntimeError):
+    """The database has lost commits of this service, which stops: its next start deals with that."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one transaction writes. A slot is its own until it has ended."""
+
+    holder: UUID
+    slot: int
+    value: int
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        return (self.holder, self.slot, self.value)
+
+
+class CommitMarks:
+    """What is known to be committed. `stepped_back` is set, for good, once the database was seen to lack some of it."""
+
+    def __init__(self, path: Path, holder: UUID, seen: dict[int, int], keys: Sequence[Key] = ()) -> None:
+        self.stepped_back = trio.Event()
+        self._path = path
+        self._holder = holder
+        self._seen = seen
+        self._last = max(seen.values(), default=0)
+        self._slots = 0
+        self._free: list[int] = []
+        self._keys: dict[Key, None] = dict.fromkeys(keys)
+        self._changed = False
+
+    @classmethod
+    def load(cls, folder: Path) -> CommitMarks:
+        """Of a data folder: nothing is known in a new one, nor from a file that cannot be understood."""
+        path = folder / FILE
+        try:
+            known = json.loads(path.read_bytes())
+            seen = {int(slot): int(value) for slot, value in known["marks"].items()}
+            return cls(path, UUID(known["holder"]), seen, [(str(owner), str(key)) for owner, key in known["keys"]])
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("database_marks.not_understood", path=str(path), error=str(error))
+        return cls(path, uuid4(), {})
+
+    # What transactions leave.
+
+    def draw(self) -> Mark:
+        """The mark of a transaction that is about to commit; give it back with `put_back`, however that ends."""
+        if self._free:
+            slot = heappop(self._free)
+        else:
+            slot, self._slots = self._slots, self._slots + 1
+        self._last += 1
+        return Mark(self._holder, slot, self._last)
+
+    def committed(self, mark: Mark) -> None:
+        """The commit was acknowledged."""
+        self._seen[mark.slot] = max(mark.value, self._seen.get(mark.slot, 0))
+        self._changed = True
+
+    def put_back(self, mark: Mark) -> None:
+        heappush(self._free, mark.slot)
+
+    def note_key(self, key: Key) -> None:
+        """An order is carried out under this idempotency key: should the database forget it, it is refused then."""
+        self._keys.pop(key, None)
+        self._keys[key] = None
+        if len(self._keys) > MOST_KEYS:
+            del self._keys[next(iter(self._keys))]
+        self._changed = True
+
+    def forget_key(self, key: Key) -> None:
+        """Nothing was done under it."""
+        self._keys.pop(key, None)
+
+    @property
+    def keys(self) -> list[Key]:
+        return list(self._keys)
+
+    # What the database shows.
+
+    async def examine(self, connection: Rows) -> None:
+        """Before a new connection is used. Raises `unavailable` for a database that has stepped back, and the driver's
+        own error of a server that is not ready for one that is a standby."""
+        before = dict(self._seen)
+        [row] = await connection.rows(_READ, (self._holder,), 0)
+        if row["standby"]:
+            raise asyncpg.CannotConnectNowError("it is a standby, and takes no changes")
+        if not _has_all(row, before):
+            self._notice(before, row)
+            raise unavailable(
+                "The database has lost its last changes. Nothing was changed; the service starts again, and compares "
+                "the world with its records.",
+                details={"retry_after": 5},
+            )
+
+    async def still_there(self, queryable: Queryable) -> None:
+        """Raises `SteppedBackError` where `queryable` shows less than is known to be committed."""
+        before = dict(self._seen)
+        row = await queryable.fetchone(_READ, self._holder)
+        if not _has_all(row, before):
+            self._notice(before, row)
+            raise self.error
+
+    @property
+    def error(self) -> SteppedBackError:
+        return SteppedBackError(
+            "The database has lost commits that it had acknowledged: it was put back, or another server has taken "
+            "over without them. The service has stopped, so that nothing is given out twice. Start it again, unless "
+            "its supervisor does: it then compares the world with the records first."
+        )
+
+    async def lost(self, queryable: Queryable) -> datetime | None:
+        """When the database has stepped back since the file was written: its time now, by its own last mark. From then
+        on what it has is what is known."""
+        row = await queryable.fetchone(_READ, self._holder)
+        there, known = _shown(row), self._seen
+        self._seen = dict(there)
+        self._last = max(self._last, *there.values(), 0)
+        self._changed = True
+        if _has_all(row, known):
+            return None
+        as_of: datetime | None = await queryable.fetchval(_AS_OF, self._holder)
+        return as_of or datetime.fromtimestamp(0, UTC)
+
+    def _notice(self, known: dict[int, int], row: Record) -> None:
+        if not self.stepped_back.is_set():
+            log.error("database.stepped_back", known=max(known.values()), there=max(_shown(row).values(), default=0))
+            self.stepped_back.set()
+
+    # What outlives the process.
+
+    async def write(self) -> None:
+        """Write the file, where something has changed. Raises `OSError`."""
+        if not self._changed:
+            return
+        self._changed = False
+        known: dict[str, Any] = {"holder": str(self._holder), "marks": self._seen, "keys": self.keys}
+        content = json.dumps(known).encode()
+        try:
+            await trio.to_thread.run_sync(partial(write_whole, self._path, content, mode=0o600))
+        except BaseException:
+            self._changed = True
+            raise
+
+    async def keep_written(self) -> None:
+        """Write the file every second, until cancelled, and once more then. A disk that is full is waited out: the
+        marks in memory do until the process ends."""
+        try:
+            while True:
+                await trio.sleep(WRITE_SECONDS)
+                await self._try_to_write()
+        finally:
+            with trio.CancelScope(shield=True, relative_deadline=_FINAL_WRITE):
+                await self._try_to_write()
+
+    async def _try_to_write(self) -> None:
+        try:
+            await self.write()
+        except OSError as error:
+            log.warning("database_marks.not_written", path=str(self._path), error=str(error))
+
+
+StepBack: TypeAlias = "Callable[[datetime, Sequence[Key]], Awaitable[None]]"
+"""What a service does, before it serves anybody, on a database that shows the past: its time, and the idempotency keys
+that were used until now."""
+
+
+@asynccontextmanager
+async def marked(database: Database, folder: Path, step_back: StepBack) -> AsyncIterator[None]:
+    """Have `database` mark what it commits and compared with what this data folder knows, for the length of the block;
+    `step_back` is done first where it has stepped back. Its schema is there, and no other service uses it."""
+    marks = await trio.to_thread.run_sync(CommitMarks.load, folder)
+    as_of = await marks.lost(database)
+    database.marks = marks
+    if as_of is not None:
+        log.error("database.found_stepped_back", as_of=as_of.isoformat())
+        await step_back(as_of, marks.keys)
+    # Not before: a service that is killed on the way does it again.
+    await marks.write()
+    async with background_nursery() as nursery:
+        nursery.start_soon(marks.keep_written)
+        yield
+
+
+def forget_marks(folder: Path) -> None:
+    """Somebody has put another time or another database in place on purpose, and has seen to what follows."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def _shown(row: Record) -> dict[int, int]:
+    return dict(zip(row["slots"], row["marks"], strict=True))
+
+
+def _has_all(row: Record, known: dict[int, int]) -> bool:
+    there = _shown(row)
+    return all(there.get(slot, 0) >= value for slot, value in known.items())

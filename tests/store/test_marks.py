@@ -1,0 +1,272 @@
+"""A database that has lost commits is noticed, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import CommitMarks, Database, Record, SteppedBackError, UniqueViolationError, exclusive, marked
+from svc_actors.store.marks import FILE, MOST_KEYS, Key
+from tests.support.postgres_server import PATIENCE, answered
+
+LOST = "UPDATE commit_marks SET value = value - 1"
+
+
+class Steps:
+    """What a service is asked to do on a database of the past."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[datetime, list[Key]]] = []
+
+    async def __call__(self, as_of: datetime, keys: Sequence[Key]) -> None:
+        self.taken.append((as_of, list(keys)))
+
+
+async def change(database: Database, name: str) -> None:
+    async with database.transaction() as tx:
+        await tx.execute("INSERT INTO locations (name) VALUES ($1)", name)
+
+
+@asynccontextmanager
+async def service(database_url: str, folder: Path, steps: Steps) -> AsyncIterator[Database]:
+    async with Database.open(database_url, size=4) as database, marked(database, folder, steps):
+        yield database
+
+
+async def started(database_url: str, folder: Path) -> list[tuple[datetime, list[Key]]]:
+    steps = Steps()
+    async with service(database_url, folder, steps):
+        pass
+    return steps.taken
+
+
+async def test_a_start_on_what_was_left_takes_no_step_back(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+
+    assert await started(database_url, tmp_path) == []
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_a_start_on_a_database_that_lost_a_commit_takes_one_and_only_one(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+        assert database.marks is not None
+        database.marks.note_key(("token:1", "order-7"))
+        before = await database.fetchval("SELECT max(at) FROM commit_marks")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+
+    assert await started(database_url, tmp_path) == [(before, [("token:1", "order-7")])]
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_a_step_back_that_was_not_finished_is_taken_again(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+
+    async def fail(as_of: datetime, keys: Sequence[Key]) -> None:
+        raise OSError("the host went down")
+
+    with pytest.raises(OSError, match="went down"):
+        async with Database.open(database_url) as database, marked(database, tmp_path, fail):
+            pytest.fail("it serves")
+    assert len(await started(database_url, tmp_path)) == 1
+
+
+async def test_numbers_of_lost_commits_that_others_used_since_hide_nothing(database_url: str, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    async with service(database_url, ours, Steps()) as database:
+        await change(database, "one")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+    async with service(database_url, theirs, Steps()) as database:
+        for name in ("two", "three", "four"):
+            await change(database, name)
+
+    assert await started(database_url, theirs) == []
+    assert len(await started(database_url, ours)) == 1
+
+
+async def test_a_file_that_is_older_than_the_database_raises_no_alarm(database_url: str, tmp_path: Path) -> None:
+    """The service was killed before it wrote its file, or its host was put back."""
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+        assert database.marks is not None
+        await database.marks.write()
+        old = (tmp_path / FILE).read_bytes()
+        await change(database, "two")
+    (tmp_path / FILE).write_bytes(old)
+
+    assert await started(database_url, tmp_path) == []
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "three")
+    assert await started(database_url, tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"holder": 1}', b'{"holder": "x", "marks": [], "keys": []}'])
+async def test_a_file_that_cannot_be_understood_stops_no_start(
+    database_url: str, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / FILE).write_bytes(content)
+
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_the_file_is_written_while_the_service_runs(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+        with trio.fail_after(PATIENCE):
+            while not any(CommitMarks.load(tmp_path)._seen.values()):
+                await trio.sleep(0.05)
+
+
+async def test_a_new_connection_to_a_server_without_our_commits_is_used_for_nothing(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+        async with Database.open(database_url, size=1) as other:
+            await other.execute(LOST)
+        with pytest.raises(ServiceError) as refused:
+            async with database.session() as session:
+                await session.execute("INSERT INTO locations (name) VALUES ('two')")
+        assert refused.value.code is ErrorCode.UNAVAILABLE
+        assert database.marks is not None
+        assert database.marks.stepped_back.is_set()
+
+
+async def stops(database_url: str, folder: Path, then: Callable[[Database], Awaitable[None]]) -> None:
+    """A service that runs on a database that loses a commit ends; `then` is done after the loss."""
+
+    async def serve() -> None:
+        async with (
+            Database.open(database_url) as database,
+            exclusive(database, "controller"),
+            marked(database, folder, Steps()),
+        ):
+            await change(database, "one")
+            async with Database.open(database_url, size=1) as other:
+                await other.execute(LOST)
+            await then(database)
+            await trio.sleep_forever()
+
+    with trio.fail_after(PATIENCE), pytest.raises(ExceptionGroup) as ended:
+        await serve()
+    assert ended.group_contains(SteppedBackError)
+
+
+async def test_a_service_stops_once_a_connection_has_shown_a_step_back(database_url: str, tmp_path: Path) -> None:
+
+    async def connect(database: Database) -> None:
+        with pytest.raises(ServiceError):
+            async with database.session():
+                pytest.fail("it is used")
+
+    await stops(database_url, tmp_path, connect)
+
+
+async def test_a_service_stops_when_the_holder_of_its_lock_sees_a_step_back(database_url: str, tmp_path: Path) -> None:
+    """No connection is made anew: commits went to one server, and the lock is at another."""
+
+    async def connect_nothing(database: Database) -> None:
+        assert database.marks is not None
+        assert not database.marks.stepped_back.is_set()
+
+    await stops(database_url, tmp_path, connect_nothing)
+
+
+async def test_a_lost_lock_is_retaken_where_nothing_is_lost(database_url: str, tmp_path: Path) -> None:
+    """A planned switchover ends every session, and the server that answers next has all commits."""
+    everyone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> "
+    async with (
+        Database.open(database_url) as database,
+        exclusive(database, "controller"),
+        marked(database, tmp_path, Steps()),
+    ):
+        await change(database, "one")
+        async with Database.open(database_url, size=1) as other:
+            await other.execute(everyone + "pg_backend_pid()")
+            with trio.fail_after(PATIENCE):
+                while not await other.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE classid = 1398162180)"):
+                    await trio.sleep(0.05)
+        await answered(lambda: change(database, "two"))
+        assert await database.fetchval("SELECT count(*) FROM locations WHERE name IN ('one', 'two')") == 2
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_commits_that_were_not_acknowledged_raise_no_alarm(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+        for _ in range(3):
+            with pytest.raises(UniqueViolationError):
+                await change(database, "one")
+        async with database.session():
+            pass
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_transactions_that_only_read_leave_no_mark(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        async with database.transaction() as tx:
+            await tx.fetch("SELECT name FROM locations")
+        assert await database.fetchval("SELECT count(*) FROM commit_marks") == 0
+
+
+async def test_commits_at_the_same_time_do_not_wait_for_each_other(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        both = trio.Event()
+
+        async def hold(number: int) -> None:
+            async with database.transaction() as tx:
+                await tx.execute("INSERT INTO locations (name) VALUES ($1)", f"held-{number}")
+                await both.wait()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(hold, number)
+            await change(database, "free")
+            both.set()
+        assert await database.fetchval("SELECT count(*) FROM commit_marks") <= 4
+    assert await started(database_url, tmp_path) == []
+
+
+class Standby:
+    """Answers as a server does that is not promoted yet, without any commit of ours."""
+
+    async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]:
+        row: Any = {"standby": True, "slots": [], "marks": []}
+        return [row]
+
+
+async def test_a_standby_that_lags_has_lost_nothing_and_is_not_used(tmp_path: Path) -> None:
+    marks = CommitMarks.load(tmp_path)
+    mark = marks.draw()
+    marks.committed(mark)
+
+    with pytest.raises(Exception, match="standby"):
+        await marks.examine(Standby())
+    assert not marks.stepped_back.is_set()
+
+
+def test_the_newest_keys_are_kept(tmp_path: Path) -> None:
+    marks = CommitMarks.load(tmp_path)
+    for number in range(MOST_KEYS + 3):
+        marks.note_key(("token:1", str(number)))
+    marks.forget_key(("token:1", str(MOST_KEYS)))
+
+    assert len(marks.keys) == MOST_KEYS - 1
+    assert marks.keys[0] == ("token:1", "3")
