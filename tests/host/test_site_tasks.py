@@ -12,6 +12,7 @@ import trio
 
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_tasks import HostTasks, SiteVisit
+from tests.support.panel import RecordedLauncher
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def visited(port: int, tmp_path: Path) -> tuple[int, list[str]]:
     async def take(some: list[str]) -> None:
         lines.extend(some)
 
-    tasks = HostTasks(HostFolders(tmp_path), port, port)
+    tasks = HostTasks(HostFolders(tmp_path), RecordedLauncher(), port, port)
     return await tasks.visit(SiteVisit("shop.example", "/cron?a=1", secure=False), take), lines
 
 

@@ -84,6 +84,11 @@ class RecordedLauncher:
     async def restarts(self) -> dict[ServiceName, int]:
         return self.ended
 
+    async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
+        if limits is not None:
+            self.limits[group] = limits
+        return ()
+
     async def names(self) -> frozenset[ServiceName]:
         return frozenset(self.services)
 

@@ -140,6 +140,12 @@ class SiteLauncher(Launcher, Protocol):
         """All services of the group together, those that run and those that will, have these from now on."""
         ...
 
+    async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
+        """The beginning of a command that is started as root and runs to its end: its process, and all that it starts,
+        are bounded with the services of the group, whose limits are these from now on; None leaves those that it has.
+        The process stays the same one, and is nobody's but its starter's: no launcher ends it."""
+        ...
+
     async def restart(self, name: ServiceName) -> None:
         """Another process takes the place of the one that runs, on the same sockets; of what does not run nothing
         does."""

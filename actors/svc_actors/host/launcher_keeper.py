@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import struct
 import subprocess
@@ -21,6 +23,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.keeper.__main__ import ANOTHER
 from svc_actors.host.launcher import GroupName, LauncherError, Limits, Service, ServiceName, ServiceStatus
 
+_JOIN = (sys.executable, "-I", "-S", str(Path(keeper.__file__).with_name("join.py")))
 PROGRAM = (sys.executable, "-I", "-S", str(Path(keeper.__file__).with_name("__main__.py")))
 _ANSWERS_WITHIN = 30.0
 _STARTS_WITHIN = 30.0
@@ -33,6 +36,7 @@ class KeeperLauncher:
         self._folders = folders
         self._starting = trio.Lock()
         self._started: trio.Process | None = None
+        self._joins = False
 
     async def ensure(self, service: Service) -> ServiceStatus:
         return _status(await self._ask({"request": "ensure", "service": wire(service)}, service.stop_seconds))
@@ -67,6 +71,28 @@ class KeeperLauncher:
     async def names(self) -> frozenset[ServiceName]:
         """Every service that was ensured and not stopped, by whichever core."""
         return frozenset((await self._ask({"request": "list"}))["services"])
+
+    async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
+        if not self._joins:
+            await self._replace_older()
+        request = {"request": "join", "group": group, "limits": None if limits is None else asdict(limits)}
+        return (*_JOIN, str(self._folders.keeper_socket), json.dumps(request))
+
+    async def _replace_older(self) -> None:
+        """A keeper of a release that could not be joined goes on after an update. Ended, it leaves all that it holds
+        running, and the next one adopts it."""
+        listed = await self._ask({"request": "list"})
+        if not listed.get("joins"):
+            with suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(listed["pid"])
+                try:
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                    with trio.move_on_after(_ANSWERS_WITHIN):
+                        await trio.lowlevel.wait_readable(descriptor)
+                finally:
+                    os.close(descriptor)
+            await self._start()
+        self._joins = True
 
     async def keeper_pid(self) -> int:
         """The keeper's own."""

@@ -31,6 +31,7 @@ from svc_actors.host.launcher import (
 _PREFIX = "svc-host-"
 _SLICE = "svc-"
 """With a group's name: `svc-site-1001.slice`, which is beneath `svc-site.slice` and `svc.slice`."""
+_SCOPE = "/usr/bin/systemd-run"
 _WITHIN = 60.0
 _FIRST_DESCRIPTOR = 3
 
@@ -170,6 +171,15 @@ class SystemdLauncher:
         """Every service that was ensured and not stopped, by whichever core."""
         units = self._units.glob(f"{_PREFIX}*.service")
         return frozenset(ServiceName(path.stem.removeprefix(_PREFIX)) for path in units)
+
+    async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
+        """A scope of the group's slice, which the process itself asks systemd for before it executes the program. The
+        scope has the limits as well: they hold also when the slice forgets them with its last service."""
+        own: list[str] = []
+        if limits is not None:
+            await self.limit(group, limits)
+            own = [f"--property={line}" for line in _limits_text(limits).split()]
+        return (_SCOPE, "--scope", "--quiet", "--collect", f"--slice={_slice(group)}", *own, "--")
 
     async def _end(self, name: ServiceName) -> None:
         # First the socket: whoever connects in between would have the service started again.

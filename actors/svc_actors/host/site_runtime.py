@@ -1,9 +1,13 @@
 """Programs that run for one site: as its account, within its limits, and with nothing of other sites in sight.
 
 A program that goes on (PHP, an application) is a `Service` of the launcher, by `site_service`; one that is run to its
-end (a build, a scheduled task) is a command of `programs.run_program`, by `site_command`. Both become the account and
-get its view of the server in the same place: `confined/enter_site.py`, which says what that view is. So it is the same
+end (a build, a scheduled task, a database that is read in) is a command of `programs.run_program`, by `SiteCommands`.
+Both become the account and get its view of the server in the same place: `confined/enter_site.py`, which says what that
+view is. Both are in the site's group, so that its limits are those of all its programs together. So it is the same
 under the keeper and under systemd.
+
+Rejected for commands: setrlimit(2) alone. RLIMIT_DATA is of each process, and counts neither memfd_create(2) nor shared
+maps nor the tmpfs of the view, and no limit of it is one of processor time a second.
 
 The services of a site have names that begin with `site-<number>-`: by that all of them are found and stopped.
 """
@@ -15,13 +19,14 @@ import re
 import signal
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from svc_actors.host import confined, database_clients
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import GroupName, Launcher, Limits, ListeningSocket, Service, ServiceName
+from svc_actors.host.launcher import GroupName, Launcher, Limits, ListeningSocket, Service, ServiceName, SiteLauncher
 from svc_actors.host.site_logs import log_pipe
 
 _ENTER: Final = Path(confined.__file__).with_name("enter_site.py")
@@ -77,22 +82,34 @@ def site_command(
     return (sys.executable, "-I", "-S", str(_ENTER), json.dumps(wanted), *command)
 
 
-def bounded_command(
-    folders: HostFolders,
-    account: SiteAccount,
-    command: Collection[str],
-    limits: Limits,
-    *,
-    folder: Path | None = None,
-    shown: Collection[Path] = (),
-) -> tuple[str, ...]:
-    """`site_command` for code of the site's own: behind what serves visitors (nice), and within its limits. A program
-    that is run to its end has no control group, so memory is limited for each process alone, by RLIMIT_DATA."""
-    words = site_command(folders, account, command, folder=folder, shown=shown, processes=limits.processes)
-    if limits.memory_mib is not None:
-        size = limits.memory_mib * _MIB
-        words = ("/usr/bin/prlimit", f"--data={size}:{size}", *words)
-    return (*_NICE, *words)
+@dataclass(frozen=True)
+class SiteCommands:
+    """The one door to commands that run for a site. A test lists who else starts programs, and why."""
+
+    folders: HostFolders
+    launcher: SiteLauncher
+
+    async def command(
+        self,
+        account: SiteAccount,
+        command: Collection[str],
+        limits: Limits | None,
+        *,
+        folder: Path | None = None,
+        shown: Collection[Path] = (),
+    ) -> tuple[str, ...]:
+        """The words by which `command` runs as `site_command` has it, in the group of the site, and behind what serves
+        visitors (nice). `limits`: of the site; None where the caller does not know them, and the program runs nothing
+        of the site's own: then the group keeps those that it has. Raises `LauncherError`.
+
+        RLIMIT_DATA is set as well: a process that asks for too much is refused and says so, which is a better end than
+        to be killed; and it is what is left where the server has no control groups."""
+        processes = None if limits is None else limits.processes
+        words = site_command(self.folders, account, command, folder=folder, shown=shown, processes=processes)
+        if limits is not None and limits.memory_mib is not None:
+            size = limits.memory_mib * _MIB
+            words = ("/usr/bin/prlimit", f"--data={size}:{size}", *words)
+        return (*await self.launcher.within(site_group(account), limits), *_NICE, *words)
 
 
 def site_service(

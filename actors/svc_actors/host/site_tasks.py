@@ -18,11 +18,11 @@ import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits
+from svc_actors.host.launcher import LauncherError, Limits, SiteLauncher
 from svc_actors.host.nginx.render import SCHEDULED_AGENT
 from svc_actors.host.php import kept_mail
 from svc_actors.host.programs import Program, run_program
-from svc_actors.host.site_runtime import bounded_command, site_environment
+from svc_actors.host.site_runtime import SiteCommands, site_environment
 
 MARK: Final = "SVC_PANEL_SCHEDULE"
 """The variable by which the programs of schedules are known to the next core."""
@@ -78,8 +78,9 @@ class SiteTasks(Protocol):
 
 
 class HostTasks:
-    def __init__(self, folders: HostFolders, http_port: int, https_port: int) -> None:
+    def __init__(self, folders: HostFolders, launcher: SiteLauncher, http_port: int, https_port: int) -> None:
         self._folders = folders
+        self._commands = SiteCommands(folders, launcher)
         self._http_port = http_port
         self._https_port = https_port
 
@@ -91,7 +92,10 @@ class HostTasks:
         if script.staged:
             shown = (await trio.to_thread.run_sync(kept_mail.prepare, script.account, self._folders),)
             environment |= kept_mail.environment(script.account, self._folders)
-        command = bounded_command(self._folders, script.account, words, script.limits, shown=shown)
+        try:
+            command = await self._commands.command(script.account, words, script.limits, shown=shown)
+        except LauncherError as error:
+            raise OSError(str(error)) from error
         return await run_program(Program(command, environment), take)
 
     async def visit(self, visit: SiteVisit, take: Take) -> int:

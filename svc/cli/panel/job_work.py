@@ -96,7 +96,7 @@ def handle_jobs(
     updates = UpdateWork(database, host.packages, host.launcher, host.tasks, parts[Repair.RUNTIME].mend)
     jobs.handle(INSTALL, updates, irrevocable=IRREVOCABLE)
     jobs.handle(LOOK, updates)
-    deployment = deploying.AppDeployment(database, actors, files, folders, outbound, sealer, authorities)
+    deployment = deploying.AppDeployment(database, actors, files, folders, host.launcher, outbound, sealer, authorities)
     jobs.handle(deploying.KIND, deployment, seconds=deploying.SECONDS)
     copies = copying.StagingCopy(data.staging, host.accounts, wordpress_databases.make)
     for kind in (copying.CREATE, copying.REFRESH):

@@ -13,9 +13,10 @@ import trio.testing
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits
+from svc_actors.host.launcher import GroupName, Limits
 from svc_actors.host.programs import Program
 from svc_actors.host.wordpress import ServerWordPress, WordPressSite, WordPressSource, WordPressTree, sites
+from tests.support.panel import RecordedLauncher
 
 _NONE = Limits()
 STATE: dict[str, Any] = {
@@ -61,7 +62,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 @pytest.fixture
 def wordpress(tmp_path: Path) -> ServerWordPress:
     folders = HostFolders(tmp_path)
-    return ServerWordPress(folders, WordPressTree(WordPressSource(), folders.wordpress))
+    return ServerWordPress(folders, RecordedLauncher(), WordPressTree(WordPressSource(), folders.wordpress))
 
 
 def blog(number: int = 1001, *, limits: Limits = _NONE, staged: bool = False) -> WordPressSite:
@@ -95,3 +96,19 @@ async def test_of_one_site_one_question_at_a_time_is_asked(wordpress: ServerWord
             nursery.start_soon(wordpress.look, blog(number))
 
     assert (len(played.commands), played.most) == (3, 1)
+
+
+class _Grouping(RecordedLauncher):
+    async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
+        return ("/in", group, repr(limits))
+
+
+async def test_it_runs_in_the_group_of_its_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played, limits = Played(), Limits(cpu_percent=50, memory_mib=64, processes=3)
+    monkeypatch.setattr(sites, "run_program", played)
+    folders = HostFolders(tmp_path)
+    asked = ServerWordPress(folders, _Grouping(), WordPressTree(WordPressSource(), folders.wordpress))
+
+    await asked.look(WordPressSite(SiteAccount(1001), "example.com", limits, staged=False))
+
+    assert played.commands[0][:3] == ("/in", "site-1001", repr(limits))

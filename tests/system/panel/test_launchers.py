@@ -16,7 +16,7 @@ from svc_actors.host.launcher import GroupName, LauncherError, Limits, Listening
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.launcher_systemd import SystemdLauncher
 from svc_actors.host.launchers import launcher_of
-from tests.support.launchers import Place, keeper_place, systemd_place, until, written
+from tests.support.launchers import PYTHON, Place, keeper_place, systemd_place, until, written
 from tests.support.stack import free_port
 from tests.support.systemd_root import SystemdRoot, systemd_root
 
@@ -391,6 +391,34 @@ async def test_all_groups_together_are_beside_a_service_that_has_none(place: Pla
     together = os.path.commonpath(of_sites)
     assert len({os.path.relpath(each, together).split("/")[0] for each in of_sites}) == 2
     assert os.path.commonpath([together, of_web]) != together
+
+
+async def test_a_command_is_bounded_with_the_services_of_its_group(place: Place) -> None:
+    group, limits = GroupName("site-1001"), Limits(cpu_percent=50, memory_mib=64, processes=20)
+    service = replace(place.service("web", "serve", "x", listens=True, limits=limits), limit_group=group)
+    status = await place.launcher.ensure(service)
+    of_service = (place.proc(status.pid) / "cgroup").read_text().splitlines()
+
+    beginning = await place.launcher.within(group, limits)
+    shows = (PYTHON, "-c", "print(open('/proc/self/cgroup').read())")
+    done = await trio.run_process([*place.enter, *beginning, *shows], capture_stdout=True)
+
+    of_command = done.stdout.decode().split()
+    together = [line for line in map(os.path.dirname, of_service) if "site" in line]
+    assert together
+    assert [line for line in map(os.path.dirname, of_command) if "site" in line] == together
+
+
+async def test_a_command_that_cannot_be_bounded_is_not_run(place: Place) -> None:
+    beginning = await place.launcher.within(GroupName("site-1001"), Limits(processes=20))
+    refused = [word.replace("20", "x") for word in beginning]
+
+    done = await trio.run_process(
+        [*place.enter, *refused, "/bin/echo", "it ran"], capture_stdout=True, capture_stderr=True, check=False
+    )
+
+    assert done.returncode != 0
+    assert done.stdout == b""
 
 
 def _control_group(place: Place, status: ServiceStatus) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -14,8 +13,10 @@ import trio
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits
-from svc_actors.host.site_runtime import prepare_shared_sockets
+from svc_actors.host.launcher_keeper import KeeperLauncher
+from svc_actors.host.site_runtime import prepare_shared_sockets, site_service
 from svc_actors.host.site_tasks import HostTasks, Interpreter, SiteScript
+from tests.support.launchers import keeper_place
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -24,12 +25,11 @@ ADA, BOB = SiteAccount(9_462_001), SiteAccount(9_462_002)
 
 
 @pytest.fixture
-def folders() -> Iterator[HostFolders]:
-    # Open to other accounts, as pytest's own folders are not.
-    with TemporaryDirectory(prefix="svc-tasks-") as name:
-        folders = HostFolders(Path(name))
+async def folders() -> AsyncIterator[HostFolders]:
+    async with keeper_place() as place:
+        folders = HostFolders(place.folder)
         folders.data.chmod(0o711)
-        prepare_shared_sockets(folders)
+        await trio.to_thread.run_sync(prepare_shared_sockets, folders)
         for account in (ADA, BOB):
             for folder in (folders.sites / account.name, folders.sites / account.name / "private"):
                 folder.mkdir(parents=True)
@@ -51,7 +51,7 @@ async def ran(folders: HostFolders, task: SiteScript) -> tuple[int, list[str]]:
     async def take(some: list[str]) -> None:
         lines.extend(some)
 
-    status = await HostTasks(folders, 80, 443).run(task, take)
+    status = await HostTasks(folders, KeeperLauncher(folders), 80, 443).run(task, take)
     return status, lines
 
 
@@ -118,6 +118,46 @@ async def test_a_script_that_takes_more_memory_than_its_site_has_fails(folders: 
     assert beyond[1][-1] == "MemoryError"
 
 
+_KEPT = {
+    "memfd": "fd = os.memfd_create('x'); [os.write(fd, b'x' * (1 << 20)) for _ in range(512)]",
+    "shared map": "m = mmap.mmap(-1, 512 << 20); [m.seek(i << 20) or m.write(b'x' * (1 << 20)) for i in range(512)]",
+    "tmpfs": "f = open('/dev/shm/x', 'wb'); [f.write(b'x' * (1 << 20)) for _ in range(240)]",
+}
+
+
+@pytest.mark.parametrize("kept", _KEPT)
+async def test_memory_that_no_process_has_in_its_size_is_within_the_limit_of_the_site(
+    folders: HostFolders, kept: str
+) -> None:
+    text = f"import mmap, os\n{_KEPT[kept]}\nprint('had it')"
+
+    status, lines = await ran(folders, script(folders, text, memory=128))
+
+    assert (status, lines) == (128 + 9, [])
+
+
+async def test_a_task_shares_the_processor_of_its_site(folders: HostFolders) -> None:
+    limits = Limits(cpu_percent=50, memory_mib=256, processes=50)
+    service = site_service(folders, ADA, "busy", ("/bin/sh", "-c", "while :; do :; done"), limits=limits)
+    status = await KeeperLauncher(folders).ensure(service)
+    text = """
+import os, time
+until = time.monotonic() + 3
+for _ in range(7):
+    if os.fork() == 0:
+        while time.monotonic() < until: pass
+        os._exit(0)
+for _ in range(7): os.wait()
+print(sum(os.times()[:4]))
+"""
+    used, began = _processor(status.pid), trio.current_time()
+
+    _, lines = await ran(folders, replace(script(folders, text), limits=limits))
+
+    used, took = _processor(status.pid) - used + float(lines[0]), trio.current_time() - began
+    assert used <= 0.5 * took + 0.3
+
+
 async def test_what_is_cut_short_is_gone_with_all_that_it_started(folders: HostFolders) -> None:
     text = """
 import os, time
@@ -134,13 +174,19 @@ time.sleep(1000)
         begun.set()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HostTasks(folders, 80, 443).run, script(folders, text), take)
+        nursery.start_soon(HostTasks(folders, KeeperLauncher(folders), 80, 443).run, script(folders, text), take)
         await begun.wait()
         running = of_ada()
         nursery.cancel_scope.cancel()
 
     assert len(running) == 3
     assert of_ada() == []
+
+
+def _processor(pid: int | None) -> float:
+    """Seconds that the process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def of_ada() -> list[str]:

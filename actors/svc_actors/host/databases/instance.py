@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from svc_actors.host.databases.server import DatabaseError
-from svc_actors.host.launcher import Launcher, LauncherError, Service
+from svc_actors.host.launcher import LauncherError, Service, SiteLauncher
 from svc_actors.host.programs import ENVIRONMENT, Program, run_program
 
 SET_UP_SECONDS: Final = 180.0
@@ -41,7 +41,7 @@ class Instance:
     folder: Path
     sockets: Path
     account: str
-    launcher: Launcher
+    launcher: SiteLauncher
     service: Callable[[], Service]
     set_up: Callable[[Path], Program]
     asks: Callable[[], Awaitable[object]]

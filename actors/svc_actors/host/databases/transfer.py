@@ -13,9 +13,10 @@ from typing import Final
 from svc_actors.host import confined
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import dump
-from svc_actors.host.databases.server import SiteFile
+from svc_actors.host.databases.server import DatabaseError, SiteFile
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.site_runtime import site_command
+from svc_actors.host.launcher import LauncherError, SiteLauncher
+from svc_actors.host.site_runtime import SiteCommands
 
 _SQL: Final = Path(confined.__file__).resolve().with_name("sql.py")
 _PACKAGE: Final = _SQL.parents[2]
@@ -41,8 +42,9 @@ def dump_command(file: Path, marker: str, command: tuple[str, ...]) -> tuple[str
     return (sys.executable, "-I", "-S", dump.__file__, str(file), marker, *command)
 
 
-def load_command(
+async def load_command(
     folders: HostFolders,
+    launcher: SiteLauncher,
     dialect: str,
     source: Path | SiteFile,
     account: SiteAccount,
@@ -51,7 +53,8 @@ def load_command(
     rows: bool = False,
 ) -> tuple[str, ...]:
     """As the site's account, and in its view of the server: its other programs can reach into this one, and find
-    nothing there that they do not have. The view has this code too where it lies in a home of somebody's or in /tmp."""
+    nothing there that they do not have. The view has this code too where it lies in a home of somebody's or in /tmp.
+    Raises `DatabaseError`."""
     site = source if isinstance(source, SiteFile) else None
     order = {
         "uid": account.uid,
@@ -63,4 +66,7 @@ def load_command(
         "rows": rows,
     }
     words = (_INTERPRETER, "-I", "-S", "-X", "utf8", str(_SQL), json.dumps(order))
-    return site_command(folders, account, words, shown=(_PACKAGE,))
+    try:
+        return await SiteCommands(folders, launcher).command(account, words, None, shown=(_PACKAGE,))
+    except LauncherError as error:
+        raise DatabaseError(str(error)) from error

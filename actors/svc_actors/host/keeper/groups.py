@@ -25,6 +25,8 @@ _TOGETHER = "limit_groups"
 """Where services that are limited together are, whichever they are limited with: in v2 the processor is shared among
 those beside each other, so that a web server, which has a place of its own, weighs as much as all sites and not as one
 of a hundred. No service is called so."""
+_COMMANDS = "commands"
+"""Beneath a limit group: what joined it without being a service. No service is called so: its name has a dash."""
 
 
 def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
@@ -95,11 +97,7 @@ class Group:
         for folder in self.folders:
             with suppress(FileNotFoundError):
                 os.rmdir(folder)
-            with suppress(OSError):
-                # Up to the keeper's own, or to the first in which other services are.
-                while not os.path.basename(folder).startswith(_OURS):
-                    folder = os.path.dirname(folder)
-                    os.rmdir(folder)
+            _remove_above(folder)
 
 
 class Hierarchies:
@@ -109,6 +107,8 @@ class Hierarchies:
         self._place = place
         self._v2: str | None = None
         self._v1: dict[str, str] = {}
+        self._joined: dict[str, list[str]] = {}
+        """Folders of commands by their group, for `_sweep`; those of an earlier keeper are found when joined again."""
         own = {}
         for line in _read("/proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -164,6 +164,34 @@ class Hierarchies:
                 _by_rlimit(group, controller, limit)
         return group
 
+    def join(self, together: str, limits: Limits | None, pid: int) -> list[str]:
+        """The process is bounded with the services of this name together, and all that it starts: memory that no
+        process has in its own size (memfd_create(2), shared maps, the tmpfs of its view) is counted as well. `limits`:
+        None leaves those that the group has. Gives the controllers that this server does not have."""
+        self._sweep(together)
+        name = f"{_TOGETHER}/{together}/{_COMMANDS}"
+        legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
+        folders = [
+            folder
+            for hierarchy in dict.fromkeys([*([] if self._v2 is None else [self._v2]), *legacy])
+            if (folder := self._folder(hierarchy, name, [*_CONTROLLERS] if hierarchy == self._v2 else None)) is not None
+        ]
+        missing = [] if limits is None else self.limit(together, limits)
+        for folder in folders:
+            _write(f"{folder}/cgroup.procs", str(pid))
+        self._joined[together] = folders
+        return missing
+
+    def _sweep(self, but: str) -> None:
+        """Groups of commands that have ended; a service that ends removes those of its own group."""
+        for together in [each for each in self._joined if each != but]:
+            for folder in self._joined[together]:
+                with suppress(OSError):
+                    os.rmdir(folder)
+                _remove_above(folder)
+            if not any(os.path.exists(folder) for folder in self._joined[together]):
+                del self._joined[together]
+
     def limit(self, together: str, limits: Limits) -> list[str]:
         """From now on the services of this name together have no more than that. Gives the controllers that this server
         does not have."""
@@ -192,6 +220,16 @@ class Hierarchies:
                 except OSError:
                     break
         return folder
+
+
+def _remove_above(folder: str) -> None:
+    """Up to the keeper's own, or to the first in which others are."""
+    with suppress(OSError):
+        while not os.path.basename(folder).startswith(_OURS):
+            folder = os.path.dirname(folder)
+            with suppress(OSError):
+                os.rmdir(f"{folder}/{_COMMANDS}")
+            os.rmdir(folder)
 
 
 def _by_controller(limits: Limits) -> dict[str, int | None]:

@@ -1,8 +1,9 @@
 """The keeper's socket and its loop: JSON lines from uid 0, ends of processes, and time.
 
 A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "restart", "stop" or "status" with a "name";
-"limit" with a "group" and its "limits"; or "list". The reply is `{"answer": ...}` with the service's status, of "list"
-`{"services": {name: status}, "pid": ...}`; or `{"error": "what happened"}`.
+"limit" with a "group" and its "limits"; "join" with these, by which the process that asks becomes one of the group; or
+"list". The reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...,
+"joins": true}`; or `{"error": "what happened"}`.
 """
 
 from __future__ import annotations
@@ -88,14 +89,14 @@ class Keeper:
 
     def _accept(self, listening: socket.socket) -> None:
         connection, _ = listening.accept()
-        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != 0:
             connection.close()
             return
         connection.settimeout(_TAKEN_WITHIN)
-        self._selector.register(connection, selectors.EVENT_READ, partial(self._receive, connection, bytearray()))
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._receive, connection, bytearray(), pid))
 
-    def _receive(self, connection: socket.socket, received: bytearray) -> None:
+    def _receive(self, connection: socket.socket, received: bytearray, pid: int) -> None:
         try:
             read = connection.recv(65536)
         except OSError:
@@ -108,9 +109,9 @@ class Keeper:
         while (end := received.find(b"\n")) >= 0:
             line = bytes(received[:end])
             del received[: end + 1]
-            self._obey(line, partial(_reply, connection))
+            self._obey(line, pid, partial(_reply, connection))
 
-    def _obey(self, line: bytes, answer: Answer) -> None:
+    def _obey(self, line: bytes, pid: int, answer: Answer) -> None:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
@@ -125,10 +126,14 @@ class Keeper:
                     held.ensure(definition, answer)
                 case "list":
                     services = {name: held.status() for name, held in self._held.items()}
-                    answer({"services": services, "pid": os.getpid()})
+                    answer({"services": services, "pid": os.getpid(), "joins": True})
                 case "limit":
                     self._limit(checked_name(request.get("group")), parse_limits(request.get("limits")))
                     answer({})
+                case "join":
+                    limits = None if request.get("limits") is None else parse_limits(request["limits"])
+                    # Who asks waits for the answer, so that its process id is its own still.
+                    answer({"missing": self._hierarchies.join(checked_name(request.get("group")), limits, pid)})
                 case "reload" | "rest" | "restart" | "stop" | "status" as asked:
                     self._of_one(asked, checked_name(request.get("name")), answer)
                 case _:

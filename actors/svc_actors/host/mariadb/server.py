@@ -26,7 +26,7 @@ from svc_actors.host.databases.transfer import (
     locked_afterwards,
 )
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, Service, ServiceName
+from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
 from svc_actors.host.programs import Program
 
 SERVICE: Final = ServiceName("mariadb")
@@ -47,7 +47,7 @@ _OWN: Final = "'information_schema', 'mysql', 'performance_schema', 'sys'"
 class MariaDb:
     """A MariaDB in a folder of its own."""
 
-    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+    def __init__(self, folders: HostFolders, launcher: SiteLauncher) -> None:
         self._folders = folders
         self._folder = folders.databases / "mariadb"
         self._sockets = folders.mariadb_socket.parent
@@ -209,7 +209,6 @@ class MariaDb:
             *(_CLIENT, "--no-defaults", "--sandbox", "--batch", f"--socket={self.socket}", f"--user={owner}"),
             *("--default-character-set=utf8mb4", "--max-allowed-packet=64M", f"--database={name}"),
         )
-        command = load_command(self._folders, "mariadb", source, account, client, rows=rows)
         # Its editor is none.
         environment = {"MYSQL_PWD": password, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
         stdin = source if isinstance(source, Path) else None
@@ -218,6 +217,8 @@ class MariaDb:
             await self._ask(f"ALTER USER {_account(owner)} ACCOUNT LOCK")
 
         async with locked_afterwards(lock):
+            launcher = self._instance.launcher
+            command = await load_command(self._folders, launcher, "mariadb", source, account, client, rows=rows)
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
 
     async def _disconnect(self, name: UserName) -> None:

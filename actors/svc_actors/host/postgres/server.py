@@ -35,7 +35,7 @@ from svc_actors.host.databases.transfer import (
     locked_afterwards,
 )
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Launcher, Service, ServiceName
+from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
 from svc_actors.host.programs import Program
 
 SERVICE: Final = ServiceName("postgresql")
@@ -62,7 +62,7 @@ _PEER: Final = "svc"
 class Postgres:
     """A PostgreSQL in a folder of its own."""
 
-    def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
+    def __init__(self, folders: HostFolders, launcher: SiteLauncher) -> None:
         self._folders = folders
         self._folder = folders.databases / "postgres"
         self._sockets = folders.postgres_sockets
@@ -246,10 +246,11 @@ class Postgres:
             *(str(_PROGRAMS / "psql"), "--no-psqlrc", "--quiet", "--no-password", "--set=ON_ERROR_STOP=1"),
             *("--single-transaction", f"--host={self.socket}", f"--username={owner}", f"--dbname={name}", "--file=-"),
         )
-        command = load_command(self._folders, "postgresql", source, account, client)
         environment = {"PGPASSWORD": password, "PGOPTIONS": "-c client_min_messages=warning", "EDITOR": "/bin/false"}
         stdin = source if isinstance(source, Path) else None
         async with locked_afterwards(lambda: self._lock(owner)):
+            launcher = self._instance.launcher
+            command = await load_command(self._folders, launcher, "postgresql", source, account, client)
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
 
     async def _unlock(self, name: DatabaseName) -> tuple[UserName, str]:

@@ -26,10 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.database_clients import HOST
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits
+from svc_actors.host.launcher import LauncherError, Limits, SiteLauncher
 from svc_actors.host.php import kept_mail
 from svc_actors.host.programs import Program, run_program
-from svc_actors.host.site_runtime import bounded_command, site_environment
+from svc_actors.host.site_runtime import SiteCommands, site_environment
 from svc_actors.host.wordpress.configuration import SiteDatabase, configuration, new_salts
 from svc_actors.host.wordpress.source import WordPressError, WordPressTree
 
@@ -41,9 +41,6 @@ _MOST_ANSWERED: Final = 1 << 20
 _PHP: Final = "/usr/bin/php"
 _PHP_FILES: Final = Path(__file__).with_name("php")
 _PERMALINKS: Final = "/%postname%/"
-_NONE: Final = Limits()
-"""Of what runs nothing of the site's own."""
-
 _Text = Annotated[str, Field(max_length=300)]
 
 
@@ -215,8 +212,9 @@ class WordPressSites(Protocol):
 class ServerWordPress:
     """By the PHP of this server's command line."""
 
-    def __init__(self, folders: HostFolders, tree: WordPressTree) -> None:
+    def __init__(self, folders: HostFolders, launcher: SiteLauncher, tree: WordPressTree) -> None:
         self._folders = folders
+        self._commands = SiteCommands(folders, launcher)
         self._tree = tree
         self._tool = folders.wordpress / "tool"
         self._placed = False
@@ -305,7 +303,7 @@ class ServerWordPress:
         account: SiteAccount,
         order: dict[str, Any],
         *,
-        limits: Limits = _NONE,
+        limits: Limits | None = None,
         staged: bool = False,
         shown: Path | None = None,
         seconds: float = _ASK_SECONDS,
@@ -320,13 +318,11 @@ class ServerWordPress:
         nonce = secrets.token_hex(16)
         public = self._folders.sites / account.name / "public"
         whole = json.dumps({"nonce": nonce, "public": str(public), **order}).encode()
-        command = bounded_command(
-            self._folders,
-            account,
-            (_PHP, "-d", "display_errors=0", "-d", "memory_limit=512M", str(self._tool / "tool.php")),
-            limits,
-            shown=seen,
-        )
+        words = (_PHP, "-d", "display_errors=0", "-d", "memory_limit=512M", str(self._tool / "tool.php"))
+        try:
+            command = await self._commands.command(account, words, limits, shown=seen)
+        except LauncherError as error:
+            raise WordPressError(str(error)) from error
         answer: list[str] = []
         read = 0
 

@@ -21,7 +21,8 @@ from svc_actors.host.apps.repository import Repository, RepositoryRefused, is_co
 from svc_actors.host.confined.protocol import Delete, Extract, ListFolder, MakeFolder, Stat
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.site_runtime import bounded_command, site_environment
+from svc_actors.host.launcher import LauncherError, SiteLauncher
+from svc_actors.host.site_runtime import SiteCommands, site_environment
 from svc_actors.outbound import Outbound
 from svc_actors.panel.apps.deploy_keys import deploy_key_for
 from svc_actors.panel.apps.deployments import (
@@ -62,6 +63,7 @@ class AppDeployment:
         actors: ActorSystem,
         files: ConfinedFiles,
         folders: HostFolders,
+        launcher: SiteLauncher,
         outbound: Outbound,
         sealer: Sealer,
         authorities: Path | None = None,
@@ -70,6 +72,7 @@ class AppDeployment:
         self._actors = actors
         self._files = files
         self._folders = folders
+        self._commands = SiteCommands(folders, launcher)
         self._outbound = outbound
         self._sealer = sealer
         self._authorities = authorities
@@ -188,7 +191,10 @@ class AppDeployment:
         descriptors: tuple[int, ...] = (),
     ) -> None:
         home = self._folders.sites / site.account.name
-        words = bounded_command(self._folders, site.account, command, site.limits, folder=home / folder, shown=shown)
+        try:
+            words = await self._commands.command(site.account, command, site.limits, folder=home / folder, shown=shown)
+        except LauncherError as error:
+            raise unavailable(f"The build was not started: {error}", hint=_AS_IT_WAS) from error
         environment = site_environment(self._folders, site.account) | dict(environment or {})
         try:
             await run.program(words, seconds=seconds, environment=environment, descriptors=descriptors, read=read)
