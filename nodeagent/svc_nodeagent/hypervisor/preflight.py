@@ -11,9 +11,11 @@ import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.acceleration import Acceleration, DeviceAccess, qemu_user
+from svc_nodeagent.hypervisor.backups.mounted import Mounted
 from svc_nodeagent.hypervisor.backups.store import PACKAGES, missing_programs
 from svc_nodeagent.hypervisor.connection import Connection, version_text
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
@@ -24,7 +26,7 @@ from svc_nodeagent.hypervisor.platforms import platform_features
 from svc_nodeagent.hypervisor.processors import Accelerator
 from svc_nodeagent.hypervisor.programs import try_program
 from svc_nodeagent.hypervisor.rescued import rescue_systems
-from svc_nodeagent.protocol import CheckStatus, PreflightCheck
+from svc_nodeagent.protocol import CheckStatus, FailureCode, PreflightCheck
 
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "bridge", "tc", "nft")
 DISK_WARNING_FRACTION, DISK_FAILURE_GIB = 0.1, 1.0
@@ -291,7 +293,11 @@ async def _backups(folders: Folders) -> PreflightCheck:
         return _warning(
             "backups", f"Not installed: {', '.join(missing)}. No machine can be backed up here: install {packages}."
         )
-    if not await in_thread(folders.backups.is_dir):
+    try:
+        await Mounted(folders.backups, UUID(int=0)).look(patience=10)
+    except HostError as error:
+        if error.code is not FailureCode.CONFLICT:
+            return _warning("backups", f"No machine can be backed up here. {error.message}")
         return _passed(
             "backups",
             f"Machines are backed up once a target is mounted, as docs/machine-backups.md says: {folders.backups}.",

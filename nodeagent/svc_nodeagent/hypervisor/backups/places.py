@@ -1,13 +1,9 @@
-"""Where stores of backups are: on the file system that is mounted on the node, or at a target elsewhere.
+"""Where stores of backups are when they are not on a file system that is mounted on the node (`mounted`).
 
-    backups/machines/<vm_id>/          mounted by an administrator of the node
     <path or prefix>/<vm_id>/          by SFTP, or in a bucket of S3: the place comes with the operation
 
-Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
-that is mounted at `backups`, so a file system that is not mounted takes no copies; nor is anything written beneath one
-that goes away meanwhile, where restic would make the folders anew: it goes by the opened folder. What opens a target
-elsewhere is in the environment of the program or in this process's memory, and never on a disk of the node. A server by
-SFTP is talked to only while it shows the host key that was confirmed.
+Invariants: what opens a target is in the environment of the program or in this process's memory, and never on a disk of
+the node. A server by SFTP is talked to only while it shows the host key that was confirmed.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import shlex
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -25,14 +20,11 @@ from uuid import UUID
 import trio
 
 from svc_nodeagent.host import HostError
-from svc_nodeagent.hypervisor.files import in_thread
 from svc_nodeagent.hypervisor.programs import ProgramFailed, try_program
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 
 _CONNECT_SECONDS: Final = 15.0
 _SESSION_SECONDS: Final = 40.0
-_UNFINISHED: Final = "*-tmp-*"
-"""A file's name in a folder until it is whole (restic's local backend). Other names are digests, without a dash."""
 _PORTS: Final = {"http": 80, "https": 443}
 _FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
 """As restic writes ENOSPC and EDQUOT, and what servers of S3 call it."""
@@ -66,7 +58,8 @@ class Way:
     location: str
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
-    pass_fds: tuple[int, ...] = ()
+    through: tuple[str, ...] = ()
+    """The program, with its arguments, that opens the store and becomes restic."""
 
 
 class Place(Protocol):
@@ -77,59 +70,6 @@ class Place(Protocol):
     def failure(self, failed: ProgramFailed) -> HostError:
         """What restic says, in the place's own terms."""
         ...
-
-
-@dataclass(frozen=True)
-class Mounted:
-    """`folder` is `backups/machines`."""
-
-    folder: Path
-    vm_id: UUID
-
-    @property
-    def path(self) -> Path:
-        return self.folder / str(self.vm_id)
-
-    @asynccontextmanager
-    async def reached(self) -> AsyncIterator[Way]:
-        try:
-            folder = await in_thread(os.open, self.folder, os.O_PATH | os.O_DIRECTORY)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise self.missing() from error
-        try:
-            yield Way(f"/proc/self/fd/{folder}/{self.vm_id}", pass_fds=(folder,))
-        finally:
-            os.close(folder)
-
-    async def require(self) -> None:
-        if not await trio.Path(self.folder).is_dir():
-            raise self.missing()
-
-    async def remove_unfinished(self) -> None:
-        """Remove what restic was writing when it died, which it leaves for good; nothing writes here meanwhile."""
-
-        def remove() -> None:
-            for folder in ("*", "data/*"):
-                for path in self.path.glob(f"{folder}/{_UNFINISHED}"):
-                    path.unlink(missing_ok=True)
-
-        await in_thread(remove)
-
-    def missing(self) -> HostError:
-        return HostError(
-            FailureCode.CONFLICT,
-            f"This node has no target for backups: there is no {self.folder}.",
-            "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
-        )
-
-    def failure(self, failed: ProgramFailed) -> HostError:
-        if not _is_full(failed):
-            return failed
-        return HostError(
-            FailureCode.CAPACITY,
-            "The target for backups is full; the backups that are there were left as they are.",
-            "The provider makes room at the target, or has fewer backups kept.",
-        )
 
 
 @dataclass(frozen=True)
@@ -155,7 +95,7 @@ class Elsewhere:
                 yield Way(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
 
     def failure(self, failed: ProgramFailed) -> HostError:
-        if _is_full(failed):
+        if is_full(failed):
             return HostError(
                 FailureCode.TARGET,
                 f"{self._words} is full; the backups that are there were left as they are.",
@@ -199,7 +139,7 @@ def without_region(way: Way) -> Way:
     return replace(way, options=())
 
 
-def _is_full(failed: ProgramFailed) -> bool:
+def is_full(failed: ProgramFailed) -> bool:
     said = failed.error.lower()
     return any(words in said for words in _FULL)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,10 @@ from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 """Guests go before backups."""
 _MOST_ERROR_BYTES: Final = 4_096
+_MOST_FILE_BYTES: Final = 1024**3
+"""That a program with a bound may write, what it says on its standard error included."""
+_LEAVE_SECONDS: Final = 3.0
+"""How long one that was killed is waited for."""
 log = structlog.get_logger(__name__)
 
 
@@ -45,12 +50,14 @@ async def program(
     *,
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
+    most_memory: int | None = None,
+    name: str | None = None,
     quiet: bool = False,
     errors: Errors | None = None,
 ) -> AsyncIterator[trio.Process]:
     """Run a program for the length of the block, then wait for its end; a block that raises kills it. Raises
-    `ProgramFailed` when it ends with another status than 0, with the last of what it said."""
+    `ProgramFailed` when it ends with another status than 0, with the last of what it said. `most_memory`: bytes that it
+    may have for itself. `name`: what a failure calls it, where that is not the command's first word."""
     with Errors() if errors is None else nullcontext(errors) as said:
         process = await trio.lowlevel.open_process(
             [*(QUIET if quiet else ()), *(str(argument) for argument in command)],
@@ -58,15 +65,19 @@ async def program(
             stdout=stdout,
             stderr=said.file,
             env=environment,
-            pass_fds=pass_fds,
         )
+        if most_memory is not None:
+            _bound(process, most_memory)
         try:
             yield process
             await process.wait()
         except BaseException:
             process.kill()
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _LEAVE_SECONDS) as leaving:
                 await process.wait()
+            if leaving.cancelled_caught:
+                # It waits in the kernel, as for a file server that is silent, and ends when that does.
+                log.error("program.left_behind", program=str(command[0]), pid=process.pid)
             raise
         finally:
             with trio.CancelScope(shield=True):
@@ -74,7 +85,7 @@ async def program(
                     if stream is not None:
                         await stream.aclose()
         if process.returncode != 0:
-            raise ProgramFailed(str(command[0]), process.returncode or 0, said.last())
+            raise ProgramFailed(name or str(command[0]), process.returncode or 0, said.last())
 
 
 @asynccontextmanager
@@ -83,16 +94,26 @@ async def fed(
     environment: dict[str, str] = ENVIRONMENT,
     *,
     stdout: int = subprocess.DEVNULL,
-    pass_fds: Sequence[int] = (),
+    most_memory: int | None = None,
+    name: str | None = None,
     quiet: bool = False,
     errors: Errors | None = None,
 ) -> AsyncIterator[trio.abc.SendStream]:
     """As `program`, of one that reads what the block writes. One that ends too early says why itself."""
     streams = {"stdin": subprocess.PIPE, "stdout": stdout}
-    async with program(command, environment, **streams, pass_fds=pass_fds, quiet=quiet, errors=errors) as process:
+    running = program(command, environment, **streams, most_memory=most_memory, name=name, quiet=quiet, errors=errors)
+    async with running as process:
         assert process.stdin is not None
         try:
             yield process.stdin
         except trio.BrokenResourceError:
             log.info("program.closed_its_input", program=str(command[0]))
         await process.stdin.aclose()
+
+
+def _bound(process: trio.Process, most_memory: int) -> None:
+    """Of its own data, and not of its addresses: a program in Go reserves many more of these than it uses."""
+    bounds = {resource.RLIMIT_DATA: most_memory, resource.RLIMIT_FSIZE: _MOST_FILE_BYTES, resource.RLIMIT_CORE: 0}
+    with suppress(ProcessLookupError):
+        for bound, most in bounds.items():
+            resource.prlimit(process.pid, bound, (most, most))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -25,18 +26,22 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.chains import NOTE, Kept, Snapshot, kept, tags_of, tags_of_note
-from svc_nodeagent.hypervisor.backups.places import Elsewhere, Mounted, Way, without_region
+from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, Mounted
+from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way, without_region
 from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
-from svc_nodeagent.hypervisor.backups.verification import set_aside_damaged
-from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.backups.verification import SHARES
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode
 
 log = structlog.get_logger(__name__)
-LOOK_SECONDS: Final = 120.0
 PRUNE_SECONDS: Final = 3600.0
 STALLED_SECONDS: Final = 300.0
 """A target elsewhere that takes or gives nothing for so long is given up."""
+MOST_OUTPUT: Final = 64 * 1024 * 1024
+"""Of what restic prints. A list of copies is the longest: some 500 bytes a disk and copy."""
+MOST_MEMORY: Final = min(4 * 1024**3, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+"""Of one restic, bytes. Its index of a store has some 200 bytes for each piece of about a MiB, and a prune holds it
+twice: with 4 GiB stores of some TiB are pruned. A listing of a hostile bucket that never ends meets it."""
 _RESTIC: Final = "restic"
 _LOST: Final = ("packs from index missing", "index is not complete", "unable to load a tree")
 """As restic 0.14 refuses to prune where data is missing."""
@@ -64,7 +69,11 @@ class Sink:
 class MachineStore:
     def __init__(self, place: Mounted | Elsewhere, password: str) -> None:
         self._place = place
-        self._environment = ENVIRONMENT | {"RESTIC_PASSWORD": password, "GOMAXPROCS": "2"}
+        self._environment = ENVIRONMENT | {
+            "RESTIC_PASSWORD": password,
+            "GOMAXPROCS": "2",
+            "GOMEMLIMIT": str(MOST_MEMORY * 3 // 4),  # It collects its garbage sooner before it meets the bound.
+        }
 
     async def prepare(self) -> None:
         """Make the repository, if there is none, and unlock it. Raises `HostError` where the target is not there."""
@@ -104,7 +113,8 @@ class MachineStore:
                     command,
                     environment,
                     stdout=told.file.fileno(),
-                    pass_fds=way.pass_fds,
+                    most_memory=MOST_MEMORY,
+                    name=_RESTIC,
                     quiet=True,
                     errors=errors,
                 )
@@ -126,7 +136,8 @@ class MachineStore:
                         command,
                         environment,
                         stdout=subprocess.PIPE,
-                        pass_fds=way.pass_fds,
+                        most_memory=MOST_MEMORY,
+                        name=_RESTIC,
                         quiet=True,
                         errors=errors,
                     )
@@ -136,6 +147,8 @@ class MachineStore:
         except ProgramFailed as failed:
             if failed.program != _RESTIC:
                 raise
+            if isinstance(self._place, Mounted) and failed.status in STATUSES:
+                raise self._place.failure(failed) from failed
             raise HostError(
                 FailureCode.HOST,
                 f"The target did not give back all of {snapshot.disk} of the copy; nothing was changed."
@@ -186,9 +199,9 @@ class MachineStore:
         is not read: that costs its traffic, and it keeps its own digests."""
         if not isinstance(self._place, Mounted):
             return True
-        damaged = await set_aside_damaged(self._place.path, share)
-        for name in damaged:
-            log.error("backup.data_changed", repository=_named(self._place), file=name)
+        damaged = await self._place.set_aside_damaged(share, SHARES)
+        for each in damaged:
+            log.error("backup.data_changed", repository=_named(self._place), file=each.file, why=each.why)
         return not damaged
 
     async def strike_off_lost(self) -> None:
@@ -199,9 +212,7 @@ class MachineStore:
         """Remove the store, or what an interrupted removal has left of it; what stays of one elsewhere is its empty
         frame. Raises `HostError` where the target is not there: then nothing says that it is gone."""
         if isinstance(self._place, Mounted):
-            await self._place.require()
-            with contextlib.suppress(FileNotFoundError):
-                await in_thread(shutil.rmtree, self._place.path)
+            await self._place.remove()
             return
         if await self._asked("unlock") is None:
             return
@@ -215,10 +226,10 @@ class MachineStore:
     async def _asked(self, *arguments: str) -> bytes | None:
         """What restic says of the store; None where there is none."""
         if isinstance(self._place, Mounted):
-            await self._place.require()
-            if not await trio.Path(self._place.path / "config").exists():
+            look = await self._place.look()
+            if not look.there:
                 return None
-            if arguments == ("unlock",) and not await in_thread(_locked, self._place.path):
+            if arguments == ("unlock",) and not look.locked:
                 return b""
             return await self._run(*arguments, timeout=LOOK_SECONDS)
         try:
@@ -241,11 +252,20 @@ class MachineStore:
             async with self._place.reached() as found:
                 way = without_region(found) if plainly else found
                 command, environment = self._command(way, arguments)
-                running = program(command, environment, stdout=subprocess.PIPE, pass_fds=way.pass_fds, quiet=True)
+                running = program(
+                    command, environment, stdout=subprocess.PIPE, most_memory=MOST_MEMORY, name=_RESTIC, quiet=True
+                )
                 async with running as process:
                     assert process.stdout is not None
                     async for piece in process.stdout:
                         output += piece
+                        if len(output) > MOST_OUTPUT:
+                            raise HostError(
+                                FailureCode.TARGET if isinstance(self._place, Elsewhere) else FailureCode.HOST,
+                                f"restic {arguments[0]} printed more than {MOST_OUTPUT // 1024**2} MiB of what the"
+                                " target has, and was stopped; the backups that are there were left as they are.",
+                                "See what has become of the target: it has more than this node has put there.",
+                            )
         if deadline.cancelled_caught:
             if isinstance(self._place, Elsewhere):
                 raise self._place.failed(f"did not answer within {timeout:g} s (restic {arguments[0]})")
@@ -276,7 +296,7 @@ class MachineStore:
             raise HostError(FailureCode.TIMED_OUT, f"The target came no further for {STALLED_SECONDS:g} s.")
 
     def _command(self, way: Way, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        command = [_RESTIC, "--no-cache", "--repo", way.location, *way.options, *arguments]
+        command = [*way.through, _RESTIC, "--no-cache", "--repo", way.location, *way.options, *arguments]
         return command, self._environment | way.environment
 
 
@@ -311,11 +331,6 @@ def _require_programs() -> None:
             f"This node can neither back machines up nor restore them: not installed: {', '.join(missing)}.",
             f"Install on the node: {', '.join(PACKAGES[name] for name in missing)}.",
         )
-
-
-def _locked(repository: Path) -> bool:
-    locks = repository / "locks"
-    return locks.is_dir() and any(locks.iterdir())
 
 
 def _named(place: Mounted | Elsewhere) -> str:

@@ -1,0 +1,141 @@
+"""A machine's store on the file system that is mounted on the node.
+
+    backups/machines/<vm_id>/          mounted by an administrator of the node
+
+Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
+that is mounted at `backups`, so a file system that is not mounted takes no copies; nor is anything written beneath one
+that goes away meanwhile. Whatever touches the target is a process of its own (`mounted_tree`), which is killed with
+whoever waits for it: the agent itself opens nothing there, and other machines' file steps never wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.backups import mounted_tree
+from svc_nodeagent.hypervisor.backups.places import Way, is_full
+from svc_nodeagent.hypervisor.backups.running import program
+from svc_nodeagent.hypervisor.programs import ProgramFailed
+from svc_nodeagent.protocol import FailureCode
+
+LOOK_SECONDS: Final = 120.0
+PATIENCE_SECONDS: Final = 300.0
+"""A target that lets a step come no further for so long is given up."""
+REMOVE_SECONDS: Final = 3600.0
+STATUSES: Final = (mounted_tree.MISSING, mounted_tree.STRANGE)
+"""Of `ProgramFailed`, where restic was not started."""
+_MOST_LINE: Final = 64 * 1024
+_HELPER: Final = "the helper for mounted targets"
+
+
+@dataclass(frozen=True)
+class Look:
+    """`there`: the target has a repository of the machine."""
+
+    there: bool
+    locked: bool
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """What was set aside: where it was below the machine's folder, and why."""
+
+    file: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """`folder` is `backups/machines`."""
+
+    folder: Path
+    vm_id: UUID
+
+    @property
+    def path(self) -> Path:
+        return self.folder / str(self.vm_id)
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[Way]:
+        yield Way(mounted_tree.REPOSITORY, through=self._command("run"))
+
+    async def look(self, patience: float = LOOK_SECONDS) -> Look:
+        """Raises `HostError` where there is no target (conflict), or where it does not answer for so many seconds."""
+        [said] = await self._step("look", patience=patience)
+        return Look(said["there"], said["locked"])
+
+    async def set_aside_damaged(self, share: int, shares: int) -> list[Damaged]:
+        """Move what is no regular file, and the data files of this share that are not what their names say, into
+        `damaged`."""
+        said = await self._step("verify", str(share), str(shares), patience=PATIENCE_SECONDS)
+        return [Damaged(line["damaged"], line["why"]) for line in said]
+
+    async def remove_unfinished(self) -> None:
+        """Remove what restic was writing when it died; nothing writes here meanwhile."""
+        await self._step("remove-unfinished", patience=PATIENCE_SECONDS)
+
+    async def remove(self) -> None:
+        await self._step("remove", patience=REMOVE_SECONDS)
+
+    def missing(self) -> HostError:
+        return HostError(
+            FailureCode.CONFLICT,
+            f"This node has no target for backups: there is no {self.folder}.",
+            "Mount the target there, and make the folder `machines` in it once (docs/machine-backups.md).",
+        )
+
+    def failure(self, failed: ProgramFailed) -> HostError:
+        if failed.status == mounted_tree.MISSING:
+            return self.missing()
+        if failed.status == mounted_tree.STRANGE:
+            return HostError(
+                FailureCode.HOST,
+                f"The store {self.path} is not as it should be: {failed.error.strip()}; it was left as it was.",
+                "Somebody else has changed the target: see to it, and to all who can write there.",
+            )
+        if not is_full(failed):
+            return failed
+        return HostError(
+            FailureCode.CAPACITY,
+            "The target for backups is full; the backups that are there were left as they are.",
+            "The provider makes room at the target, or has fewer backups kept.",
+        )
+
+    async def _step(self, step: str, *arguments: str, patience: float) -> list[dict[str, Any]]:
+        """What the step says. `patience`: how long it may say nothing, in seconds."""
+        said, rest = [], b""
+        try:
+            with trio.CancelScope(deadline=trio.current_time() + patience) as scope:
+                command = [*self._command(step), *arguments]
+                async with program(command, stdout=subprocess.PIPE, quiet=True, name=_HELPER) as process:
+                    assert process.stdout is not None
+                    async for piece in process.stdout:
+                        scope.deadline = trio.current_time() + patience
+                        *lines, rest = (rest + piece).split(b"\n")
+                        said += [json.loads(line) for line in lines if line != b"."]
+                        if len(rest) > _MOST_LINE:
+                            raise HostError(FailureCode.HOST, f"{_HELPER} said too much.")
+        except ProgramFailed as failed:
+            raise self.failure(failed) from failed
+        if scope.cancelled_caught:
+            raise HostError(
+                FailureCode.TIMED_OUT,
+                f"The target mounted at {self.folder} came no further for {patience:g} s; it was left as it is.",
+                "See whether its server answers.",
+            )
+        return said
+
+    def _command(self, step: str) -> tuple[str, ...]:
+        helper = (sys.executable, "-I", "-S", mounted_tree.__file__)
+        return (*helper, step, str(self.folder), str(self.vm_id))

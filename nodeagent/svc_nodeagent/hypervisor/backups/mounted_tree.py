@@ -1,0 +1,284 @@
+"""What is done below a mounted target, in a process of its own: others write there too, and its server may be silent.
+
+    look | verify SHARE SHARES | remove-unfinished | remove    MACHINES ID
+    run                                                        MACHINES ID PROGRAM ARGUMENTS...
+
+`MACHINES` is the folder `machines` of the target, `ID` that of a machine's store in it. Run by path, with nothing but
+the standard library, so that it starts in hundredths of a second.
+
+Invariants: every step goes by the descriptor of an opened folder and follows no link, so nothing outside of the store
+is read, moved or removed; only regular files are opened (looked at by a descriptor that opens nothing, and then opened
+through it, so a file that is exchanged in between is noticed); reading is by pieces. A thread of the agent was
+rejected: one that waits for a dead NFS never ends, and keeps its place among all file steps.
+
+Written on standard output: lines of JSON, or a `.` where it came further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+MISSING = 71
+"""Ends with this status where there is no target, so nothing was done."""
+STRANGE = 72
+"""Ends with this status where a folder of the store is none: standard error says which."""
+REPOSITORY = "/proc/self/fd/9"
+"""What the program of `run` calls the store."""
+_DESCRIPTOR = 9
+_FRAME = ("data", "index", "keys", "locks", "snapshots")
+"""The folders of a restic repository; `data` has folders of its own."""
+_DAMAGED = "damaged"
+_CONFIG = "config"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME_LENGTH = 64
+_UNFINISHED = "-tmp-"
+"""In a file's name until it is whole (restic's local backend). Other names are digests, without a dash."""
+_PIECE_BYTES = 1024 * 1024
+_SAY_BYTES = 16 * _PIECE_BYTES
+_MOST_FILE_BYTES = 1024**3
+"""restic's files of data have 16 MiB, and 128 MiB at most where somebody asks for that."""
+_MOST_SET_ASIDE = 1_000
+"""In one run, which has to end; the next goes on."""
+_MOST_MEMORY = 256 * 1024 * 1024
+
+
+class StrangeError(Exception):
+    """A part of the store is not what it should be; nothing was done beyond it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`folder` is open while the entry is looked at. `mode` is of the moment in which it was listed."""
+
+    folder: int
+    within: str
+    name: str
+    mode: int
+
+    @property
+    def shown(self) -> str:
+        return ascii(f"{self.within}/{self.name}")[1:-1]
+
+
+def main(arguments: list[str]) -> int:
+    step, machines, store, *more = arguments
+    try:
+        target = os.open(machines, _FOLDER)
+    except (FileNotFoundError, NotADirectoryError):
+        return MISSING
+    try:
+        if step == "run":
+            _run(target, store, more)
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
+        match step:
+            case "look":
+                _say(_look(target, store))
+            case "verify":
+                with _repository(target, store) as repository:
+                    _verify(repository, int(more[0]), int(more[1]))
+            case "remove-unfinished":
+                with _repository(target, store) as repository:
+                    _remove_unfinished(repository)
+            case "remove":
+                _remove(target, store)
+    except StrangeError as error:
+        sys.stderr.write(str(error))
+        return STRANGE
+    return 0
+
+
+def _run(target: int, store: str, command: list[str]) -> None:
+    """Replace this process by the program, which goes by the opened folder: where the target goes away meanwhile, it
+    makes no folders beneath it."""
+    if "init" in command:
+        with suppress(FileExistsError):  # What an interrupted one has left.
+            os.mkdir(store, 0o700, dir_fd=target)
+    with _repository(target, store) as repository:
+        os.dup2(repository, _DESCRIPTOR, inheritable=True)
+    os.execvp(command[0], command)  # noqa: S606  (no shell, on purpose)
+
+
+def _look(target: int, store: str) -> dict[str, bool]:
+    """Whether there is a repository, and whether it is locked."""
+    try:
+        os.stat(store, dir_fd=target, follow_symlinks=False)
+    except FileNotFoundError:
+        return {"there": False, "locked": False}
+    with _repository(target, store) as repository:
+        try:
+            config = os.stat(_CONFIG, dir_fd=repository, follow_symlinks=False)
+        except FileNotFoundError:
+            return {"there": False, "locked": False}
+        if not stat.S_ISREG(config.st_mode):
+            raise StrangeError(f"{_CONFIG} is no regular file")
+        for name in (*_FRAME, _DAMAGED):
+            with _folder(name, repository):
+                pass
+        return {"there": True, "locked": any(entry.within == "locks" for entry in walk(repository))}
+
+
+def walk(repository: int) -> Iterator[Entry]:
+    """What is in the store's folders, by whichever of its kind; folders of `data` are gone into, and no others."""
+    for within in _FRAME:
+        with _folder(within, repository) as folder:
+            if folder is None:
+                continue
+            for entry in _listed(folder, within):
+                if within != "data" or not stat.S_ISDIR(entry.mode):
+                    yield entry
+                    continue
+                try:
+                    inner = os.open(entry.name, _FOLDER, dir_fd=folder)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue  # Exchanged since it was listed; the next run sees what it is.
+                try:
+                    yield from _listed(inner, f"{within}/{entry.name}")
+                finally:
+                    os.close(inner)
+
+
+def _listed(folder: int, within: str) -> Iterator[Entry]:
+    for name in sorted(os.listdir(folder)):
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            continue
+        yield Entry(folder, within, name, mode)
+
+
+def _verify(repository: int, share: int, shares: int) -> None:
+    """Set aside what is no regular file, and files of data of this share that are not what their names say."""
+    aside = 0
+    for entry in walk(repository):
+        fault = _fault(entry, share, shares)
+        sys.stdout.write(".\n")
+        sys.stdout.flush()
+        if fault is not None:
+            _set_aside(repository, entry)
+            _say({"damaged": entry.shown, "why": fault})
+            aside += 1
+            if aside == _MOST_SET_ASIDE:
+                return
+
+
+def _fault(entry: Entry, share: int, shares: int) -> str | None:
+    if not stat.S_ISREG(entry.mode):
+        return "it is no regular file"
+    if not entry.within.startswith("data/") or len(entry.name) != _NAME_LENGTH:
+        return None  # Also what a program that died has left under a name for the time, which is longer.
+    if _DIGEST.fullmatch(entry.name) is None:
+        return "its name is no digest"
+    if int(entry.name[:8], 16) % shares != share:
+        return None
+    try:
+        return None if _digest(entry) == entry.name else "its content is not what its name says"
+    except FileNotFoundError:
+        return None
+    except StrangeError as error:
+        return str(error)
+
+
+def _digest(entry: Entry) -> str:
+    digest, read = hashlib.sha256(), 0
+    seen = os.open(entry.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=entry.folder)
+    try:
+        there = os.fstat(seen)
+        if not stat.S_ISREG(there.st_mode):
+            raise StrangeError("it is no regular file")
+        if there.st_size > _MOST_FILE_BYTES:
+            raise StrangeError(f"it has {there.st_size} bytes, more than any file of data")
+        with open(f"/proc/self/fd/{seen}", "rb", buffering=0) as file:
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+                read += len(piece)
+                if read > _MOST_FILE_BYTES:
+                    raise StrangeError("it grows while it is read")
+                if read % _SAY_BYTES == 0:
+                    sys.stdout.write(".\n")
+                    sys.stdout.flush()
+    finally:
+        os.close(seen)
+    return digest.hexdigest()
+
+
+def _set_aside(repository: int, entry: Entry) -> None:
+    """Nothing is destroyed: what is there under the name already stays too."""
+    with suppress(FileExistsError):
+        os.mkdir(_DAMAGED, 0o700, dir_fd=repository)
+    with _folder(_DAMAGED, repository) as damaged:
+        if damaged is None:
+            raise StrangeError(f"{_DAMAGED} went away")
+        name = entry.name
+        try:
+            os.stat(name, dir_fd=damaged, follow_symlinks=False)
+            name = f"{name[:_NAME_LENGTH]}-{os.urandom(8).hex()}"
+        except FileNotFoundError:
+            pass
+        with suppress(FileNotFoundError):
+            os.rename(entry.name, name, src_dir_fd=entry.folder, dst_dir_fd=damaged)
+
+
+def _remove_unfinished(repository: int) -> None:
+    """What restic was writing when it died, which it leaves for good; nothing writes here meanwhile."""
+    for entry in walk(repository):
+        if _UNFINISHED in entry.name and not stat.S_ISDIR(entry.mode):
+            with suppress(FileNotFoundError):
+                os.unlink(entry.name, dir_fd=entry.folder)
+
+
+def _remove(target: int, store: str) -> None:
+    try:
+        mode = os.stat(store, dir_fd=target, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(store, dir_fd=target)
+        else:
+            os.unlink(store, dir_fd=target)
+    except FileNotFoundError:
+        pass
+
+
+@contextmanager
+def _repository(target: int, store: str) -> Iterator[int]:
+    with _folder(store, target) as repository:
+        if repository is None:
+            raise StrangeError("it is not there")
+        yield repository
+
+
+@contextmanager
+def _folder(name: str, within: int) -> Iterator[int | None]:
+    """A folder that is opened without following a link; None where there is none. Raises `StrangeError` where the name
+    is something else's."""
+    try:
+        folder = os.open(name, _FOLDER, dir_fd=within)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        if stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
+            raise
+        raise StrangeError(f"{name} is no folder") from error
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _say(said: dict[str, bool] | dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
