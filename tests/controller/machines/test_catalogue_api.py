@@ -263,10 +263,33 @@ async def test_a_domain_of_ours_that_nobody_knows_is_pointed_out_until_it_is_gon
         )
         await watch.point_out_orphans()
         [alert] = (await administrator("alert.list")).items
-        assert alert.message.startswith("Node alpha has the domain svc-lost of a machine that is not recorded there.")
+        assert alert.message.startswith("Node alpha has the domain of a machine that is not recorded there: svc-lost.")
+        assert (alert.resource_kind, alert.resource_id) == ("node", str(world.node_id))
         await database.execute("DELETE FROM observed_domains")
         await watch.point_out_orphans()
         assert (await administrator("alert.list")).items == []
+
+
+async def test_a_node_full_of_guests_that_nobody_knows_is_one_alert(database: Database) -> None:
+    async with opened(database) as (_, world, administrator, _):
+        watch = MachineWatch(database)
+        await database.execute(
+            """INSERT INTO observed_domains (node_id, uuid, name, vm_id, state, vcpus, memory_mib, seen_at)
+               SELECT $1, gen_random_uuid(), 'guest-' || to_char(n, 'FM0000') || repeat('x', 200), gen_random_uuid(),
+                      'running', 1, 64, now() FROM generate_series(1, 3000) n""",
+            world.node_id,
+        )
+        await watch.point_out_orphans()
+        [alert] = (await administrator("alert.list")).items
+        assert alert.message.startswith(
+            "Node alpha has 3000 domains of machines that are not recorded there: guest-0001x"
+        )
+        assert ("and 2995 more" in alert.message, len(alert.message) < 600) == (True, True)
+        await administrator("alert.ack", id=alert.id)
+        await database.execute("DELETE FROM observed_domains WHERE name LIKE 'guest-0001%'")
+        await watch.point_out_orphans()
+        [alert] = (await administrator("alert.list")).items
+        assert (alert.acknowledged_at is not None, " 2999 domains" in alert.message) == (True, True)
 
 
 async def test_where_an_image_comes_from_is_for_administrators(database: Database) -> None:

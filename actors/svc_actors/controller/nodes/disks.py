@@ -9,7 +9,7 @@ it so until one that finds it well past the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -17,6 +17,7 @@ from uuid import UUID
 import structlog
 
 from svc_actors.alerts import close_alert, raise_alert
+from svc_actors.controller.nodes.together import for_nodes
 from svc_actors.disk_space import Level, Space, read_thresholds
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import Capacity
@@ -37,14 +38,19 @@ class NodeDisks:
         """Record and tell what has changed, by what the connected nodes said last."""
         await self._recall(said)
         thresholds = await read_thresholds(self._database)
-        for node_id, capacity in said.items():
-            before = self._levels.get(node_id)
-            if before is None:
-                continue  # Deleted meanwhile.
-            level = thresholds.level(space_of(capacity), before)
-            if level is not before:
-                await self._database.transact(partial(_record, node_id=node_id, capacity=capacity, level=level))
-                self._levels[node_id] = level
+
+        async def look_at(nodes: Sequence[UUID]) -> None:
+            for node_id in nodes:
+                before = self._levels.get(node_id)
+                if before is None:
+                    continue  # Deleted meanwhile.
+                capacity = said[node_id]
+                level = thresholds.level(space_of(capacity), before)
+                if level is not before:
+                    await self._database.transact(partial(_record, node_id=node_id, capacity=capacity, level=level))
+                    self._levels[node_id] = level
+
+        await for_nodes("disk watch", list(said), look_at)
 
     async def _recall(self, said: Mapping[UUID, Capacity]) -> None:
         """Keep the levels of those that are connected, and read those of the ones that are new."""

@@ -4,7 +4,7 @@ They are not the Node actor's, since a thousand heartbeats a minute are one stat
 messages and transactions there.
 
 Invariant: a node whose row is locked is passed over when all are written, and its figures are a minute older; it holds
-up no other's.
+up no other's. Nor does one whose figures cannot be written: the caller then writes each node's alone.
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ import trio
 
 from svc_actors.alerts import close_alerts, raise_alert
 from svc_actors.controller.networking.pool_watch import watch_pools
-from svc_actors.store import Database, LoopAlert, Transaction, keep_repeating
+from svc_actors.store import Database, LoopAlert, Record, Transaction, keep_repeating
 
 _ORPHAN: Final = "orphan:"
+_MOST_NAMED: Final = 5
+_MOST_OF_A_NAME: Final = 64
+"""Characters: a host may give a domain any name."""
 
 
 class MachineWatch:
@@ -34,29 +37,37 @@ class MachineWatch:
         await watch_pools(self._database)
 
     async def point_out_orphans(self) -> None:
-        """An alert for each domain of ours, on a managed node, whose machine the records do not have there."""
+        """One alert for each managed node that has domains of ours whose machines the records do not have there: a host
+        that joins with its guests, or a hostile one, has thousands."""
 
         async def work(tx: Transaction) -> None:
-            orphans = await tx.fetch(
-                """SELECT seen.node_id, seen.name, seen.vm_id, nodes.name AS node
+            nodes = await tx.fetch(
+                """SELECT seen.node_id, nodes.name AS node, count(*) AS number,
+                          (array_agg(left(seen.name, $1) ORDER BY seen.name))[:$2] AS first
                    FROM observed_domains seen
                    JOIN nodes ON nodes.id = seen.node_id AND nodes.mode = 'managed' AND nodes.deleted_at IS NULL
                    WHERE seen.vm_id IS NOT NULL AND seen.state <> 'absent' AND NOT EXISTS (
                        SELECT FROM vms WHERE vms.id = seen.vm_id
                                          AND seen.node_id IN (vms.node_id, vms.moving_to, vms.moved_from)
-                                         AND (vms.deleted_at IS NULL OR vms.deleted_at > seen.seen_at))"""
+                                         AND (vms.deleted_at IS NULL OR vms.deleted_at > seen.seen_at))
+                   GROUP BY seen.node_id, nodes.name ORDER BY seen.node_id""",
+                _MOST_OF_A_NAME,
+                _MOST_NAMED,
             )
             keys = []
-            for row in orphans:
-                keys.append(f"{_ORPHAN}{row['node_id']}:{row['vm_id']}")
-                await raise_alert(
-                    tx,
-                    keys[-1],
-                    f"Node {row['node']} has the domain {row['name']} of a machine that is not recorded there. "
-                    "See `svc node orphans`.",
-                    resource_kind="node",
-                    resource_id=row["node_id"],
-                )
+            for row in nodes:
+                keys.append(f"{_ORPHAN}{row['node_id']}")
+                await raise_alert(tx, keys[-1], _orphans_message(row), resource_kind="node", resource_id=row["node_id"])
             await close_alerts(tx, _ORPHAN, keep=keys)
 
         await self._database.transact(work)
+
+
+def _orphans_message(row: Record) -> str:
+    number, first = row["number"], ", ".join(row["first"])
+    more = f" and {number - len(row['first'])} more" if number > len(row["first"]) else ""
+    what = "the domain of a machine that is" if number == 1 else f"{number} domains of machines that are"
+    return (
+        f"Node {row['node']} has {what} not recorded there: {first}{more}. Decide about them on the page of the node,"
+        " or by `svc node orphans`."
+    )

@@ -31,6 +31,7 @@ from svc_actors.controller.machines.observing import Seen
 from svc_actors.controller.nodes.disks import NodeDisks
 from svc_actors.controller.nodes.live_figures import record_live_figures
 from svc_actors.controller.nodes.node import Node, offline_alert, silent_alert
+from svc_actors.controller.nodes.together import for_nodes
 from svc_actors.controller.reconcile.machine_reports import Deliver, MachineReports
 from svc_actors.controller.reconcile.node_queue import NodeQueue
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
@@ -201,12 +202,13 @@ class NodeWatch:
 
     async def record(self) -> None:
         """Keep the live figures of every connected node: the row's, and the hour's mean."""
-        beats = list(self._said().items())
+        said = self._said()
 
-        async def work(tx: Transaction) -> None:
-            await record_live_figures(tx, beats)
+        async def record_some(nodes: Sequence[UUID]) -> None:
+            beats = [(node_id, said[node_id]) for node_id in nodes]
+            await self._database.transact(partial(record_live_figures, beats=beats))
 
-        await self._database.transact(work)
+        await for_nodes("live figures", list(said), record_some)
 
     async def look_at_disks(self) -> None:
         """Alerts about connected nodes whose disks fill up, which then take no new machines."""
