@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, get_args
+from itertools import count
+from typing import Any, cast, get_args
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,6 +13,8 @@ import trio
 import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
+from svc_actors.controller.gateway import connection
+from svc_actors.controller.gateway.connection import AgentGone
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.gateway.operations import NodeOperations
 from svc_nodeagent.config import Identity
@@ -34,6 +37,7 @@ from svc_nodeagent.protocol import (
     NodeOperation,
     OperationId,
     OperationResult,
+    Progress,
     Result,
     SnapshotResult,
     Succeeded,
@@ -184,3 +188,40 @@ async def test_an_answer_of_a_kind_that_the_operation_does_not_have_is_a_failure
 async def test_an_answer_is_about_what_was_asked_of(asked: NodeOperation, answer: OperationResult) -> None:
     with pytest.raises(OperationFailed, match=r"was asked about .* and answered for"):
         await answered(asked, answer)
+
+
+class _Frames:
+    """A connection on which a node sends the same frame without end, as fast as it is read."""
+
+    def __init__(self, frame: str) -> None:
+        self._frame = frame
+
+    async def get_message(self) -> str:
+        await trio.lowlevel.checkpoint()
+        return self._frame
+
+    async def aclose(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(("cost", "most"), [(0.0, None), (0.1, 11), (2.0, 1)])
+async def test_frames_wait_once_their_node_has_used_its_share_of_the_processor_up(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, cost: float, most: int | None
+) -> None:
+    clock = count(0.0, cost / 2 if cost else 0.0)
+    monkeypatch.setattr(connection, "thread_time", lambda: next(clock) * 2)
+    progress = Progress(id=OperationId("x"), percent=1, message="on and on").model_dump_json()
+    hello, heard, share = Hello(protocol=5, agent_version="1", boot_id="a"), 0, connection.ReadingShare()
+
+    def received(_: object) -> None:
+        nonlocal heard
+        heard += 1
+        if heard >= 1_000:
+            raise AgentGone("enough")
+
+    # Twice: a new connection brings no new share.
+    for _ in range(2):
+        socket = cast(WebSocketConnection, _Frames(progress))
+        with trio.move_on_after(3.0):
+            agent = connection.AgentConnection(UUID(int=1), "serial", socket, hello)
+            await agent.run(received, heartbeat_seconds=10.0, share=share)
+    assert heard == 1_001 if most is None else heard <= most

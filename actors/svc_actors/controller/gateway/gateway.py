@@ -28,7 +28,14 @@ from trio_websocket import ConnectionClosed
 from svc_actors.admission import of_strangers
 from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
-from svc_actors.controller.gateway.connection import AgentConnection, AgentGone, AgentRefused, greet, welcome
+from svc_actors.controller.gateway.connection import (
+    AgentConnection,
+    AgentGone,
+    AgentRefused,
+    ReadingShare,
+    greet,
+    welcome,
+)
 from svc_actors.controller.gateway.operations import (
     NodeLost,
     NodeOperations,
@@ -95,6 +102,7 @@ class _Node:
     operations: NodeOperations = field(default_factory=NodeOperations)
     connection: AgentConnection | None = None
     heartbeat: Heartbeat | None = None
+    share: ReadingShare = field(default_factory=ReadingShare)
     reports: Allowance = field(default_factory=lambda: Allowance(per_minute=_REPORTS_A_MINUTE))
 
 
@@ -353,7 +361,7 @@ class Gateway:
 
         reason = "cancelled"
         try:
-            reason = await connection.run(received, heartbeat_seconds=self._heartbeat_seconds)
+            reason = await connection.run(received, heartbeat_seconds=self._heartbeat_seconds, share=node.share)
         finally:
             node.operations.detach(send)
             if node.connection is connection:

@@ -21,7 +21,7 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.controller.tasks.records import NewLine, log_task, log_tasks, start_task
+from svc_actors.controller.tasks.records import NewLine, log_tasks, start_task
 from svc_actors.store import Database, Transaction
 
 _MOST_TOGETHER: Final = 256
@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 class _Waiting:
     line: NewLine
     ended: trio.Event = field(default_factory=trio.Event)
+    written: bool = True
     error: Exception | None = None
 
 
@@ -43,15 +44,16 @@ class LineWriter:
         self._waiting: list[_Waiting] = []
         self._woken = trio.Event()
 
-    async def add(self, line: NewLine) -> None:
-        """Return once the line is committed, or the task was found to have ended: then nothing is written. Raises what
-        the database makes of it."""
+    async def add(self, line: NewLine) -> bool:
+        """Return once the line is committed, or the task was found to have ended: then nothing is written. False where
+        its log had no room for it. Raises what the database makes of it."""
         waiting = _Waiting(line)
         self._waiting.append(waiting)
         self._woken.set()
         await waiting.ended.wait()
         if waiting.error is not None:
             raise waiting.error
+        return waiting.written
 
     async def run(self) -> None:
         """Write what is added, until cancelled."""
@@ -84,6 +86,7 @@ class LineWriter:
             return list(together)
         for each in together:
             if each.line.task_id in written:
+                each.written = written[each.line.task_id]
                 each.ended.set()
         return [each for each in together if each.line.task_id not in written]
 
@@ -94,9 +97,8 @@ class LineWriter:
             if line.message is None:
                 await start_task(tx, line.task_id)
             else:
-                await log_task(
-                    tx, line.task_id, line.message, percent=line.percent, level=line.level, starts=line.starts
-                )
+                written = await log_tasks(tx, [line], wait=True)
+                waiting.written = written.get(line.task_id, True)
 
         try:
             await self._database.transact(work)

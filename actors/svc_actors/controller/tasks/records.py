@@ -22,6 +22,10 @@ from svc_actors.errors import ErrorCode
 from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, events
 from svc_nodeagent.protocol import OperationResult
 
+MOST_LINES: Final = 1_000
+"""Of a task's log: what a node says of its progress has no end of its own. What the service says itself (that the task
+was cancelled, how it ended) comes on top."""
+
 
 class TaskStatus(StrEnum):
     QUEUED = "queued"
@@ -102,13 +106,14 @@ class TaskEvent:
 @dataclass(frozen=True)
 class NewLine:
     """A line to be added to a task's log; `starts`: it marks the task as running as well. `message` None: nothing is
-    said, and the task is only started."""
+    said, and the task is only started. `beyond`: written also where the log is full."""
 
     task_id: UUID
     message: str | None
     percent: int | None = None
     level: Level = Level.INFO
     starts: bool = False
+    beyond: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,26 +267,30 @@ async def log_task(
     return line
 
 
-async def log_tasks(tx: Transaction, lines: Sequence[NewLine]) -> set[UUID]:
-    """Add a line each to the logs of different tasks, or start them, in one statement; gives the tasks that it was
-    written for. Passed over is what has ended, and what somebody else holds."""
+async def log_tasks(tx: Transaction, lines: Sequence[NewLine], *, wait: bool = False) -> dict[UUID, bool]:
+    """Add a line each to the logs of different tasks, or start them, in one statement; gives for each task whether its
+    log had room for the line. A full log keeps the task's message and progress up to date. Passed over is what has
+    ended, and what somebody else holds, unless it shall `wait` for that."""
     rows = await tx.fetch(
-        """WITH new AS (
-               SELECT * FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::boolean[])
-                   AS new (task_id, said, percent, level, starts)
+        f"""WITH new AS (
+               SELECT * FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[])
+                   AS new (task_id, said, percent, level, starts, beyond)
            ), held AS (
-               SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND status IN ('queued', 'running')
-               FOR NO KEY UPDATE SKIP LOCKED
+               SELECT id, last_position FROM tasks WHERE id = ANY($1::uuid[]) AND status IN ('queued', 'running')
+               FOR NO KEY UPDATE {"" if wait else "SKIP LOCKED"}
+           ), judged AS (
+               SELECT new.*, said IS NOT NULL AND (beyond OR last_position < $7) AS written
+               FROM new JOIN held ON held.id = new.task_id
            ), task AS (
-               UPDATE tasks SET last_position = last_position + (said IS NOT NULL)::integer,
+               UPDATE tasks SET last_position = last_position + written::integer,
                                 message = coalesce(said, message), progress = greatest(progress, percent),
                                 status = CASE WHEN starts THEN 'running' ELSE status END,
                                 started_at = CASE WHEN starts THEN coalesce(started_at, now()) ELSE started_at END
-               FROM new JOIN held ON held.id = new.task_id WHERE tasks.id = held.id
-               RETURNING tasks.*, said, percent, level
+               FROM judged WHERE tasks.id = judged.task_id
+               RETURNING tasks.*, said, percent, level, written
            ), line AS (
                INSERT INTO task_events (task_id, position, level, progress, message)
-               SELECT id, last_position, level, percent, said FROM task WHERE said IS NOT NULL
+               SELECT id, last_position, level, percent, said FROM task WHERE written
                RETURNING task_id, at AS line_at
            )
            SELECT task.*, line_at FROM task LEFT JOIN line ON line.task_id = task.id""",
@@ -290,17 +299,19 @@ async def log_tasks(tx: Transaction, lines: Sequence[NewLine]) -> set[UUID]:
         [line.percent for line in lines],
         [line.level.value for line in lines],
         [line.starts for line in lines],
+        [line.beyond for line in lines],
+        MOST_LINES,
     )
     starting = {line.task_id for line in lines if line.starts}
     for row in rows:
         task = as_task(row)
         if task.id in starting:
             await announce(tx, task)
-        if row["said"] is not None:
+        if row["written"]:
             level = Level(row["level"])
             line = TaskEvent(row["last_position"], row["line_at"], level, row["percent"], row["said"])
             await _announce_line(tx, task, line)
-    return {row["id"] for row in rows}
+    return {row["id"]: row["written"] for row in rows}
 
 
 async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:

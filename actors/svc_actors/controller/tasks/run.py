@@ -20,7 +20,7 @@ import trio
 
 from svc_actors.controller.gateway.gateway import NodeLost, NodeUnavailable, OperationFailed
 from svc_actors.controller.tasks.lines import LineWriter
-from svc_actors.controller.tasks.records import Level, NewLine, Task, TaskStatus
+from svc_actors.controller.tasks.records import MOST_LINES, Level, NewLine, Task, TaskStatus
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationId, OperationResult, Progress
 
@@ -90,6 +90,9 @@ class TaskRun:
         self._in_operation: set[OperationId] = set()
         self._uninterrupted = False
         self._last_line: tuple[int | None, str] | None = None
+        self._full_at: int | None = None
+        """The progress at which the log was found full: below it, what is said goes nowhere."""
+        self._left_out = 0
         self._started = task.status is TaskStatus.RUNNING
         if task.cancel_requested:
             self._cancelled.set()
@@ -100,8 +103,20 @@ class TaskRun:
         if self._last_line == (percent, message):
             return
         self._last_line = (percent, message)
-        await self._lines.add(NewLine(self.task.id, message, percent, level, starts=not self._started))
+        if self._full_at is not None and (percent or 0) <= self._full_at:
+            self._left_out += 1
+            return
+        if not await self._lines.add(NewLine(self.task.id, message, percent, level, starts=not self._started)):
+            self._left_out += 1
+            self._full_at = max(percent or 0, self._full_at or 0)
         self._started = True
+
+    async def close_log(self) -> None:
+        """Say how many lines the log had no room for."""
+        if self._left_out:
+            message = f"{self._left_out} more lines were left out: a log has {MOST_LINES} at most."
+            await self._lines.add(NewLine(self.task.id, message, level=Level.WARNING, beyond=True))
+            self._left_out = 0
 
     async def start(self) -> None:
         """Write the task down as started, unless it has ended meanwhile."""
