@@ -143,6 +143,45 @@ async def test_no_program_gains_rights(place: Place) -> None:
     assert found[4] == str(ADA.uid)
 
 
+_REFUSED = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(call, *arguments):
+    print(call, "0" if getattr(libc, call)(*arguments) >= 0 else os.strerror(ctypes.get_errno()))
+def opened(*wanted):
+    try:
+        socket.socket(*wanted).close()
+        print("socket", "0")
+    except OSError as error:
+        print("socket", os.strerror(error.errno))
+tried("unshare", 0x10000000)
+tried("unshare", 0x40000000)
+tried("syscall", 425, 8, None)
+tried("syscall", 250 if os.uname().machine == "x86_64" else 219, 0, 0, 0)
+tried("mount", b"none", b"/tmp", b"tmpfs", 0, None)
+tried("fork")
+if os.getpid() == int(os.environ["FIRST"]):
+    opened(socket.AF_NETLINK, socket.SOCK_RAW, 12)
+    opened(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    opened(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    print(socket.getaddrinfo("127.0.0.1", 80)[0][4][0])
+"""
+
+
+async def test_the_kernel_refuses_what_no_web_application_needs(place: Place) -> None:
+    found = await said(place, ADA, f"unshare -U id; FIRST=$$ exec python3 -uc '{_REFUSED}'")
+
+    assert "Operation not permitted" in found[0]
+    assert [line.partition(" ")[2] for line in found[1:6]] == ["Operation not permitted"] * 5
+    assert "fork 0" in found
+    assert [line for line in found[6:] if not line.startswith("fork")] == [
+        "socket Protocol not supported",
+        "socket Address family not supported by protocol",
+        "socket 0",
+        "127.0.0.1",
+    ]
+
+
 async def test_a_fork_bomb_of_a_site_is_held_by_its_limit(place: Place) -> None:
     folders = HostFolders(place.folder)
     home = folders.sites / ADA.name

@@ -11,7 +11,8 @@ the same one, so whoever watches it watches the program. What the program then s
   the start;
 - /proc has the processes of its account alone, and there are no control groups to read those of others from;
 - memory and queues shared by number (sysvipc(7)) are its own;
-- no set-uid program gives it any rights.
+- no set-uid program gives it any rights;
+- what of the kernel no web application needs is refused (`seccomp.py`): user namespaces above all.
 
 Invariant: everything is in place before the account is taken on, and nothing that the account could have laid is
 followed: its home is opened as a folder, and mount points are made in file systems that were empty a moment ago.
@@ -27,6 +28,12 @@ import signal
 import sys
 from contextlib import suppress
 from typing import Any, Final
+
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
+
+from svc_actors.host.confined import seccomp
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -132,6 +139,7 @@ def _become(wanted: dict[str, Any]) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    seccomp.refuse()
     os.chdir(wanted["folder"])
     # What Python ignores is as in a new process.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
