@@ -17,7 +17,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import shutil
 import signal
 import stat
 import subprocess
@@ -33,6 +32,7 @@ import trio
 
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_rights import WrongRights, mend_rights, wrong_rights
+from svc_actors.host.tree_removal import remove_tree
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -256,12 +256,9 @@ def _write(folder: int, name: str, content: bytes, uid: int) -> None:
 
 
 def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
-    """`rmtree` opens folder by folder and follows no link; by now nothing runs that could change what it reads."""
+    """By now nothing of the account runs that could add to what is removed."""
     for folder in (folders.sites / account.name, folders.site_logs / account.name):
-        if folder.is_symlink():
-            folder.unlink()
-        elif folder.exists():
-            shutil.rmtree(folder)
+        remove_tree(folder)
     for pipe in folders.log_pipes.glob(f"{account.name}.*"):
         pipe.unlink(missing_ok=True)
     for shared in _SHARED_FOLDERS:
@@ -274,7 +271,7 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
             if owner != account.uid:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
+                remove_tree(entry.path)
             else:
                 Path(entry.path).unlink(missing_ok=True)
 

@@ -7,13 +7,13 @@ with exactly the certificate that it was tested with, also when it is returned t
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from svc_actors.durable import sync_folder, write_whole
+from svc_actors.host.tree_removal import remove_tree
 
 KEPT: Final = 3
 """Of each site: the one that is served, and those that earlier generations of the configuration name."""
@@ -60,21 +60,21 @@ class CertificateFiles:
 
     def remove(self, number: int) -> None:
         """Of a site that is no more."""
-        shutil.rmtree(self._folder / f"s{number}", ignore_errors=True)
+        remove_tree(self._folder / f"s{number}", ignore_errors=True)
 
     def keep_only(self, numbers: Collection[int]) -> None:
         """Remove what there is of other sites."""
         kept = {f"s{number}" for number in numbers}
         for own in self._folder.glob("s*"):
             if own.name not in kept:
-                shutil.rmtree(own, ignore_errors=True)
+                remove_tree(own, ignore_errors=True)
 
     def forget_old(self, number: int, served: str) -> None:
         """Once the certificate `served` is: remove all but it and the newest of the others."""
         own = self._folder / f"s{number}"
         others = (path for path in own.iterdir() if path.name != served)
         for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_tree(old, ignore_errors=True)
 
     def _write(self, paths: CertificatePaths, chain: str, key: bytes) -> None:
         own = paths.chain.parent

@@ -8,7 +8,7 @@ import stat
 from typing import Any
 
 from svc_actors.host.confined.protocol import TEMPORARY, FileError, Find
-from svc_actors.host.confined.tree import Tree, held, told
+from svc_actors.host.confined.tree import MAX_DEPTH, Tree, held, told
 
 _MOST_SEEN = 500_000
 """Folders and files."""
@@ -31,6 +31,10 @@ def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
         for folder, folders, files, here in os.fwalk(".", dir_fd=top, follow_symlinks=False):
             folders[:] = sorted(name for name in folders if os.fsencode(name) != TEMPORARY)
             seen += len(folders) + len(files)
+            if folder.count("/") >= MAX_DEPTH:
+                # fwalk calls itself, and holds a descriptor, for each level.
+                complete = complete and not folders
+                folders.clear()
             if seen > _MOST_SEEN or len(found) >= _MOST_FOUND or size > _MOST_BYTES:
                 complete = False
                 break

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import trio
 from svc_actors.host.databases.server import DatabaseError
 from svc_actors.host.launcher import LauncherError, Service, SiteLauncher
 from svc_actors.host.programs import ENVIRONMENT, Program, run_program
+from svc_actors.host.tree_removal import remove_tree
 
 SET_UP_SECONDS: Final = 180.0
 START_SECONDS: Final = 120.0
@@ -101,7 +101,7 @@ class Instance:
 
     def _empty(self, unfinished: Path) -> None:
         if unfinished.exists():
-            shutil.rmtree(unfinished)
+            remove_tree(unfinished)
         unfinished.mkdir(mode=0o700)
         account = self._account()
         os.chown(unfinished, account.pw_uid, account.pw_gid)

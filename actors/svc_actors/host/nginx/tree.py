@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from svc_actors.durable import sync_folder, write_whole
+from svc_actors.host.tree_removal import remove_tree
 
 KEPT: Final = 5
 FLUSHES: Final = 16
@@ -87,7 +87,7 @@ class Tree:
 
     def write_trial(self, sites: Mapping[int, str], main: str) -> Path:
         """A tree of some sites, only to be tested; gives its main file. The next takes its place."""
-        shutil.rmtree(self._trial, ignore_errors=True)
+        remove_tree(self._trial, ignore_errors=True)
         self._trial.mkdir(mode=0o700)
         (self._trial / "sites").mkdir()
         for number, text in sites.items():
@@ -109,7 +109,7 @@ class Tree:
         self.discard(generation)
 
     def discard(self, generation: int) -> None:
-        shutil.rmtree(self._generations / str(generation), ignore_errors=True)
+        remove_tree(self._generations / str(generation), ignore_errors=True)
 
     def prune(self, *kept: int | None) -> None:
         """Remove all but the last generations, and those that are named."""

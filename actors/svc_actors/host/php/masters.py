@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from svc_actors.host.php.versions import Extension, installed_extensions, instal
 from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name, stop_programs
 from svc_actors.host.text_files import hold
+from svc_actors.host.tree_removal import remove_tree
 
 _ANSWERS_WITHIN: Final = 20.0
 _AGAIN: Final = 0.05
@@ -256,7 +256,7 @@ def _forget(account: SiteAccount, name: ServiceName, folders: HostFolders) -> No
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        shutil.rmtree(folder)
+        remove_tree(folder)
 
 
 def _said(path: Path, since: int) -> str:

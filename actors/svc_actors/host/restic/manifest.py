@@ -16,6 +16,7 @@ It is run as a program of its own, so that a large site is no load and no memory
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -32,6 +33,10 @@ LEFT_OUT = frozenset({".svc-tmp", "tmp"})
 """Of a site's home: what is not finished, and what nobody misses."""
 NAMED = 50
 """So many entries are named in what is told of a tree."""
+_SHOWN = 200
+"""Characters of a path, in a message about its length."""
+_LONGEST_PATH = 4096
+"""PATH_MAX: restic names each file by its whole path."""
 
 Entry = dict[str, Any]
 
@@ -286,6 +291,11 @@ def main() -> None:
         told = _do(sys.argv[1], sys.argv[2:])
     except OSError as error:
         where = _shown(str(error.filename)) if error.filename else "the files"
+        if error.errno == errno.ENAMETOOLONG:
+            raise SystemExit(
+                f"Folders lie too deep in each other: the path of {where[:_SHOWN]}... is longer than "
+                f"{_LONGEST_PATH:,} bytes, which no backup can hold. Remove them, or move what is in them further up."
+            ) from error
         raise SystemExit(f"{where} could not be worked on: {error.strerror}") from error
     print(json.dumps(told))
 

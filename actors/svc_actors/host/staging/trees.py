@@ -12,6 +12,7 @@ library only.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -28,12 +29,21 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK: Final = 1 << 24
 _MODE: Final = 0o777
+DEEPEST: Final = 200
+"""How deep folders are followed: each level takes two descriptors and a call. What a WordPress has is below 20."""
 _PART: Final = ".svc-part"
 """A file that is not whole yet, where it is to take the place of another one in one step."""
 LOGIN_LINK: Final = "svc-login-"
 CONTENT: Final = "wp-content"
 NEVER: Final = frozenset({"wp-config.php", ".maintenance"})
 """What is a site's own: where its database is, and whether it is being worked on."""
+
+
+class TooDeepError(OSError):
+    """A site makes more levels than any process can follow; what follows them ends by this, and by no other error."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ELOOP, f"folders lie more than {DEEPEST} levels deep in each other: remove them")
 
 
 @dataclass
@@ -45,15 +55,19 @@ class Counted:
 
 def main() -> int:
     order = json.loads(Path(sys.argv[1]).read_text())
-    counted = copy_entries(
-        Path(order["source"]),
-        order["below"],
-        order["uid"],
-        Path(order["target"]),
-        order["to"],
-        order["entries"],
-        newest=order["newest"],
-    )
+    try:
+        counted = copy_entries(
+            Path(order["source"]),
+            order["below"],
+            order["uid"],
+            Path(order["target"]),
+            order["to"],
+            order["entries"],
+            newest=order["newest"],
+        )
+    except TooDeepError as error:
+        print(f"{error.filename}: {error.strerror}.", flush=True)
+        return 1
     print(json.dumps(vars(counted)), flush=True)
     return 0
 
@@ -66,7 +80,8 @@ def copy_entries(
         write = os.open(target, _FOLDER)
         try:
             for entry in entries:
-                _copy(read, write, entry, uid, to, counted, newest=newest)
+                with _named(entry):
+                    _copy(read, write, entry, uid, to, counted, newest=newest)
             os.fsync(write)
         finally:
             os.close(write)
@@ -80,7 +95,7 @@ def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, 
     counted = Counted()
     read = os.open(source, _FOLDER)
     try:
-        with opened(home, below, uid) as write:
+        with opened(home, below, uid) as write, _named(entry):
             _copy(read, write, entry, uid, uid, counted, newest=True, since=since)
     finally:
         os.close(read)
@@ -113,7 +128,7 @@ def digests(home: Path, uid: int, entries: Collection[str]) -> dict[str, str]:
         *below, name = ("public", *entry.split("/"))
         digest = hashlib.sha256()
         try:
-            with opened(home, below, uid) as folder:
+            with opened(home, below, uid) as folder, _named(entry):
                 for line in _described(folder, name, ""):
                     digest.update(line)
         except (FileNotFoundError, NotADirectoryError):
@@ -128,7 +143,7 @@ def sizes(home: Path, uid: int, entries: Collection[str]) -> int:
     for entry in entries:
         *below, name = ("public", *entry.split("/"))
         try:
-            with opened(home, below, uid) as folder:
+            with opened(home, below, uid) as folder, _named(entry):
                 total += sum(size for size in _sizes(folder, name))
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -155,7 +170,19 @@ def opened(home: Path, below: Sequence[str], uid: int) -> Iterator[int]:
         os.close(folder)
 
 
-def _described(folder: int, name: str, path: str) -> Iterator[bytes]:
+@contextmanager
+def _named(entry: str) -> Iterator[None]:
+    """The whole path of what lies too deep is longer than a message should be."""
+    try:
+        yield
+    except TooDeepError as error:
+        error.filename = entry
+        raise
+
+
+def _described(folder: int, name: str, path: str, depth: int = 0) -> Iterator[bytes]:
+    if depth > DEEPEST:
+        raise TooDeepError
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     whole = f"{path}/{name}"
     is_folder = stat.S_ISDIR(found.st_mode)
@@ -166,14 +193,16 @@ def _described(folder: int, name: str, path: str) -> Iterator[bytes]:
         try:
             for each in sorted(os.listdir(inner)):
                 try:
-                    yield from _described(inner, each, whole)
+                    yield from _described(inner, each, whole, depth + 1)
                 except FileNotFoundError:
                     continue
         finally:
             os.close(inner)
 
 
-def _sizes(folder: int, name: str) -> Iterator[int]:
+def _sizes(folder: int, name: str, depth: int = 0) -> Iterator[int]:
+    if depth > DEEPEST:
+        raise TooDeepError
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode):
         yield found.st_size
@@ -182,7 +211,7 @@ def _sizes(folder: int, name: str) -> Iterator[int]:
     try:
         for each in os.listdir(inner):
             try:
-                yield from _sizes(inner, each)
+                yield from _sizes(inner, each, depth + 1)
             except FileNotFoundError:
                 continue
     finally:
@@ -190,12 +219,23 @@ def _sizes(folder: int, name: str) -> Iterator[int]:
 
 
 def _copy(
-    read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, newest: bool, since: int | None = None
+    read: int,
+    write: int,
+    name: str,
+    uid: int,
+    to: int,
+    counted: Counted,
+    *,
+    newest: bool,
+    since: int | None = None,
+    depth: int = 0,
 ) -> None:
+    if depth > DEEPEST:
+        raise TooDeepError
     try:
         found = os.stat(name, dir_fd=read, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
-            _copy_folder(read, write, name, uid, to, counted, newest=newest, since=since)
+            _copy_folder(read, write, name, uid, to, counted, newest=newest, since=since, depth=depth)
         elif (since is not None and found.st_ctime_ns <= since) or (newest and not _is_older(write, name, found)):
             return
         elif stat.S_ISLNK(found.st_mode):
@@ -211,7 +251,16 @@ def _copy(
 
 
 def _copy_folder(
-    read: int, write: int, name: str, uid: int, to: int, counted: Counted, *, newest: bool, since: int | None
+    read: int,
+    write: int,
+    name: str,
+    uid: int,
+    to: int,
+    counted: Counted,
+    *,
+    newest: bool,
+    since: int | None,
+    depth: int,
 ) -> None:
     inner = os.open(name, _FOLDER, dir_fd=read)
     try:
@@ -221,7 +270,7 @@ def _copy_folder(
             return
         made = not _is_there(write, name)
         if made:
-            if since is not None and not _has_since(inner, since):
+            if since is not None and not _has_since(inner, since, depth):
                 return
             os.mkdir(name, 0o700, dir_fd=write)
         try:
@@ -235,7 +284,7 @@ def _copy_folder(
                 return
             for each in os.listdir(inner):
                 if each != _PART:
-                    _copy(inner, outer, each, uid, to, counted, newest=newest, since=since)
+                    _copy(inner, outer, each, uid, to, counted, newest=newest, since=since, depth=depth + 1)
             if made or not newest:
                 os.fchown(outer, to, to)
                 os.fchmod(outer, found.st_mode & _MODE)
@@ -281,8 +330,10 @@ def _is_older(folder: int, name: str, than: os.stat_result) -> bool:
     return stat.S_ISREG(there.st_mode) and stat.S_ISREG(than.st_mode) and there.st_mtime_ns < than.st_mtime_ns
 
 
-def _has_since(folder: int, since: int) -> bool:
+def _has_since(folder: int, since: int, depth: int) -> bool:
     """Something other than a folder was written below it after this time."""
+    if depth > DEEPEST:
+        raise TooDeepError
     for name in os.listdir(folder):
         try:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -294,7 +345,7 @@ def _has_since(folder: int, since: int) -> bool:
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
-            if _has_since(inner, since):
+            if _has_since(inner, since, depth + 1):
                 return True
         finally:
             os.close(inner)

@@ -18,6 +18,8 @@ from typing import IO, Final
 
 import trio
 
+from svc_actors.host.tree_removal import remove_tree
+
 DEBIAN: Final = Path("/usr/share/wordpress")
 _PROOF: Final = Path("wp-includes/version.php")
 _CHUNK: Final = 1 << 20
@@ -74,7 +76,7 @@ def _unpack(archive: Path, sha256: str, to: Path) -> None:
     """There is all of it or nothing: a folder that is left half-made has another name."""
     to.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     part = to.with_name(f"{to.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    remove_tree(part, ignore_errors=True)
     part.mkdir(mode=0o755)
     try:
         # What is unpacked is what was read for the digest, though the file is replaced meanwhile.
@@ -94,7 +96,7 @@ def _unpack(archive: Path, sha256: str, to: Path) -> None:
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise WordPressError(f"{archive} cannot be unpacked: {error}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_tree(part, ignore_errors=True)
 
 
 def _files(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:

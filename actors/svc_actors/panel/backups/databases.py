@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import trio
 
 from svc_actors.errors import conflict, unavailable
 from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.databases.records import DATABASE_COLUMNS, DatabaseRow, as_database
 from svc_actors.panel.databases.states import DatabaseStatus
 from svc_actors.panel.jobs import JobRun
@@ -171,7 +171,7 @@ def told() -> Iterator[None]:
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        shutil.rmtree(folder)
+        remove_tree(folder)
 
 
 def _file(engine: EngineKind, name: str) -> str:

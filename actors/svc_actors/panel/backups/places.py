@@ -11,7 +11,6 @@ sites/.restore-<job>/           what is restored, beside the homes so that it ge
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from uuid import UUID
 from svc_actors.durable import sync_folder
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic.driver import CONTENT, TREE
+from svc_actors.host.tree_removal import remove_tree
 
 RESTORE: Final = ".restore-"
 SPARE_BYTES: Final = 256 << 20
@@ -98,7 +98,7 @@ class Places:
         """Both folders, with all that is in them. Nobody but root has changed them, so nothing there leads away."""
         for folder in (self.work(job_id), self.staging(job_id)):
             if folder.exists():
-                shutil.rmtree(folder)
+                remove_tree(folder)
 
     def keep_aside(self, job_id: int) -> None:
         """Of a restoration that was cut short: what its databases held outlives the folder of the job."""
@@ -122,7 +122,7 @@ class Places:
 
     def remove_repository(self, repository_id: UUID) -> None:
         with suppress(FileNotFoundError):
-            shutil.rmtree(self.repository(repository_id))
+            remove_tree(self.repository(repository_id))
         self.manifest(repository_id).unlink(missing_ok=True)
         self.write_unchecked(repository_id)
 

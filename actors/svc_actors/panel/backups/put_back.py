@@ -6,13 +6,13 @@ however often that takes. No backup or restoration of the site begins before (`T
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from typing import Final
 
 import trio
 
 from svc_actors.errors import not_found
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.jobs import JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, read_site
@@ -46,7 +46,7 @@ async def queue_put_back(tools: Tools) -> None:
     for job_id in kept:
         site = await read_site(tools.database, site_of[job_id]) if site_of.get(job_id) is not None else None
         if site is None:
-            await trio.to_thread.run_sync(shutil.rmtree, tools.places.put_back(job_id))
+            await trio.to_thread.run_sync(remove_tree, tools.places.put_back(job_id))
         else:
             await tools.database.transact(partial(_queue, site=site))
 

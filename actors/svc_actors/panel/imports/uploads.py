@@ -9,7 +9,6 @@ Invariant: a folder without a record is removed by `sweep`, and a record that no
 from __future__ import annotations
 
 import os
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from svc_actors.errors import ErrorCode, ServiceError, capacity, conflict
 from svc_actors.host.confined.protocol import UploadOpen, UploadPlace, UploadVerify, UploadWrite
 from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.accounts.allowances import MIB, lock_owner
 from svc_actors.panel.imports.analysing import begin_analysis
 from svc_actors.panel.imports.records import (
@@ -147,7 +147,7 @@ class Imports:
         known = {f"i{row['number']}" for row in await self._database.fetch("SELECT number FROM imports")}
         for folder in folders:
             if folder.name not in known:
-                await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+                await trio.to_thread.run_sync(partial(remove_tree, folder, ignore_errors=True))
 
     async def made(self, row: ImportRow) -> SiteFolder:
         folder = row.folder(self._folders)
@@ -156,7 +156,7 @@ class Imports:
 
     async def _remove(self, folder: SiteFolder) -> None:
         await self._files.forget(folder)
-        await trio.to_thread.run_sync(lambda: shutil.rmtree(folder.path, ignore_errors=True))
+        await trio.to_thread.run_sync(lambda: remove_tree(folder.path, ignore_errors=True))
 
 
 async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool = True) -> int | None:

@@ -10,7 +10,6 @@ another form are passed over, what is read is bounded, and a manifest that opens
 from __future__ import annotations
 
 import re
-import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ import trio
 from svc_actors.errors import unavailable
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.restic import NoRepositoryError, Repository, Restic, Snapshot
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.places import Places, write_secret
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.recovery.manifest import DamagedManifest
@@ -129,12 +129,12 @@ class Remote:
             yield folder
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
+                await trio.to_thread.run_sync(partial(remove_tree, folder, ignore_errors=True))
 
     async def clear(self) -> None:
         """What a core that was killed has left."""
         left = self.places.backups / "recovery"
-        await trio.to_thread.run_sync(partial(shutil.rmtree, left, ignore_errors=True))
+        await trio.to_thread.run_sync(partial(remove_tree, left, ignore_errors=True))
 
     async def found(self, target: TargetRow) -> list[Kept]:
         """The newest first. Of a target without manifests none."""

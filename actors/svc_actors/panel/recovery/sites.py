@@ -10,7 +10,6 @@ any backup of the site; files and databases come from the backup, verified by it
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +24,7 @@ import trio
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.restic import Repository, Snapshot
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.local_target import require_mounted
 from svc_actors.panel.backups.records import BackupPart, completed, forget_backups
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
@@ -207,7 +207,7 @@ class SitesRecovery:
             await restic.unlock(program, local)
             here = await restic.snapshots(program, local)
         else:
-            await trio.to_thread.run_sync(partial(shutil.rmtree, local.location, ignore_errors=True))
+            await trio.to_thread.run_sync(partial(remove_tree, local.location, ignore_errors=True))
             await restic.init(program, reaching, remote)
         newest = next((each for each in wanted if ids_of(there, each) or ids_of(here, each)), None)
         if newest is None:

@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ import trio
 from pydantic import BaseModel, ConfigDict
 
 from svc_actors.durable import sync_folder
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.targets import AnySettings, LocalSettings, write_target
 from svc_actors.panel.databases.records import make_all_anew
@@ -80,13 +80,13 @@ class Staged:
 
     def write(self, order: Order, dump: bytes) -> None:
         new = self.folder.with_name("staged.new")
-        shutil.rmtree(new, ignore_errors=True)
+        remove_tree(new, ignore_errors=True)
         new.parent.mkdir(mode=0o700, exist_ok=True)
         new.mkdir(mode=0o700)
         _write(new / "database.dump", dump)
         _write(new / "order.json", order.model_dump_json().encode())
         sync_folder(new)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder, ignore_errors=True)
         new.rename(self.folder)
         sync_folder(self.folder.parent)
 
@@ -108,15 +108,15 @@ class Staged:
     def clear(self) -> None:
         """What was not put in place whole, or was left of one that was used: it holds all secrets of a server."""
         for left in (self.folder, self.folder.with_name("staged.new"), self.folder.with_name("staged.gone")):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left, ignore_errors=True)
 
     def remove(self) -> None:
         """One rename ends it."""
         gone = self.folder.with_name("staged.gone")
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone, ignore_errors=True)
         self.folder.rename(gone)
         sync_folder(gone.parent)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone, ignore_errors=True)
 
 
 async def become_staged(

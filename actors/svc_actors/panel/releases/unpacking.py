@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.releases.manifest import Manifest, ReleaseError
 
 PROGRAM: Final = Path("bin/svc")
@@ -20,7 +21,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     if folder.is_dir():
         return
     part = folder.with_name(f"{folder.name}{_PART}")
-    shutil.rmtree(part, ignore_errors=True)
+    remove_tree(part, ignore_errors=True)
     try:
         part.mkdir(mode=0o755, parents=True)
         with tarfile.open(archive, "r|gz") as entries:
@@ -37,7 +38,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     except (OSError, tarfile.TarError, EOFError) as error:
         raise ReleaseError(f"{archive.name} cannot be unpacked: {error}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_tree(part, ignore_errors=True)
     os.sync()
 
 

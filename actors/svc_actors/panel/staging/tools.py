@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from svc_actors.host.databases import DatabaseError, DatabaseName, DatabaseServe
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.mariadb.tables import StagedTables
 from svc_actors.host.staging import rewrite, trees
+from svc_actors.host.tree_removal import remove_tree
 from svc_actors.host.wordpress import Configured, WordPressError, WordPressSites
 from svc_actors.panel.databases import SiteDatabases
 from svc_actors.panel.jobs import JobRun
@@ -61,7 +61,7 @@ class Tools:
 
     async def remove_folder(self, job_id: int) -> None:
         """Nobody but root has changed it, so nothing there leads away."""
-        await trio.to_thread.run_sync(partial(shutil.rmtree, self.folder(job_id), ignore_errors=True))
+        await trio.to_thread.run_sync(partial(remove_tree, self.folder(job_id), ignore_errors=True))
 
     async def configured(self, site: SiteRow) -> Configured:
         """Where the content of the site is. Raises `conflict` where that is no database of its own."""
@@ -80,7 +80,8 @@ class Tools:
         return await trio.to_thread.run_sync(trees.entries_of, self.home(site), site.account.uid)
 
     async def digests(self, site: SiteRow, entries: Collection[str]) -> dict[str, str]:
-        return await trio.to_thread.run_sync(trees.digests, self.home(site), site.account.uid, entries)
+        with _followed():
+            return await trio.to_thread.run_sync(trees.digests, self.home(site), site.account.uid, entries)
 
     async def facts(self, database: str, prefix: str, tables: Collection[str] | None = None) -> dict[str, str]:
         """Of all tables of the site, or of these."""
@@ -153,7 +154,8 @@ class Tools:
 
     async def require_room(self, site: SiteRow, entries: Collection[str], database: str) -> None:
         """Raises `capacity` where the disk has no room for what comes of this site."""
-        needed = await trio.to_thread.run_sync(trees.sizes, self.home(site), site.account.uid, entries)
+        with _followed():
+            needed = await trio.to_thread.run_sync(trees.sizes, self.home(site), site.account.uid, entries)
         with told():
             # Twice: a dump is there as well, and one that is rewritten.
             needed += 2 * (await self.server.sizes([DatabaseName(database)])).get(DatabaseName(database), 0)
@@ -175,6 +177,14 @@ def told() -> Iterator[None]:
         raise unavailable(str(error)) from error
     except WordPressError as error:
         raise unavailable(f"WordPress: {error}") from error
+
+
+@contextmanager
+def _followed() -> Iterator[None]:
+    try:
+        yield
+    except trees.TooDeepError as error:
+        raise conflict(f"{error.filename}: {error.strerror}. Nothing was changed.") from error
 
 
 def _make_public(target: Path, folder: Path, uid: int) -> None:
