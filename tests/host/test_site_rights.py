@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from svc_actors.host.site_rights import mend_rights, wrong_rights
+from svc_actors.host.site_rights import WrongRights, mend_rights, wrong_rights
 
 UID, WEB = 1_900_001_001, 33
 
@@ -88,5 +89,17 @@ def test_a_home_that_is_gone_or_somebody_elses_is_said(home: Path) -> None:
         f"public belongs to 0:0, not to {UID}:{UID}.",
         "tmp has the mode 0777, not 0700.",
     ]
-    assert len(words(home)) == 1
-    assert "tmp" in words(home)[0]
+    assert words(home)[1:] == [f"The folder {home / 'tmp'} of the site is gone."]
+
+
+@pytest.mark.parametrize("name", ["", "public", "private"])
+def test_a_folder_with_data_that_is_gone_is_restored_and_not_made_anew(home: Path, name: str) -> None:
+    shutil.rmtree(home / name)
+
+    found = wrong_rights(home, UID, WEB)
+
+    assert found == [
+        WrongRights(
+            f"The folder {home / name} of the site is gone: restore the site from a backup.", mendable=False, lost=True
+        )
+    ]

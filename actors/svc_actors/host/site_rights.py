@@ -22,8 +22,12 @@ _FOLDERS: Final = ("public", "private")
 
 @dataclass(frozen=True)
 class WrongRights:
+    """`lost`: a folder with the site's data is gone. It is never made anew: it would be empty, and look as if all was
+    well, and the next backups would be of nothing."""
+
     words: str
     mendable: bool = True
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,7 @@ class _Seen:
 
 def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
     """What of a site's home is not as it shall be; `uid` is also the id of its group. Raises OSError."""
-    try:
-        wrong = list(_wrong_folders(home, uid, web_server))
-    except FileNotFoundError as error:
-        return [WrongRights(f"The folder {error.filename} of the site is gone.")]
+    wrong = list(_wrong_folders(home, uid, web_server))
     for seen in _below(home):
         words = _words(seen, uid)
         if words is not None:
@@ -80,8 +81,18 @@ def _wrong_folders(home: Path, uid: int, web_server: int) -> Iterator[WrongRight
         ("tmp", 0o700, uid),
     ):
         path = home / name
-        there = path.lstat()
         shown = name or "The home"
+        try:
+            there = path.lstat()
+        except FileNotFoundError:
+            if name == "tmp":
+                yield WrongRights(f"The folder {path} of the site is gone.")
+                continue
+            words = f"The folder {path} of the site is gone: restore the site from a backup."
+            yield WrongRights(words, mendable=False, lost=True)
+            if path == home:
+                return
+            continue
         if not stat.S_ISDIR(there.st_mode):
             yield WrongRights(f"{shown} is no folder.", mendable=False)
         elif (there.st_uid, there.st_gid) != (uid, gid):

@@ -85,6 +85,29 @@ async def test_files_get_their_owner_back(world: World) -> None:
     assert (await diagnosed(world, site))["healthy"] is True
 
 
+async def test_a_site_that_lost_its_folder_is_not_made_empty_by_a_repair(world: World) -> None:
+    """Also where something else is wrong with it, which the repair would help with."""
+    site = await world.create("a.example")
+    account = f"s{site['number']}"
+    world.accounts.wrong[account] = [
+        WrongRights("This server has no user."),
+        WrongRights("The folder public is gone: restore the site from a backup.", mendable=False, lost=True),
+    ]
+    made = []
+
+    async def before(step: str) -> None:
+        made.append(step)
+
+    world.accounts.before = before
+    found = await faults(world, site)
+    job, _ = await repaired(world, site, "permissions")
+
+    assert [each["repair"] for each in found["permissions"]] == ["permissions", None]
+    assert job["status"] == "failed"
+    assert "restore the site from a backup" in job["error"]["message"]
+    assert made == []
+
+
 async def test_what_no_repair_helps_with_is_said_and_left(world: World) -> None:
     site = await world.create("a.example")
     world.accounts.wrong[f"s{site['number']}"] = [WrongRights("public/x is another's.", mendable=False)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from svc_actors.errors import unavailable
+from svc_actors.errors import conflict, unavailable
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
@@ -20,6 +20,9 @@ class Permissions:
 
     async def mend(self, site: SiteRow) -> None:
         try:
+            lost = [wrong.words for wrong in await self._accounts.wrong_rights(site.account) if wrong.lost]
+            if lost:
+                raise conflict(f"Nothing was repaired. {lost[0]}", hint="A restoration makes the folder anew.")
             # Its user, group and folders, as when it was created, but for its first page.
             await self._accounts.make(site.account, None)
             await self._accounts.mend_rights(site.account)
