@@ -76,6 +76,14 @@ async def set_alert(tx: Transaction, key: str, message: str | None, *, severity:
         await raise_alert(tx, key, message, severity=severity)
 
 
+async def was_acknowledged(queryable: Queryable, key: str) -> bool:
+    """Whether the alert of this key is open, and an operator has acknowledged it."""
+    seen: bool | None = await queryable.fetchval(
+        "SELECT acknowledged_at IS NOT NULL FROM alerts WHERE key = $1 AND closed_at IS NULL", key
+    )
+    return seen is True
+
+
 async def close_alerts(tx: Transaction, prefix: str, *, keep: Collection[str] = ()) -> None:
     """Close every open alert whose key begins with `prefix`, except those of the keys `keep`."""
     rows = await tx.fetch(

@@ -37,15 +37,18 @@ class BackupCopy(Model):
 
 class Backup(Model):
     """`site_id` is null where the site was deleted; what is left of it is kept until `kept_until`. `added_bytes` is by
-    how much the repository has grown."""
+    how much the repository has grown. `files_before`: the files of the backup before, where this one has lost more than
+    nine in ten of them; such a backup does not count in what is kept of the others. `job_id` is null where the backup
+    was `adopted`: found in the repository without a record."""
 
     id: UUID
     site_id: UUID | None
     domain: str
     cause: Cause
     status: BackupStatus
-    job_id: int
+    job_id: int | None
     files: int | None
+    files_before: int | None
     bytes: int | None
     added_bytes: int | None
     databases: list[str]
@@ -58,8 +61,9 @@ class Backup(Model):
 
 SELECT_BACKUPS: Final = f"""
 SELECT backups.id, backup_repositories.site_id, coalesce(sites.domain, backup_repositories.domain) AS domain,
-       backups.cause, backups.status, backups.job_id, backups.files, backups.bytes, backups.added_bytes,
-       backups.databases, backups.error, backups.created_at, backups.completed_at, backup_repositories.kept_until,
+       backups.cause, backups.status, backups.job_id, backups.files, backups.files_before, backups.bytes,
+       backups.added_bytes, backups.databases, backups.error, backups.created_at, backups.completed_at,
+       backup_repositories.kept_until,
        (SELECT coalesce(jsonb_agg(jsonb_build_object('target_id', target_id, 'target', name, 'error', error, 'at', at)
                                   ORDER BY name), '[]')
         FROM backup_copies JOIN backup_targets ON backup_targets.id = target_id

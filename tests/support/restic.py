@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class RecordedRestic:
 
     repositories: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     trees: dict[str, dict[str, Any]] = field(default_factory=dict)
+    times: dict[str, datetime] = field(default_factory=dict)
     before: Callable[[str, str], Awaitable[None]] = field(default=lambda command, location: nothing())
     damage: Callable[[Path], None] = field(default=lambda tree: None)
     busy: bool = False
@@ -63,7 +65,10 @@ class RecordedRestic:
         await self.before("snapshots", repository.location)
         if repository.location not in self.repositories:
             raise NoRepositoryError(ErrorCode.UNAVAILABLE, "there is no repository")
-        return [Snapshot(id=name, tags=tags) for name, tags in self.repositories[repository.location].items()]
+        return [
+            Snapshot(id=name, tags=tags, time=self.times.get(name))
+            for name, tags in self.repositories[repository.location].items()
+        ]
 
     async def backup(
         self,
@@ -81,6 +86,7 @@ class RecordedRestic:
         made = work / "content"
         content = {str(path.relative_to(work)): path.read_bytes() for path in made.rglob("*") if path.is_file()}
         files = {entry["p"]: (home / entry["p"]).read_bytes() for entry in listed if entry["t"] == "f"}
+        self.times[name] = datetime.now(UTC)
         self.trees[name] = {"listed": listed, "files": files, "content": content}
         self.repositories[repository.location][name] = tuple(tags)
         size = sum(map(len, files.values()))

@@ -84,7 +84,7 @@ class Backed:
         configuration = ConfigurationRestore(
             self.panel.database, services.actors, services.certificates, nothing_is_restored
         )
-        return Backups(tools, services.files, configuration)
+        return Backups(tools, services.files, configuration, self.panel.host.accounts)
 
     async def jobs(self, kind: str) -> list[dict[str, Any]]:
         rows = await self.panel.database.fetch("SELECT id, status FROM jobs WHERE kind = $1 ORDER BY id", kind)

@@ -56,7 +56,8 @@ async def recover_site_data(
         return what_is_allowed(config, await host.php.versions())
 
     configuration = ConfigurationRestore(database, actors, certificates, allowed)
-    backups = Backups(Tools(database, sealer, host.restic, Places(config.folders), dumps), files, configuration)
+    tools = Tools(database, sealer, host.restic, Places(config.folders), dumps)
+    backups = Backups(tools, files, configuration, host.accounts)
     await backups.recover()
     staging = StagingTools(database, config.folders, databases, host.wordpress, host.tables, actors)
     undoing = Undoing(staging)

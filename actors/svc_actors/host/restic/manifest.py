@@ -184,6 +184,12 @@ def size_below(manifest: str, below: str) -> int:
     )
 
 
+def files_and_bytes(manifest: str) -> tuple[int, int]:
+    """How many files it lists, and their bytes."""
+    sizes = [entry.get("s", 0) for entry in read(manifest) if entry["t"] == "f"]
+    return len(sizes), sum(sizes)
+
+
 def lossy(path: str) -> str:
     """As restic's JSON shows a name: each byte that is no UTF-8 as U+FFFD."""
     return re.sub("[\udc80-\udcff]", "\ufffd", path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -48,10 +49,11 @@ class _Told(BaseModel):
 
 
 class Snapshot(_Told):
-    """`id` is the whole one."""
+    """`id` is the whole one; `time` is when it was made, which a copy and a new tag leave as it is."""
 
     id: str
     tags: tuple[str, ...] = ()
+    time: datetime | None = None
 
 
 class BackupEnded(_Told):

@@ -13,6 +13,7 @@ import trio
 
 from svc_actors.alerts import close_alert
 from svc_actors.errors import ServiceError
+from svc_actors.host.accounts import Accounts
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.tree_switch import switched, undo
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
@@ -29,6 +30,7 @@ from svc_actors.panel.backups.records import (
     backup_of_job,
     create_backup,
     fail_backup,
+    forget_old_deletions,
     has_final,
     open_jobs,
     orphans,
@@ -56,10 +58,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.backups")
 class Backups:
     """One a process."""
 
-    def __init__(self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore) -> None:
+    def __init__(
+        self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore, accounts: Accounts
+    ) -> None:
         self._tools = self.tools = tools
         self._work = BackupWork(tools)
-        self._restore = self.restoring = RestoreWork(tools, files, configuration)
+        self._restore = self.restoring = RestoreWork(tools, files, configuration, accounts)
 
     def install(self, jobs: Jobs) -> None:
         jobs.handle(CREATE, self._work)
@@ -118,6 +122,7 @@ class Backups:
     async def _remove_overstayed(self) -> None:
         for repository_id in await overstayed(self._tools.database):
             await remove_repository(self._tools, repository_id)
+        await forget_old_deletions(self._tools.database)
 
     async def _begin_scheduled(self, tx: Transaction, row: Record) -> None:
         """A schedule that was missed, say while the server was down, is made up for once."""

@@ -20,6 +20,7 @@ from svc_actors.panel.backups.records import BackupRow, added_bytes, completed, 
 from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.panel.backups.targets import TargetRow
 from svc_actors.panel.backups.tools import Tools, ids_of
+from svc_actors.panel.backups.unrecorded import tell_of_unknown
 from svc_actors.panel.jobs import JobRun
 
 CATCH_UP_SECONDS: Final = 900.0
@@ -40,7 +41,7 @@ class Copying:
         """What the target held when it was last asked."""
 
     async def bring(self, backup: BackupRow) -> None:
-        """Have the target hold a backup, then the others that are completed, and no more than those. Raises
+        """Have the target hold a backup, then the others that are completed, and none that was deleted. Raises
         ServiceError where it does not hold `backup`; what else fails is in the job's log and in the records."""
         await require_mounted(self._tools.database, self._target)
         self._there = await self._open()
@@ -55,7 +56,10 @@ class Copying:
             held = await self._copy(backup.id, wanted, here)
         try:
             await self._catch_up([each for each in missing if each not in held], wanted, here)
-            await self._tools.drop_unknown(self._run, self._repository.id, self._remote, self._there)
+            _, judged = await self._tools.drop_superfluous(self._run, self._repository.id, self._remote, self._there)
+            await self._run.transact(
+                partial(tell_of_unknown, repository=self._repository, target=self._target, judged=judged)
+            )
         except ServiceError as failure:
             await self._log(f"the rest is done with the next backup: {failure.message}")
 

@@ -30,6 +30,7 @@ CREATE_STEPS: Final = (
     *("plan", "manifest", "reserve_disk", "dump_databases", "verify_dumps"),
     *("snapshot", "check", "copy", "retention"),
 )
+DELETIONS_KEPT_DAYS: Final = 400
 RESTORE_STEPS: Final = ("plan", "reserve_disk", "fetch", "verify", "load_databases", "switch", "configure")
 
 
@@ -38,6 +39,8 @@ class Cause(StrEnum):
     SCHEDULED = "scheduled"
     FINAL = "final"
     """Before the site was deleted."""
+    ADOPTED = "adopted"
+    """Found complete in the site's repository by a panel whose records did not have it."""
 
 
 class BackupPart(StrEnum):
@@ -60,7 +63,8 @@ class BackupStatus(StrEnum):
 
 @dataclass(frozen=True)
 class BackupRow:
-    """`owner_id` is the site's owner, or whose it was."""
+    """`owner_id` is the site's owner, or whose it was. `job_id` None: it was adopted. `files_before`: of the backup
+    before, where this one has lost most of them."""
 
     id: UUID
     repository_id: UUID
@@ -69,11 +73,12 @@ class BackupRow:
     owner_id: UUID
     cause: Cause
     status: BackupStatus
-    job_id: int
+    job_id: int | None
     files: int | None
     bytes: int | None
     databases: tuple[str, ...]
     created_at: datetime
+    files_before: int | None
 
     @property
     def target(self) -> Target:
@@ -93,7 +98,7 @@ BACKUP_COLUMNS: Final = """backups.id, backups.repository_id, backup_repositorie
     coalesce(sites.domain, backup_repositories.domain) AS domain,
     coalesce(sites.owner_id, backup_repositories.owner_id) AS owner_id,
     backups.cause, backups.status, backups.job_id, backups.files, backups.bytes, backups.databases,
-    backups.created_at"""
+    backups.created_at, backups.files_before"""
 BACKUP_SOURCE: Final = """site_backups AS backups
     JOIN backup_repositories ON backup_repositories.id = backups.repository_id
     LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
@@ -115,6 +120,7 @@ def as_backup(row: Record) -> BackupRow:
         bytes=row["bytes"],
         databases=tuple(row["databases"]),
         created_at=row["created_at"],
+        files_before=row["files_before"],
     )
 
 
@@ -143,12 +149,21 @@ async def has_final(queryable: Queryable, site_id: UUID, since: datetime) -> boo
 
 async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUID, datetime]]:
     """The newest first."""
+    whole, reduced = await completed_by_size(queryable, repository_id)
+    return sorted([*whole, *reduced], key=lambda backup: backup[1], reverse=True)
+
+
+async def completed_by_size(
+    queryable: Queryable, repository_id: UUID
+) -> tuple[list[tuple[UUID, datetime]], list[tuple[UUID, datetime]]]:
+    """The newest first: those of the usual size, and those that have lost most of the files of one before them."""
     rows = await queryable.fetch(
-        """SELECT id, created_at FROM site_backups WHERE repository_id = $1 AND status = 'completed'
-           ORDER BY created_at DESC, id""",
+        """SELECT id, created_at, files_before IS NULL AS whole FROM site_backups
+           WHERE repository_id = $1 AND status = 'completed' ORDER BY created_at DESC, id""",
         repository_id,
     )
-    return [(row["id"], row["created_at"]) for row in rows]
+    whole = [(row["id"], row["created_at"]) for row in rows if row["whole"]]
+    return whole, [(row["id"], row["created_at"]) for row in rows if not row["whole"]]
 
 
 async def pending_job(queryable: Queryable, site_id: UUID) -> int | None:
@@ -215,21 +230,62 @@ async def complete_backup(
     added: int,
     databases: Sequence[str],
     configuration: Mapping[str, Any],
+    files_before: int | None = None,
 ) -> None:
     """Its snapshot was checked. May be repeated."""
     done = await tx.change(
         """UPDATE site_backups SET status = 'completed', files = $2, bytes = $3, added_bytes = $4, databases = $5,
-                              configuration = $6, completed_at = now() WHERE id = $1 AND status = 'pending'""",
+                              configuration = $6, files_before = $7, completed_at = now()
+           WHERE id = $1 AND status = 'pending'""",
         backup.id,
         files,
         size,
         added,
         list(databases),
         dict(configuration),
+        files_before,
     )
     if done:
         data = {"site_id": str(backup.site_id), "cause": backup.cause.value, "files": files, "bytes": size}
         await emit(tx, WebhookEvent.BACKUP_COMPLETED, subject=_subject(backup), data=data)
+
+
+async def adopt_backup(
+    tx: Transaction,
+    repository_id: UUID,
+    backup_id: UUID,
+    made_at: datetime | None,
+    *,
+    files: int | None = None,
+    size: int | None = None,
+    databases: Sequence[str] = (),
+    configuration: Mapping[str, Any] | None = None,
+) -> None:
+    """A backup whose job was failed by a restart, or by the database's own past, may be complete for all that."""
+    await tx.execute(
+        """INSERT INTO site_backups (id, repository_id, cause, status, files, bytes, databases, configuration,
+                                     created_at, completed_at)
+           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, now()), coalesce($9, now()))
+           ON CONFLICT (id) DO UPDATE SET status = excluded.status, error = NULL, files = excluded.files,
+               bytes = excluded.bytes, databases = excluded.databases, configuration = excluded.configuration,
+               completed_at = excluded.completed_at
+           WHERE site_backups.repository_id = excluded.repository_id
+             AND site_backups.status IN ('failed', 'pending')""",
+        backup_id,
+        repository_id,
+        Cause.ADOPTED.value,
+        BackupStatus.COMPLETED.value,
+        files,
+        size,
+        list(databases),
+        None if configuration is None else dict(configuration),
+        made_at,
+    )
+
+
+async def count_as_whole(tx: Transaction, repository_id: UUID) -> None:
+    """Its backups that lost most of the files of one before them are of the usual size now."""
+    await tx.execute("UPDATE site_backups SET files_before = NULL WHERE repository_id = $1", repository_id)
 
 
 async def fail_backup(tx: Transaction, backup: BackupRow, why: str) -> None:
@@ -333,8 +389,28 @@ async def put_back(tx: Transaction, backup_id: UUID) -> None:
     await tx.execute("UPDATE site_backups SET status = 'completed' WHERE id = $1 AND status = 'deleting'", backup_id)
 
 
-async def forget_backups(tx: Transaction, backup_ids: Sequence[UUID]) -> None:
+async def delete_backups(tx: Transaction, repository_id: UUID, backup_ids: Sequence[UUID]) -> None:
+    """Their records go, and what is recorded instead has their snapshots removed wherever they are found."""
+    await tx.execute(
+        """INSERT INTO backup_deletions (repository_id, backup_id)
+           SELECT $1, * FROM unnest($2::uuid[]) ON CONFLICT DO NOTHING""",
+        repository_id,
+        list(backup_ids),
+    )
+    await write_lost(tx, backup_ids)
+
+
+async def write_lost(tx: Transaction, backup_ids: Sequence[UUID]) -> None:
+    """They are nowhere. Should one be found somewhere, it is not deleted."""
     await tx.execute("DELETE FROM site_backups WHERE id = ANY($1::uuid[])", list(backup_ids))
+
+
+async def forget_old_deletions(queryable: Queryable) -> int:
+    """What a target holds that was away for longer than `DELETIONS_KEPT_DAYS` is found there as a backup that the
+    records do not have."""
+    return await queryable.change(
+        "DELETE FROM backup_deletions WHERE deleted_at < now() - make_interval(days => $1)", DELETIONS_KEPT_DAYS
+    )
 
 
 def _subject(backup: BackupRow) -> Subject:

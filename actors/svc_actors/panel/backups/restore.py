@@ -17,6 +17,7 @@ from uuid import UUID
 import trio
 
 from svc_actors.errors import ServiceError, conflict, not_found, unavailable
+from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.confined.protocol import TEMPORARY, FreeSpace, PlaceRestored
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.restic import Verified
@@ -49,8 +50,11 @@ _PLACE_SECONDS = 600.0
 class RestoreWork:
     """The work of `backup.restore`. The job is of the site that is written, which need not be the backup's own."""
 
-    def __init__(self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore) -> None:
+    def __init__(
+        self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore, accounts: Accounts
+    ) -> None:
         self._tools = tools
+        self._accounts = accounts
         self._configuration = configuration
         self._files = files
         self._places: Places = tools.places
@@ -155,6 +159,8 @@ class RestoreWork:
         folder, path = site_folder(self._places.folders, site), self._path(run)
         staging = self._places.staging(run.id)
         if path is None:
+            if not await trio.Path(folder.path).exists():
+                await self._make_home(site)
             move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
             await trio.to_thread.run_sync(move)
             return f"All files of {site.domain} were exchanged."
@@ -165,6 +171,13 @@ class RestoreWork:
         await trio.to_thread.run_sync(hand_in, folder.path, folder.uid, restored, TEMPORARY.decode(), name)
         await self._files.ask(folder, PlaceRestored(name, path), seconds=_PLACE_SECONDS)
         return f"{path} was put into its place."
+
+    async def _make_home(self, site: SiteRow) -> None:
+        """Of a site whose folder was lost: no repair makes it, as it would be empty."""
+        try:
+            await self._accounts.make(site.account, None)
+        except AccountError as error:
+            raise unavailable(str(error)) from error
 
     async def _needed(self, run: JobRun, site: SiteRow) -> int:
         """Bytes that are taken beside the site: its files, and of a database the dump, what it becomes in the engine,

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,23 +14,25 @@ from uuid import UUID
 
 import trio
 
-from svc_actors.errors import capacity, not_found
+from svc_actors.errors import ServiceError, capacity, not_found
 from svc_actors.host.restic import Repository, Restic, Snapshot
 from svc_actors.host.restic.driver import CONTENT, LISTED
+from svc_actors.host.restic.manifest import files_and_bytes
 from svc_actors.host.tree_switch import switched
+from svc_actors.panel.backups.configuration import FILE, without_key
 from svc_actors.panel.backups.databases import LIST, DatabaseBackups, Dumped
 from svc_actors.panel.backups.places import SPARE_BYTES, Places
-from svc_actors.panel.backups.records import completed, tag_of
+from svc_actors.panel.backups.records import adopt_backup, tag_of
 from svc_actors.panel.backups.repositories import RepositoryRow
+from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, Judged, judge, recorded, tell_of_adopted
 from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 
-COMPLETE: Final = "complete"
-MANIFEST: Final = "manifest"
 DUMPED: Final = f"{CONTENT}/{LIST}"
 _KEPT: Final = "kept.json"
+_ADOPTED: Final = "adopted"
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,30 @@ class Tools:
 
     async def begin(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
         """Make the job's folder, and open the site's repository on this server: made where there is none, without the
-        locks of processes that have ended, and without snapshots that are no backups. Which it holds then."""
+        locks of processes that have ended and without what interrupted jobs left, and with its complete backups in the
+        records (`unrecorded`). Which snapshots it holds then."""
         local = await self.local(run, repository, made=True)
         if not (Path(local.location) / "config").exists():
             await self.restic.init(run.program, local)
             return []
         await self.restic.unlock(run.program, local)
-        held, unknown = await self.drop_unknown(run, repository.id, local)
-        if unknown:  # Whatever else is unfinished there, the next check finds.
+        held, judged = await self.drop_superfluous(run, repository.id, local)
+        if judged.superfluous:  # Whatever else is unfinished there, the next check finds.
             await trio.to_thread.run_sync(self.places.write_unchecked, repository.id)
+        adopted = [
+            backup_id
+            for backup_id, made_at in judged.complete.items()
+            if await self._adopt(run, repository, local, held, backup_id, made_at)
+        ]
+        await run.transact(lambda tx: tell_of_adopted(tx, repository, adopted))
+        if adopted:
+            await run.log(f"{len(adopted)} complete backups were here without a record, and are listed again.")
+            await trio.to_thread.run_sync((self.places.work(run.id) / _ADOPTED).touch)
         return held
+
+    def has_adopted(self, run: JobRun) -> bool:
+        """Whether this job has found backups that the records did not know."""
+        return (self.places.work(run.id) / _ADOPTED).exists()
 
     async def local(self, run: JobRun, repository: RepositoryRow, *, made: bool = False) -> Repository:
         if made:
@@ -88,18 +105,56 @@ class Tools:
             await trio.to_thread.run_sync(self.places.make_work, run.id, key)
         return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
 
-    async def drop_unknown(
+    async def drop_superfluous(
         self, run: JobRun, repository_id: UUID, repository: Repository, found: Sequence[Snapshot] | None = None
-    ) -> tuple[list[Snapshot], list[Snapshot]]:
-        """Remove the snapshots of backups that are not completed: of jobs that were ended, and of what was deleted.
-        Those that stay, and those that have gone. `found`: what it holds, where the job has just asked it."""
-        known = {tag_of(backup_id) for backup_id, _ in await completed(self.database, repository_id)}
+    ) -> tuple[list[Snapshot], Judged]:
+        """Remove the snapshots of backups that were deleted, and those that jobs left incomplete, and no others: what
+        the records do not know may be newer than they are. Those that stay, and what was found. `found`: what the
+        repository holds, where the job has just asked it."""
         if found is None:
             found = await self.restic.snapshots(run.program, repository)
-        unknown = [snapshot for snapshot in found if not known.intersection(snapshot.tags)]
-        if unknown:
-            await self.restic.forget(run.program, repository, [snapshot.id for snapshot in unknown])
-        return [snapshot for snapshot in found if snapshot not in unknown], unknown
+        judged = judge(found, await recorded(self.database, repository_id))
+        if judged.superfluous:
+            await self.restic.forget(run.program, repository, [snapshot.id for snapshot in judged.superfluous])
+        return [snapshot for snapshot in found if snapshot not in judged.superfluous], judged
+
+    async def _adopt(
+        self,
+        run: JobRun,
+        repository: RepositoryRow,
+        local: Repository,
+        held: Sequence[Snapshot],
+        backup_id: UUID,
+        made_at: datetime | None,
+    ) -> bool:
+        """Record a backup by what it says of itself. What cannot be read now stays, and is tried again."""
+        kept = kept_of(held, backup_id)
+        assert kept is not None
+        said = self.places.work(run.id) / f"adopted-{backup_id}"
+        try:
+            await self.fetch(run, local, kept.tree, said / "tree", LISTED, DUMPED, f"{CONTENT}/{FILE}")
+            if kept.manifest is not None:
+                await self.fetch(run, local, kept.manifest, said / MANIFEST)
+            listed = said / MANIFEST / MANIFEST if kept.manifest is not None else said / "tree" / LISTED
+            files, size = await trio.to_thread.run_sync(files_and_bytes, str(listed))
+            dumped = await self.databases.held(said / "tree" / CONTENT)
+            described = json.loads(await trio.to_thread.run_sync((said / "tree" / CONTENT / FILE).read_text))
+        except (ServiceError, OSError, ValueError, KeyError, TypeError) as error:
+            await run.log(f"The backup {backup_id} is complete, has no record and cannot be read: {error}. It stays.")
+            return False
+        await run.transact(
+            lambda tx: adopt_backup(
+                tx,
+                repository.id,
+                backup_id,
+                made_at,
+                files=files,
+                size=size,
+                databases=[dump.name for dump in dumped],
+                configuration=without_key(described),
+            )
+        )
+        return True
 
     async def begin_with(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
         """`begin`, for the steps of a restoration of this backup, which find by `kept` what the repository holds of it.

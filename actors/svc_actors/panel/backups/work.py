@@ -1,8 +1,8 @@
 """The work of a backup: step by step, into the repository of its site, then to every target.
 
 The steps share the job's folder (`Places`), which is gone when they are over, however that is. What a step leaves in a
-repository counts for nothing before `check`: snapshots are found by the tag of a backup that the records call
-completed, and every other one is removed by the next job that opens the repository.
+repository counts for nothing before `check` marks it complete: what is not marked, and of no job that runs, is removed
+by the next job that opens the repository (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from svc_actors.panel.backups.records import (
     backup_of_job,
     complete_backup,
     completed,
+    completed_by_size,
+    delete_backups,
     fail_backup,
     fail_copy,
-    forget_backups,
     put_back,
 )
+from svc_actors.panel.backups.reduced import reduced_from, tell_of_reduced
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository, remove_repository_row
 from svc_actors.panel.backups.retention import expired
 from svc_actors.panel.backups.schedule_records import keep_of
 from svc_actors.panel.backups.targets import all_targets
-from svc_actors.panel.backups.tools import COMPLETE, MANIFEST, Tools, kept_of
+from svc_actors.panel.backups.tools import Tools, kept_of
+from svc_actors.panel.backups.unrecorded import COMPLETE, MANIFEST, close_alerts_of
 from svc_actors.panel.jobs import Job, JobRun, JobStatus
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
@@ -133,11 +136,15 @@ class BackupWork:
             else:
                 await restic.check(run.program, local)
                 await trio.to_thread.run_sync(self._places.write_checked, repository.id)
-            await restic.tag(run.program, local, made, COMPLETE)
+            # The tree last: it is what says that the backup is complete.
+            for each in reversed(made):
+                await restic.tag(run.program, local, [each], COMPLETE)
             await trio.to_thread.run_sync((work / "manifest").replace, self._places.manifest(repository.id))
             described = json.loads(await trio.to_thread.run_sync((self._content(run) / FILE).read_text))
-            await run.transact(
-                lambda tx: complete_backup(
+
+            async def complete(tx: Transaction) -> None:
+                before = await reduced_from(tx, repository, settled.files)
+                await complete_backup(
                     tx,
                     backup,
                     configuration=without_key(described),
@@ -145,8 +152,11 @@ class BackupWork:
                     size=settled.bytes,
                     added=noted["data_added"],
                     databases=self._noted(run, "databases")["names"],
+                    files_before=before,
                 )
-            )
+                await tell_of_reduced(tx, repository, settled.files, before)
+
+            await run.transact(complete)
             await run.log(
                 f"{settled.files:,} files are kept; the repository has grown by {noted['data_added']:,} bytes."
             )
@@ -173,14 +183,16 @@ class BackupWork:
                     await run.log(f"{target.name}: {failure.message}")
 
     async def retention(self, run: JobRun) -> None:
+        """Where the records have just turned out to be older than the repository, nothing is removed this time."""
         async with self._tools.cleaned_on_failure(run):
             _, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
-            found = await completed(self._database, repository.id)
-            gone = expired(found, await keep_of(self._database, repository))
+            keep = await keep_of(self._database, repository)
+            whole, reduced = await completed_by_size(self._database, repository.id)
+            gone = [] if self._tools.has_adopted(run) else [*expired(whole, keep), *expired(reduced, keep)]
             if gone:
-                await run.transact(lambda tx: forget_backups(tx, gone))
-                await self._tools.drop_unknown(run, repository.id, local)
+                await run.transact(lambda tx: delete_backups(tx, repository.id, gone))
+                await self._tools.drop_superfluous(run, repository.id, local)
                 await run.log(f"{len(gone)} older backups were removed.")
         await self._tools.clean(run.id)
 
@@ -219,7 +231,7 @@ class BackupWork:
 
 
 class DeletionWork:
-    """The work of `backup.delete`: the record goes first, then whatever no record knows, here and at every target."""
+    """The work of `backup.delete`: a record of the deletion first, then the snapshots, here and at every target."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -229,14 +241,14 @@ class DeletionWork:
             tools = self._tools
             backup_id = UUID(run.parameters["backup"])
             repository = await read_repository(tools.database, UUID(run.parameters["repository"]))
-            await run.transact(lambda tx: forget_backups(tx, [backup_id]))
+            await run.transact(lambda tx: delete_backups(tx, repository.id, [backup_id]))
             await tools.begin(run, repository)
             for target in await all_targets(tools.database):
                 try:
                     await require_mounted(tools.database, target)
                     remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
                     await tools.restic.unlock(run.program, remote)
-                    await tools.drop_unknown(run, repository.id, remote)
+                    await tools.drop_superfluous(run, repository.id, remote)
                 except NoRepositoryError:
                     continue
                 except ServiceError as error:
@@ -252,4 +264,9 @@ async def remove_repository(tools: Tools, repository_id: UUID) -> None:
     """A repository on this server, and all that is known of it. What targets hold of it stays there: it cannot be
     opened any more, as its key goes."""
     await trio.to_thread.run_sync(tools.places.remove_repository, repository_id)
-    await tools.database.transact(lambda tx: remove_repository_row(tx, repository_id))
+
+    async def remove(tx: Transaction) -> None:
+        await close_alerts_of(tx, repository_id)
+        await remove_repository_row(tx, repository_id)
+
+    await tools.database.transact(remove)

@@ -12,7 +12,8 @@ from svc_actors.errors import ServiceError, conflict, not_found, wrong_field
 from svc_actors.host.restic import NoRepositoryError
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.panel.backups.targets import TargetRow
-from svc_actors.panel.backups.tools import COMPLETE, kept_of
+from svc_actors.panel.backups.tools import kept_of
+from svc_actors.panel.backups.unrecorded import COMPLETE
 from svc_actors.panel.recovery.key import WrongKey
 from svc_actors.panel.recovery.manifest import DamagedManifest, Manifest, ManifestSite, opened_manifest
 from svc_actors.panel.recovery.remote import Kept, Programs, Remote

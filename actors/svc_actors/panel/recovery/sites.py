@@ -26,7 +26,7 @@ from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.restic import Repository, Snapshot
 from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.local_target import require_mounted
-from svc_actors.panel.backups.records import BackupPart, completed, forget_backups
+from svc_actors.panel.backups.records import BackupPart, completed, write_lost
 from svc_actors.panel.backups.repositories import RepositoryRow, read_repository
 from svc_actors.panel.backups.restore import RestoreWork
 from svc_actors.panel.backups.targets import TargetRow, all_targets
@@ -248,7 +248,7 @@ class SitesRecovery:
         )
         gone = set(lost) - {row["backup_id"] for row in elsewhere}
         if gone:
-            await run.transact(lambda tx: forget_backups(tx, sorted(gone)))
+            await run.transact(lambda tx: write_lost(tx, sorted(gone)))
             await run.log(f"{len(gone)} backups were on the lost server alone, and are forgotten.")
 
 

@@ -54,6 +54,7 @@ function often({ frequency, hour, weekday }: BackupSchedule): string {
 function row(site: Site, backup: Backup, { may }: Viewer): TemplateResult {
   const holds = [
     ...(backup.files === null ? [] : [count(backup.files, "file")]),
+    ...(backup.files_before === null ? [] : [`one before it had ${backup.files_before}`]),
     ...(backup.bytes === null ? [] : [bytes(backup.bytes)]),
     ...(backup.databases.length ? [count(backup.databases.length, "database")] : []),
   ];
