@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import trio
 from demonstration import BIN, DEFAULT_DATA, SAY, CommandLine, main, require_free, require_room, require_root
-from program import Program, reap
+from program import Program, holding, reap
 
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
@@ -50,6 +50,7 @@ class PanelDemo:
         self.socket = CORE_SOCKET if default else data / "core.sock"
         self.http, self.https = (80, 443) if default else (port + 3, port + 4)
         self.dns = 53 if default else port + 5
+        self.sftp = 2222 if default else port + 6
         self.directory = f"https://localhost:{port + 1}/dir"
         self.ports = {
             port: "the panel",
@@ -57,27 +58,29 @@ class PanelDemo:
             port + 2: "the local authority",
             self.http: "sites",
             self.https: "sites over TLS",
+            self.sftp: "SFTP",
         }
         svc = str(BIN / "svc")
         core = [svc, "panel", "core", "--data", str(self.panel_data), "--public-host", "localhost"]
         core += ["--socket", str(self.socket), "--port", str(port)]
         core += ["--sites-http-port", str(self.http), "--sites-https-port", str(self.https)]
-        core += ["--dns-port", str(self.dns), "--site-address", "127.0.0.1"]
+        core += ["--dns-port", str(self.dns), "--sftp-port", str(self.sftp), "--site-address", "127.0.0.1"]
         core += ["--acme-contact", EMAIL, "--acme-terms-agreed", "true", "--acme-directory", self.directory]
         core += ["--acme-roots", str(self.authority / "certificate.pem")]
         web = [svc, "panel", "web", "--socket", str(self.socket), "--tls", str(self.panel_data / "web")]
         self.core = Program("core", data, core)
-        self.web = Program("web", data, [*web, "--port", str(port)])
+        self.web = Program("web", data, holding([("web", port)], [*web, "--port", str(port)]))
         authority = ["/usr/bin/pebble", "-config", str(self.authority / "pebble.json")]
         self.pebble = Program("pebble", data, [*authority, "-dnsserver", f"127.0.0.1:{self.dns}"])
 
     async def up(self) -> None:
         self._check_server()
         self._make_authority()
+        # First, so that its port is held before a program of a site runs; it waits for the core.
+        self.web.start()
         with SAY.status("starting PostgreSQL and the core"):
             self.core.start()
             await self._until_ready()
-        self.web.start()
         self.pebble.start()
         async with Client.open(Profile(url=LOCAL_URL, socket=str(self.socket))) as client:
             password = await self._administrator(client)

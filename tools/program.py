@@ -6,9 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
+
+
+def holding(ports: Sequence[tuple[str, int]], command: list[str]) -> list[str]:
+    """The command that runs `command` while the ports are held for it, each with its name; of both families."""
+    held = [f"{name}={address}:{port}" for name, port in ports for address in ("0.0.0.0", "[::]")]
+    return [sys.executable, str(Path(__file__).with_name("hold.py")), *held, "--", *command]
 
 
 class Program:

@@ -12,7 +12,7 @@ import os
 import pwd
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +23,7 @@ from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
 from svc_actors.admission import Admission, of_clients
+from svc_actors.listening import everywhere
 from svc_http import connections
 from svc_http.certificates import Certificates
 from svc_http.connections import BoundedConfig
@@ -49,25 +50,32 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.server")
 
 
 class Keeping(Protocol):
-    """Who keeps a listening socket while the service is restarted."""
+    """Who keeps listening sockets while the service is restarted."""
 
-    def bind(self, address: str) -> str:
-        """What to listen on for this address: itself, or the socket that was kept."""
+    def bind(self, addresses: Sequence[str]) -> list[str]:
+        """What to listen on for each of these: itself, or the socket that was kept."""
         ...
 
-    def keep(self, listener: socket.socket) -> None: ...
+    def keep(self, listeners: Sequence[socket.socket]) -> None: ...
+
+
+def addresses_of(host: str, port: int) -> list[str]:
+    """Where to listen: at the host's address, or at every one of this machine, of IPv6 too, where that is `*`."""
+    return [
+        f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in (everywhere() if host == "*" else (host,))
+    ]
 
 
 async def serve_https(
     app: App,
-    bind: str,
+    bind: Sequence[str],
     certificates: Certificates,
     shutdown: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
     *,
     kept: Keeping | None = None,
 ) -> None:
-    """Serve on `bind`, an address and port, until `shutdown` is set. Started with the URLs listened on (the port is
+    """Serve on `bind`, addresses and ports, until `shutdown` is set. Started with the URLs listened on (the port is
     real when 0 was asked for)."""
 
     async def stopped() -> None:
@@ -82,7 +90,7 @@ async def serve_https(
 
 async def serve_tls(
     app: ASGIFramework,
-    bind: str,
+    bind: Sequence[str],
     certificates: Certificates,
     stopped: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
@@ -93,7 +101,7 @@ async def serve_tls(
     connections.install()
     server = _HttpsConfig(certificates, kept)
     server.admission = of_clients()
-    server.bind = [bind]
+    server.bind = list(bind)
     await serve(app, server, shutdown_trigger=stopped, task_status=task_status)
 
 
@@ -138,6 +146,21 @@ def plain_config(bind: str) -> BoundedConfig:
     return server
 
 
+def _bound(address: str) -> str:
+    """A socket of IPv6 alone, as hypercorn takes one over. Raises `OSError`."""
+    host, _, port = address.removeprefix("[").rpartition("]:")
+    listener = socket.socket(socket.AF_INET6)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((host, int(port)))
+    except OSError:
+        listener.close()
+        raise
+    return f"fd://{listener.detach()}"
+
+
 class _ServerConfig(BoundedConfig):
     include_server_header = False
     accesslog = None
@@ -158,6 +181,8 @@ class _NetworkConfig(_ServerConfig):
     """Of a listener on a port."""
 
     def create_sockets(self) -> Sockets:
+        # Hypercorn's own socket of IPv6 takes the port of IPv4 as well, whose clients it calls by other addresses then.
+        self.bind = [_bound(address) if address.startswith("[") else address for address in self.bind]
         sockets = super().create_sockets()
         for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
             # Accepted connections inherit it.
@@ -209,12 +234,12 @@ class _HttpsConfig(_NetworkConfig):
     def create_sockets(self) -> Sockets:
         if self._kept is None:
             return super().create_sockets()
-        self.bind = [self._kept.bind(address) for address in self.bind]
+        self.bind = self._kept.bind(self.bind)
         sockets = super().create_sockets()
         for listener in sockets.secure_sockets:
             # Hypercorn does it later; what is kept has to listen already.
             listener.listen(self.backlog)
-            self._kept.keep(listener)
+        self._kept.keep(sockets.secure_sockets)
         return sockets
 
     @property

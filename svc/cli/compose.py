@@ -53,7 +53,7 @@ from svc_http.certificates import Certificates, TlsFiles
 from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
 from svc_http.plain import add_challenges
-from svc_http.server import serve_https, serve_loopback
+from svc_http.server import addresses_of, serve_https, serve_loopback
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
 """Each lane's own (`svc_actors.store.lanes`). An order keeps its connection for a dozen turns of the event loop, so
@@ -126,7 +126,7 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
                 partial(
                     serve_https,
                     app,
-                    f"{config.bind_host}:{config.api_port}",
+                    addresses_of(config.bind_host, config.api_port),
                     certificates,
                     stop,
                     kept=listener,

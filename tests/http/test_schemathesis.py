@@ -85,7 +85,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
             stopping = trio.Event()
             stop.append((trio.lowlevel.current_trio_token(), stopping))
             [bind] = await nursery.start(
-                partial(serve_https, app, "127.0.0.1:0", Certificates(self_signed(folder)), stopping)
+                partial(serve_https, app, ["127.0.0.1:0"], Certificates(self_signed(folder)), stopping)
             )
             url = bind.replace("127.0.0.1", "localhost")
             token, things = await _administrator(database), await _things(database)

@@ -248,7 +248,7 @@ async def served(database: Database, folder: Path) -> AsyncIterator[Served]:
         await nursery.start(log.run)
 
         async def serve(task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve_https(app, "127.0.0.1:0", Certificates(files), stop, task_status)
+            await serve_https(app, ["127.0.0.1:0"], Certificates(files), stop, task_status)
             ended.set()
 
         [bind] = await nursery.start(serve)

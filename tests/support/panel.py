@@ -21,6 +21,7 @@ from svc.panel.services import Panel
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_actors.host.vitals import Filled
+from svc_actors.listening import Listener, families
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.sealing import Sealer
@@ -43,6 +44,7 @@ from tests.support.site_tasks import RecordedTasks
 from tests.support.wordpress import RecordedWordPress
 
 ORIGIN = "https://panel.test:7443"
+PORTS = (7443, 2222, 80, 443)
 
 
 @dataclass
@@ -144,6 +146,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         sftp=RecordedSftp(),
         measure=nothing_measured,
         vitals=RecordedVitals(),
+        listeners=lambda: {Listener(family, port): frozenset({0}) for family in families() for port in PORTS},
         packages=RecordedPackages(),
     )
 

@@ -48,6 +48,7 @@ class PanelPrograms:
     https_port: int = field(default_factory=free_port)
     port: int = field(default_factory=free_port)
     dns_port: int = field(default_factory=free_port)
+    sftp_port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
         if self.pebble is not None:
@@ -57,7 +58,7 @@ class PanelPrograms:
         core = ["panel", "core", "--data", str(self.data), "--public-host", "localhost", "--socket", str(self.socket)]
         core += ["--port", str(self.port), "--web-user", WEB_ACCOUNT]
         core += ["--sites-http-port", str(self.http_port), "--sites-https-port", str(self.https_port)]
-        core += ["--dns-port", str(self.dns_port), "--site-address", "127.0.0.1"]
+        core += ["--dns-port", str(self.dns_port), "--sftp-port", str(self.sftp_port), "--site-address", "127.0.0.1"]
         if self.pebble is not None:
             core += ["--acme-contact", "ops@example.test", "--acme-terms-agreed", "true"]
             core += ["--acme-directory", self.pebble.directory, "--acme-roots", str(self.pebble.roots)]

@@ -17,6 +17,9 @@ class RecordedSftp:
     ended: list[str] = field(default_factory=list)
     refuses: str | None = None
 
+    async def hold(self) -> None:
+        return
+
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
         if self.refuses is not None:
             raise SftpError(self.refuses)

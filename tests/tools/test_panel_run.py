@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from tests.support import port_taker
 from tests.support.panel_programs import own_accounts
 from tests.support.stack import BIN, ROOT, free_port
 
@@ -56,8 +61,32 @@ async def newcomer() -> AsyncIterator[Newcomer]:
             await trio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+async def port_while_web_is_killed(newcomer: Newcomer) -> dict[str, Any]:
+    """What another user gets of the panel's port meanwhile."""
+    taker = subprocess.Popen(
+        (sys.executable, "-I", "-S", str(port_taker.__file__), str(newcomer.port)),
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert taker.stdout is not None
+    assert taker.stdout.readline() == "tries\n"
+    of_web = ["pgrep", "-f", "-u", "svc-web", f"panel web --socket {newcomer.folder}"]
+    [killed] = (await trio.run_process(of_web, capture_stdout=True)).stdout.split()
+    os.kill(int(killed), signal.SIGKILL)
+    with trio.fail_after(60):
+        while (await trio.run_process(of_web, capture_stdout=True, check=False)).stdout.split() in ([], [killed]):
+            await trio.sleep(0.1)  # It is started outside of this process.
+    found: dict[str, Any] = json.loads(taker.communicate("")[0])
+    return found
+
+
 async def test_a_first_run_ends_with_a_site_that_answers_over_https(newcomer: Newcomer) -> None:
     first = await newcomer.runs("--detach")
+    tried = await port_while_web_is_killed(newcomer)
     again = await newcomer.runs("--detach")
     stopped = await newcomer.runs("--stop")
     left = await trio.run_process(["pgrep", "-f", str(newcomer.folder)], capture_stdout=True, check=False)
@@ -66,6 +95,9 @@ async def test_a_first_run_ends_with_a_site_that_answers_over_https(newcomer: Ne
     assert b"demo.example.com answers over HTTPS" in first.stdout
     assert b"it has WordPress and its certificate" in first.stdout
     assert b"password" in first.stdout
+    # A tenant's program gets the panel's port in no family.
+    assert tried["tried"] > 10
+    assert tried["taken"] == []
     assert again.returncode == 0, again.stdout[-4000:]
     assert b"creating the site" not in again.stdout
     assert stopped.returncode == 0, stopped.stdout

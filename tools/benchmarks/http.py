@@ -222,7 +222,7 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
         else:
             app = _bare() if kind == "bare" else _application(database, log)
             await stack.enter_async_context(GarbageCollection.open())
-            serve = partial(serve_https, app, "127.0.0.1:0", Certificates(_tls(folder)), trio.Event())
+            serve = partial(serve_https, app, ["127.0.0.1:0"], Certificates(_tls(folder)), trio.Event())
             [bind] = await nursery.start(serve)
             port = int(bind.rpartition(":")[2])
         print(port, flush=True)

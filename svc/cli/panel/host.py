@@ -21,9 +21,11 @@ from svc_actors.host.sftp import SftpServing
 from svc_actors.host.site_tasks import SiteTasks
 from svc_actors.host.vitals import SystemVitals, Vitals
 from svc_actors.host.wordpress import WordPressSites
+from svc_actors.listening import listeners
 from svc_actors.outbound import Resolve, resolve
 from svc_actors.panel.accounts.disk_use import Measure
 from svc_actors.panel.imports.foreign_hosts import ForeignHosts, SystemForeignHosts
+from svc_actors.panel.ports import Look
 from svc_actors.panel.releases.own import OwnRelease
 from svc_actors.panel.sites.php_extensions import Extensions
 from svc_actors.webhooks.endpoint import Clock, utc_now
@@ -48,6 +50,7 @@ class Host:
     apps: AppServing
     sftp: SftpServing
     measure: Measure = disk_use
+    listeners: Look = listeners
     vitals: Vitals = field(default_factory=SystemVitals)
     packages: Packages = field(default_factory=DebianPackages)
     own_release: OwnRelease | None = None

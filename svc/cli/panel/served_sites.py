@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,7 @@ from svc.panel.certificate_mail import telling_owners
 from svc.panel.config import PanelConfig
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
+from svc_actors.host.sftp import SftpError
 from svc_actors.host.site_logs import log_service
 from svc_actors.mail import Outbox
 from svc_actors.panel.apps import SiteApp
@@ -20,6 +22,8 @@ from svc_actors.panel.certificates.served import Serving
 from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.certificates.trouble import telling
 from svc_actors.panel.dns.proving import Proving
+from svc_actors.panel.ports import ROUND_SECONDS as PORTS_SECONDS
+from svc_actors.panel.ports import PortWatch
 from svc_actors.panel.sftp import SftpAccess
 from svc_actors.panel.sites.crashes import ROUND_SECONDS as CRASHES_SECONDS
 from svc_actors.panel.sites.crashes import CrashWatch
@@ -77,6 +81,16 @@ async def serve_sites(
     actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders, host.launcher))
     actors.register(SiteApp, lambda _: SiteApp(database, sealer, host.apps))
     sftp = SftpAccess(database, events, host.sftp)
+    # Before any program of a site runs, which may bind the port else.
+    with suppress(SftpError):
+        await host.sftp.hold()
+    ports = {
+        config.port: "pages and API of the panel",
+        config.sftp.port: "SFTP",
+        config.sites_http_port: "sites",
+        config.sites_https_port: "sites over TLS",
+    }
+    loops.repeat("ports of the panel", PORTS_SECONDS, PortWatch(database, ports, host.listeners).round)
     # Before the programs; what they say until it is there waits.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
     loops.repeat_from_now("programs that end by themselves", CRASHES_SECONDS, CrashWatch(database, host.launcher).round)

@@ -34,7 +34,7 @@ log = structlog.get_logger("svc.panel.web")
     show_default=True,
     help="The folder of certificate.pem and key.pem, and of shown.pem, which goes before them; the core keeps it.",
 )
-@click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on.")  # noqa: S104
+@click.option("--bind", default="*", show_default=True, help="The address to listen on; *: every one, of IPv6 too.")
 @click.option("--port", default=PANEL_PORT, show_default=True)
 @click.option("--user", default="svc-web", show_default=True, help="The account to run as, when started by root.")
 async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
@@ -45,7 +45,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     from svc_http.bridge import Web
     from svc_http.certificates import Certificates, TlsFiles
     from svc_http.logs import configure
-    from svc_http.server import serve_tls
+    from svc_http.server import addresses_of, serve_tls
 
     configure()
     raise_descriptor_limit()
@@ -58,7 +58,9 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as watching:
             async with trio.open_nursery() as listener:
-                await listener.start(partial(serve_tls, app, f"{bind}:{port}", certificates, stop.wait, kept=kept))
+                await listener.start(
+                    partial(serve_tls, app, addresses_of(bind, port), certificates, stop.wait, kept=kept)
+                )
                 watching.start_soon(certificates.watch, _tell)
                 tell_supervisor(os.environ, "READY=1")
                 log.info("web.started", port=port)

@@ -22,6 +22,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.sftp import SftpServer, SftpSettings
 from svc_actors.host.sftp.server import MOST_CONNECTIONS, SERVICE, connections
 from svc_actors.store import Database
+from tests.support import port_taker
 from tests.support.launchers import Place, keeper_place, until
 from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.stack import free_port
@@ -45,6 +46,22 @@ async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
     home = folders.sites / sites[0]["account"]
     passwd = Path("/etc/passwd").read_text()
 
+    taker = subprocess.Popen(
+        (sys.executable, "-I", "-S", str(port_taker.__file__), str(clients.port)),
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert taker.stdout is not None
+    assert taker.stdout.readline() == "tries\n"
+    killed = (await place.launcher.status(SERVICE)).pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: another(place, killed))
+
     made = [
         await access_account(root, path, {"name": "key", "keys": [clients.public_key]}),
         await access_account(root, path, {"name": "word", "password": PASSWORD}),
@@ -65,8 +82,12 @@ async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
     as_site(uid, "ln", "-s", str(folders.sites / sites[1]["account"] / "public" / "index.html"), f"{home}/public/b")
     as_site(uid, "ln", "-s", str(home / "private"), str(home / "public" / "shop"))
 
+    await place.launcher.restart(SERVICE)
+    port_taken = json.loads(taker.communicate("")[0])
+
     result: dict[str, Any] = {
         "uid": uid,
+        "port_taken": port_taken,
         "by_key": await clients.sftp(key, "pwd", "put given.txt public/given.txt", "ls -1"),
         "by_password": await clients.sftp(word, "ls -1 public", password=PASSWORD),
         "by_made_up_password": await clients.sftp(generated["login"], "ls -1", password=generated["password"]),
@@ -146,10 +167,15 @@ async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
             while (done := (await root.get(f"/jobs/{job['id']}")).json())["ended_at"] is None:
                 await trio.sleep(0.05)
         result[f"job of {site['domain']}"] = done["status"]
-    result["runs_without_logins"] = (await place.launcher.status(SERVICE)).running
+    result["without_logins"] = await clients.sftp(key, "ls")
     result["left"] = re.findall(r"s\d+-\w+", "".join(path.read_text() for path in (folders.sftp / "etc").glob("*d*")))
     result["keys_left"] = os.listdir(folders.sftp / "etc" / "keys")
     return result
+
+
+async def another(place: Place, before: int) -> bool:
+    status = await place.launcher.status(SERVICE)
+    return status.pid not in (None, before)
 
 
 async def over(panel: PanelHarness, session: subprocess.Popen[bytes]) -> bool:

@@ -103,6 +103,39 @@ def test_an_installed_panel_serves_browsers_and_the_command_line(server: Systemd
     assert server.run("ps", "-o", "user=", "-p", show(server, CORE, "MainPID")).split() == ["root"]
 
 
+TAKES = """
+import os, socket
+os.setuid(65534)
+for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::"), (socket.AF_INET6, "::1")):
+    for port in (7443, 2222):
+        taking = socket.socket(family)
+        taking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            taking.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            taking.bind((address, port))
+            taking.listen()
+            print("got", address, port)
+        except OSError:
+            pass
+"""
+
+
+def test_nobody_else_gets_the_ports_of_the_panel_while_nothing_serves_them(server: SystemdRoot) -> None:
+    server.until(*DOCUMENT)
+    server.run("systemctl", "stop", WEB)
+    taken = server.run("python3", "-c", TAKES)
+    unserved = server.run("curl", "-sSk", "--max-time", "2", "https://[::1]:7443/", check=False)
+    states = server.run("systemctl", "is-active", WEB, "svc-panel-web.socket", check=False).split()
+    server.run("systemctl", "start", WEB)
+
+    assert taken == ""
+    assert unserved == ""
+    assert states == ["inactive", "active"], "a visitor starts nothing"
+    assert '"title"' in server.until("curl", "-fsSk", "https://[::1]:7443/api/v1/openapi.json")
+    assert '"title"' in server.until(*DOCUMENT)
+
+
 def test_debians_own_servers_leave_the_ports_to_the_panel(server: SystemdRoot) -> None:
     states = server.run(
         "systemctl", "is-active", "nginx.service", "knot.service", "php8.2-fpm.service", check=False

@@ -46,6 +46,11 @@ async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
     def refused(what: str) -> bool:
         return found[what]["status"] != 0 and "Permission denied" in found[what]["err"]
 
+    # A program of a site gets the port at no time: before the first login, after the server was killed, while it is
+    # replaced.
+    assert found["port_taken"]["tried"] > 10
+    assert found["port_taken"]["taken"] == []
+
     # Keys and passwords open what they are for; nothing else does.
     assert lets_in("by_key"), found["by_key"]
     assert "/site" in found["by_key"]["out"]
@@ -96,7 +101,7 @@ async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
     assert lets_in("new_password")
     assert refused("old_password")
     assert (found["job of a.test"], found["job of b.test"]) == ("succeeded", "succeeded")
-    assert found["runs_without_logins"] is False
+    assert "Connection closed" in found["without_logins"]["err"], found["without_logins"]
     assert found["left"] == found["keys_left"] == []
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from svc_actors.host.sftp.accept import LOGIN_SECONDS
 from svc_actors.host.sftp.model import AccessKind, SftpLogin
 
 ROOTS: Final = "/run/sftp"
@@ -61,9 +62,7 @@ RequiredRSASize 2048
 
 MaxAuthTries 4
 MaxSessions 10
-MaxStartups 20:50:100
-PerSourceMaxStartups 20
-LoginGraceTime 30
+LoginGraceTime {LOGIN_SECONDS}
 ClientAliveInterval 60
 ClientAliveCountMax 3
 

@@ -50,6 +50,10 @@ class HostKey:
 class SftpServing(Protocol):
     """Every method raises `SftpError`, and may be repeated."""
 
+    async def hold(self) -> None:
+        """Its port is held from now on, whoever may sign in."""
+        ...
+
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
         """These may sign in and nobody else; sessions of others, and of the logins `ended`, are over."""
         ...

@@ -1,7 +1,8 @@
 """The SFTP server as the panel drives it: made to let exactly those sign in that it is told.
 
-Everything may be repeated and begun anew after any failure. The server runs while somebody may sign in, and is stopped
-when nobody may. One process drives it; two agreements at a time are the caller's to prevent.
+Everything may be repeated and begun anew after any failure. The server always runs, so that its port is the panel's
+also while nobody may sign in: connections are closed then. One process drives it; two agreements at a time are the
+caller's to prevent.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Final
 import trio
 
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import LauncherError, Limits, Service, ServiceName, SiteLauncher
-from svc_actors.host.sftp import enter
+from svc_actors.host.launcher import LauncherError, Limits, ListeningPort, Service, ServiceName, SiteLauncher
+from svc_actors.host.sftp import accept, enter
 from svc_actors.host.sftp.configuration import HOST_KEY_TYPES, SftpSettings, account_files, sshd_configuration
 from svc_actors.host.sftp.model import AccessKind, HostKey, SftpError, SftpLogin
 from svc_actors.host.sftp.shell.services import Shells
+from svc_actors.listening import everywhere
 from svc_actors.public_keys import key_fingerprint
 
 SERVICE: Final = ServiceName("sftp")
@@ -62,12 +64,18 @@ class SftpServer:
         return self._folder / "sshd.log"
 
     def service(self) -> Service:
-        """Other settings are another service: a port cannot be changed while it runs."""
+        """Other settings are another service: a port cannot be changed while it runs. The launcher holds the port
+        (`accept`)."""
         configuration = sshd_configuration(self._settings, self._folder)
-        sshd = (PROGRAM, "-D", "-e", "-f", str(self._folder / "sshd_config"))
+        python = (sys.executable, "-I", "-S")
+        sshd = (PROGRAM, "-i", "-e", "-f", str(self._folder / "sshd_config"))
+        accepting = (*python, str(accept.__file__), *sshd)
+        port = self._settings.port
         return Service(
             name=SERVICE,
-            command=(sys.executable, "-I", "-S", str(enter.__file__), "serve", str(self._folder), *sshd),
+            command=(*python, str(enter.__file__), "serve", str(self._folder), *accepting),
+            ports=tuple(ListeningPort(address, port, "SVC_PORTS", "{descriptor};") for address in everywhere()),
+            nonblocking=True,
             environment={
                 "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                 "SVC_CONFIGURATION": hashlib.sha256(configuration.encode()).hexdigest()[:16],
@@ -76,16 +84,17 @@ class SftpServer:
             limits=CEILING,
         )
 
+    async def hold(self) -> None:
+        try:
+            if not (self._folder / "logins.json").exists():
+                await trio.to_thread.run_sync(self._prepare, ())
+            await self._launcher.ensure(self.service())
+        except (LauncherError, OSError, subprocess.SubprocessError) as error:
+            raise SftpError(f"Port {self._settings.port} of the SFTP server is not held: {error}") from error
+
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
         try:
-            if not logins and not self._folder.exists():
-                return
             await trio.to_thread.run_sync(self._prepare, tuple(logins))
-            if not logins:
-                await self._launcher.stop(SERVICE)
-                await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset())
-                await self._shells.agree((), ())
-                return
             await self._launcher.ensure(self.service())
             pid = await self._view()
             ran = await trio.run_process(
@@ -115,7 +124,7 @@ class SftpServer:
         with trio.move_on_after(START_SECONDS):
             while True:
                 status = await self._launcher.status(SERVICE)
-                if status.pid is not None and _program_of(status.pid) == PROGRAM:
+                if status.pid is not None and _accepts(status.pid):
                     return status.pid
                 await trio.sleep(_LOOK)
         raise SftpError(f"The SFTP server does not start: {await trio.to_thread.run_sync(self._last_words)}")
@@ -201,11 +210,13 @@ def _write(path: Path, text: str, mode: int) -> None:
     new.rename(path)
 
 
-def _program_of(pid: int) -> str | None:
+def _accepts(pid: int) -> bool:
+    """Whether it has come so far: the same process first takes on its view (`enter`)."""
     try:
-        return os.readlink(f"/proc/{pid}/exe")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return None
+        return False
+    return words[3:4] == [os.fsencode(accept.__file__)]
 
 
 def _end_sessions(etc: Path, stay: frozenset[str]) -> None:

@@ -1,0 +1,126 @@
+"""The port of SFTP: accepts connections, and starts an sshd for each.
+
+    python -I -S accept.py PROGRAM ARGUMENT...
+
+SVC_PORTS names the descriptors of the listening sockets as `3;4;`. The launcher holds them, so that no program of a
+site can take the port while this one is replaced or after it was killed. sshd cannot take over a listening socket, and
+what it binds itself is free as soon as it ends; so it is started as inetd(8) does, with the connection as its standard
+input and output.
+
+sshd bounds connections that have not signed in only where it accepts them itself (MaxStartups). Here a connection
+counts until sshd would have ended it for not signing in, so one that signed in at once counts as long.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import time
+from ipaddress import IPv6Network
+from typing import Final
+
+LOGIN_SECONDS: Final = 30
+"""sshd's LoginGraceTime."""
+MOST_OF_ONE: Final = 20
+"""New connections from one address, of IPv6 from one /64, which is the least that a subscriber has."""
+_CROWD: Final = 20
+_MOST: Final = 100
+"""From so many new connections on half of those that come are refused, and all of them from so many on."""
+_VARIABLE: Final = "SVC_PORTS"
+_BUSY_SECONDS: Final = 0.1
+
+
+class Arrivals:
+    """The connections that are held, by the process of their sshd: when each came, and from where."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[float, str]] = {}
+
+    def admits(self, place: str, now: float) -> bool:
+        new = [whence for came, whence in self._held.values() if now - came < LOGIN_SECONDS]
+        if new.count(place) >= MOST_OF_ONE:
+            return False
+        refused = 0.5 + 0.5 * (len(new) - _CROWD) / (_MOST - _CROWD) if len(new) >= _CROWD else 0.0
+        return random.random() >= refused  # noqa: S311 - who is refused in a crowd is nobody's secret
+
+    def add(self, pid: int, place: str, now: float) -> None:
+        self._held[pid] = now, place
+
+    def remove(self, pid: int) -> None:
+        self._held.pop(pid, None)
+
+
+def place_of(address: str) -> str:
+    address = address.partition("%")[0]
+    return str(IPv6Network((address, 64), strict=False)) if ":" in address else address
+
+
+def main(command: list[str]) -> None:
+    listening = [socket.socket(fileno=int(each)) for each in os.environ[_VARIABLE].split(";") if each]
+    arrivals, selector = Arrivals(), selectors.DefaultSelector()
+    for each in listening:
+        each.set_inheritable(False)
+        selector.register(each, selectors.EVENT_READ)
+    # Written to when a child ends, so that the wait below is over.
+    ended, wake = socket.socketpair()
+    for each in (ended, wake):
+        each.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    selector.register(ended, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            ready = key.fileobj
+            assert isinstance(ready, socket.socket), "nothing else was registered"
+            if ready is ended:
+                ended.recv(4096)
+                _reap(arrivals)
+            else:
+                _accept(ready, command, arrivals)
+
+
+def _reap(arrivals: Arrivals) -> None:
+    try:
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            arrivals.remove(pid)
+    except ChildProcessError:
+        return
+
+
+def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) -> None:
+    try:
+        connection, (address, *_) = listening.accept()
+    except (BlockingIOError, ConnectionAbortedError):
+        return
+    except OSError as error:
+        # No memory or descriptor for it: the connection waits, and so does this loop.
+        print(f"a connection cannot be accepted yet: {error}", file=sys.stderr, flush=True)
+        time.sleep(_BUSY_SECONDS)
+        return
+    with connection:
+        place, now = place_of(address), time.monotonic()
+        if not _somebody_may_sign_in() or not arrivals.admits(place, now):
+            return
+        both = [(os.POSIX_SPAWN_DUP2, connection.fileno(), number) for number in (0, 1)]
+        environment = {name: value for name, value in os.environ.items() if name != _VARIABLE}
+        try:
+            # Python ignores SIGPIPE, and a program would inherit that.
+            pid = os.posix_spawn(command[0], command, environment, file_actions=both, setsigdef=[signal.SIGPIPE])
+        except OSError as error:
+            print(f"sshd cannot be started for {address}: {error}", file=sys.stderr, flush=True)
+            return
+        arrivals.add(pid, place, now)
+
+
+def _somebody_may_sign_in() -> bool:
+    """By the accounts of this view: where there are none but root and sshd, nobody is shown an sshd."""
+    with open("/etc/passwd") as file:
+        return any(line.partition(":")[0] not in ("root", "sshd") for line in file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,40 @@
+"""TCP ports of this machine, as the kernel says who listens at them (proc(5), /proc/net/tcp)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_LISTENING: Final = "0A"
+_TABLES: Final = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp6"}
+NAMES: Final = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
+
+
+class Listener(NamedTuple):
+    family: socket.AddressFamily
+    port: int
+
+
+def families() -> tuple[socket.AddressFamily, ...]:
+    """IPv4, and IPv6 where the kernel has it."""
+    return (socket.AF_INET, *([socket.AF_INET6] if Path("/proc/net/if_inet6").exists() else []))
+
+
+def everywhere() -> tuple[str, ...]:
+    """The addresses that stand for all of this machine's, of each family: what listens at one of them leaves the port
+    of that family to nobody else."""
+    return tuple("::" if family is socket.AF_INET6 else "0.0.0.0" for family in families())  # noqa: S104
+
+
+def listeners() -> Mapping[Listener, frozenset[int]]:
+    """The users whose processes made the sockets that listen at a port, at any address of its family."""
+    found: dict[Listener, set[int]] = {}
+    for family in families():
+        for line in Path("/proc/net", _TABLES[family]).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == _LISTENING:
+                port = int(words[1].rpartition(":")[2], 16)
+                found.setdefault(Listener(family, port), set()).add(int(words[7]))
+    return {listener: frozenset(users) for listener, users in found.items()}

@@ -1,0 +1,65 @@
+"""Listening sockets that a supervisor keeps for a service: both families, and none of other settings."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from svc.cli import supervisor
+from svc.cli.supervisor import KeptListener
+
+
+@pytest.fixture
+def notified(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        yield channel
+
+
+def received(channel: socket.socket) -> tuple[str, int]:
+    """What was said, and how many descriptors came with it."""
+    said, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(64))
+    descriptors = array.array("i")
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    for each in descriptors:
+        os.close(each)
+    return said.decode(), len(descriptors)
+
+
+def test_sockets_of_both_families_are_taken_over_and_kept(
+    notified: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listeners = [socket.create_server(("127.0.0.1", 0)), socket.create_server(("::1", 0), family=socket.AF_INET6)]
+    old = socket.create_server(("127.0.0.1", 0))
+    descriptors = [os.dup(each.fileno()) for each in (*listeners, old)]
+    monkeypatch.setattr(supervisor, "_passed", lambda _: {"web": descriptors})
+    kept = KeptListener({"NOTIFY_SOCKET": notified.getsockname()}, "web")
+    addresses = [f"127.0.0.1:{listeners[0].getsockname()[1]}", f"[::1]:{listeners[1].getsockname()[1]}"]
+
+    bound = kept.bind([*addresses, "192.0.2.1:7443"])
+
+    assert bound == [f"fd://{descriptors[0]}", f"fd://{descriptors[1]}", "192.0.2.1:7443"]
+    # What is of no address of the settings is given up.
+    assert received(notified) == ("FDSTOREREMOVE=1\nFDNAME=web", 0)
+    with pytest.raises(OSError):
+        os.fstat(descriptors[2])
+
+    kept.keep(listeners)
+    assert received(notified) == ("FDSTORE=1\nFDNAME=web", 2)
+    for each in (*listeners, old):
+        each.close()
+    for descriptor in descriptors[:2]:
+        os.close(descriptor)
+
+
+def test_each_descriptor_is_known_by_its_name() -> None:
+    environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "3", "LISTEN_FDNAMES": "web:other:web"}
+
+    assert supervisor._passed(environ) == {"web": [3, 5], "other": [4]}
+    assert supervisor._passed({**environ, "LISTEN_PID": "1"}) == {}
