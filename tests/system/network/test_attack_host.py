@@ -11,6 +11,7 @@ from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import ICMPv6ND_NS, ICMPv6NDOptSrcLLAddr, ICMPv6PacketTooBig, IPv6
 from scapy.packet import Packet, Raw
 
+from svc_nodeagent.hypervisor.network import ruleset
 from svc_nodeagent.protocol import Action, Direction, Topology
 from tests.system.network.forged import MARK, Stage, udp4, udp6
 from tests.system.network.lab import CARRIED
@@ -20,7 +21,7 @@ from tests.system.network.rules import firewall, rule
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-METADATA = "169.254.169.254"
+METADATA = ("169.254.169.254", *(str(address) for address in ruleset.METADATA))
 """Where the provider of a virtual host tells it secrets."""
 SCANNED = 60
 _PORT = 4500
@@ -53,17 +54,22 @@ async def test_a_guest_cannot_narrow_the_hosts_own_paths(matrix: Matrix, topolog
 
 
 @pytest.mark.parametrize("topology", CARRIED)
-async def test_link_local_addresses_are_not_routed_to(matrix: Matrix, topology: Topology) -> None:
+async def test_the_metadata_of_the_hosts_own_provider_is_not_routed_to(matrix: Matrix, topology: Topology) -> None:
     guest, _ = GUESTS[topology]
-    matrix.lab.host.ip(f"route replace {METADATA}/32 via {OUTSIDE.addresses[4]}")
+    roads = [f"{address} via {OUTSIDE.addresses[6 if ':' in address else 4]}" for address in METADATA]
+    for road in roads:
+        matrix.lab.host.ip(f"route replace {road}")
     try:
-        async with matrix.established(guest, OUTSIDE, 4) as control:
+        async with matrix.established(guest, OUTSIDE, 4) as control4, matrix.established(guest, OUTSIDE, 6) as control6:
             with matrix.capture(OUTSIDE) as outside:
-                with matrix.udp(guest, 4) as asking:
-                    await asking.sendto(MARK, (METADATA, 80))
-                    await control.arrives(guest, outside)
+                with matrix.udp(guest, 4) as asking4, matrix.udp(guest, 6) as asking6:
+                    for address in METADATA:
+                        await (asking6 if ":" in address else asking4).sendto(MARK, (address, 80))
+                    await control4.arrives(guest, outside)
+                    await control6.arrives(guest, outside)
     finally:
-        matrix.lab.host.ip(f"route del {METADATA}/32")
+        for road in roads:
+            matrix.lab.host.ip(f"route del {road}")
     assert [frame for frame in outside.raw if MARK in frame] == []
 
 

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Final
 
 from svc_nodeagent.hypervisor.naming import Naming
@@ -76,6 +77,15 @@ HOOKS: dict[str, dict[str, dict[str, Json]]] = {
 
 def families(*, bridged: bool) -> tuple[str, ...]:
     return ("inet", "bridge") if bridged else ("inet",)
+
+
+METADATA: Final = tuple(
+    ip_address(text)
+    for text in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
+)
+"""Where clouds tell a host that is a guest itself its secrets, beside 169.254.0.0/16: Alibaba, and by IPv6 AWS, Google,
+Oracle, Scaleway. From their documentation; each is one address, since guests may have networks of the rest. Azure's
+168.63.129.16 is its hosts' name server as well, so its guests need it."""
 
 
 def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
@@ -154,6 +164,10 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
             to_guest,
             # Not to be forwarded (RFC 3927), as the metadata service of a host that is a guest itself.
             (from_ours, match(header("ip", "daddr"), prefix("169.254.0.0", 16)), DROP),
+            *(
+                (from_ours, match(header("ip" if each.version == 4 else "ip6", "daddr"), str(each)), DROP)
+                for each in METADATA
+            ),
             (from_outside, match(header("ip", "daddr"), f"@{NAT4}"), not_asked_for, DROP),
             (from_outside, is_ipv6, match(meta("oifname"), f"@{NAT6}"), not_asked_for, DROP),
             # Of no connection, so it would leave as it is, with its inner address.
