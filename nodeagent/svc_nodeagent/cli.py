@@ -139,6 +139,7 @@ def _libvirt(folder: AgentFolder, prefix: str, bridge: str | None, image_network
             naming=naming,
             bridge=bridge,
             image_networks=image_networks,
+            controller=folder.read_enrolment().gateway_host,
         )
 
     return open_host

@@ -7,6 +7,7 @@ Made once: what an operator renames or removes afterwards does not come back.
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,11 @@ from svc_actors.controller.images.catalogue import ensure_catalogue
 from svc_actors.controller.networking.networks import NewPool, create_network, create_pool
 from svc_actors.store import Database, Transaction
 
-NAT_NETWORK: Final = IPv4Network("10.77.0.0/16")
+NAT_NETWORKS: Final = tuple(
+    IPv4Network(text) for text in ("10.77.0.0/16", "10.177.0.0/16", "172.27.0.0/16", "192.168.128.0/17")
+)
+"""The first that holds no address of this host is the default network's: with one that does, the hosts that carry it
+would answer for the controller's own address or its neighbours'."""
 _LOCK: Final = 0x5356_4445
 _PLANS: Final = (
     # name, slug, vcpus, memory in MiB, disk in GiB
@@ -39,7 +44,7 @@ async def _make_once(database: Database) -> None:
         location = await tx.fetchval("INSERT INTO locations (name) VALUES ('default') RETURNING id")
         await tx.execute("INSERT INTO projects (name) VALUES ('default')")
         network = await create_network(tx, "default", default=True)
-        pool = NewPool(name="nat", location_id=location, cidr=NAT_NETWORK, nameservers=_resolvers())
+        pool = NewPool(name="nat", location_id=location, cidr=_nat_network(), nameservers=_resolvers())
         await create_pool(tx, network["id"], pool)
         await tx.executemany(
             "INSERT INTO plans (name, slug, vcpus, memory_mib, disk_gib) VALUES ($1, $2, $3, $4, $5)", _PLANS
@@ -47,6 +52,22 @@ async def _make_once(database: Database) -> None:
         await tx.execute("INSERT INTO settings (name, value) VALUES ('defaults_made', 'true')")
 
     await database.transact(work)
+
+
+def _nat_network() -> IPv4Network:
+    """None is free on a host with addresses in all four: its administrator sees the refusal, and makes another pool."""
+    own = _own_addresses()
+    return next((network for network in NAT_NETWORKS if not any(one in network for one in own)), NAT_NETWORKS[0])
+
+
+def _own_addresses() -> list[IPv4Address]:
+    """By the routes to this host's own addresses, which the kernel lists without any program."""
+    try:
+        lines = Path("/proc/net/fib_trie").read_text().splitlines()
+    except OSError:
+        return []
+    named = (before.rpartition("-- ")[2] for before, line in pairwise(lines) if line.strip() == "/32 host LOCAL")
+    return [IPv4Address(text) for text in named]
 
 
 def _resolvers(path: Path = Path("/etc/resolv.conf")) -> list[IPv4Address]:

@@ -146,9 +146,11 @@ class LibvirtHost:
         uri: str,
         bridge: str | None,
         image_networks: Sequence[outbound.Network],
+        controller: str | None,
     ) -> None:
         self._folders = folders
         self._naming = naming
+        self._controller = controller
         self._bridge = bridge
         self._network = network
         self._traffic = traffic
@@ -237,10 +239,11 @@ class LibvirtHost:
         uri: str = LIBVIRT_URI,
         bridge: str | None = None,
         image_networks: Sequence[outbound.Network] = (),
+        controller: str | None = None,
     ) -> AsyncIterator[LibvirtHost]:
         """A host that keeps its files in `folder`, which QEMU's user must be able to pass through. `bridge`: holds the
         uplink, and bridged NICs are plugged into it. `image_networks`: beside the public Internet, where images may
-        be fetched from.
+        be fetched from. `controller`: the name or address of its gateway, which no machine's network takes.
 
         It is handed out ready for orders: no server of an agent that died holds a disk, the network is back to what
         the records say, and the accelerator is chosen.
@@ -253,8 +256,8 @@ class LibvirtHost:
         naming = naming or Naming()
         traffic = await HostTraffic.open(folders.traffic, naming)
         networks = {vm_id: record.network for vm_id, record in records.items()}
-        network = HostNetwork(naming, networks, before_removal=traffic.before_removal)
-        host = cls(folders, naming, network, traffic, open_stream, uri, bridge, image_networks)
+        network = HostNetwork(naming, networks, controller=controller, before_removal=traffic.before_removal)
+        host = cls(folders, naming, network, traffic, open_stream, uri, bridge, image_networks, controller)
         await host._restore_network()
         async with trio.open_nursery() as loop:
             await loop.start(EVENT_LOOP.run)
@@ -302,7 +305,7 @@ class LibvirtHost:
         if self._emulator is None and self._connection.is_connected:
             self._emulator = await inventory.emulator(self._connection)
         emulator = self._emulator or inventory.NO_EMULATOR
-        return await inventory.facts(emulator, self._acceleration, self._naming, self._bridge)
+        return await inventory.facts(emulator, self._acceleration, self._naming, self._bridge, self._controller)
 
     async def domain_changes(self) -> AsyncIterator[DomainChanged]:
         """The latest change of each machine; what nobody fetched in time gives way to what came after it."""

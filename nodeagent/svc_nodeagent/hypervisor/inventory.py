@@ -20,6 +20,7 @@ from svc_nodeagent.hypervisor.connection import PATIENT, Connection, Libvirt, ve
 from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
+from svc_nodeagent.hypervisor.network.roads import roads
 from svc_nodeagent.hypervisor.platforms import platform_features
 from svc_nodeagent.hypervisor.preflight import network_features
 from svc_nodeagent.hypervisor.programs import run_program
@@ -50,10 +51,17 @@ async def emulator(connection: Connection) -> Emulator:
     return await connection.call(_emulator, name="virConnectGetCapabilities", timeout=PATIENT)
 
 
-async def facts(emulator: Emulator, acceleration: Acceleration, naming: Naming, bridge: str | None = None) -> NodeFacts:
+async def facts(
+    emulator: Emulator,
+    acceleration: Acceleration,
+    naming: Naming,
+    bridge: str | None = None,
+    controller: str | None = None,
+) -> NodeFacts:
     verdict = await acceleration.verdict()
     features = await network_features(bridge)
     platforms = await in_thread(platform_features)
+    kept = await roads(naming, controller)
     return NodeFacts(
         hostname=socket.gethostname(),
         host_uuid=await in_thread(host_uuid),
@@ -66,7 +74,7 @@ async def facts(emulator: Emulator, acceleration: Acceleration, naming: Naming, 
         accelerator=verdict.accelerator.value,
         machine_types=emulator.machine_types,
         network_features=features.found,
-        network_lacks=features.lacks,
+        network_lacks=features.lacks | {f"gateway:{address}": f"It is {what}." for address, what in kept.items()},
         host_addresses=await host_addresses(naming),
         platform_features=platforms.found,
         platform_lacks=dict(platforms.lacks),

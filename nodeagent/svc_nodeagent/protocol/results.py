@@ -216,9 +216,9 @@ class Capacity(Wire):
 
 class NodeFacts(Wire):
     """`network_features`: of nat, routed, bridged, ipv6, rate, vlan and bridge-conntrack, what this host can carry;
-    `network_lacks` says of each other one why not. `host_addresses`: the host's own, with their prefixes, without those
-    on guests' taps. `platform_features`: of uefi, uefi_secure and tpm, what machines here can have; `platform_lacks`
-    says of each other one why not."""
+    `network_lacks` says of each other one why not, and of `gateway:ADDRESS` why no nat or routed pool has this gateway
+    here. `host_addresses`: the host's own, with their prefixes, without those on guests' taps. `platform_features`: of
+    uefi, uefi_secure and tpm, what machines here can have; `platform_lacks` says of each other one why not."""
 
     hostname: Name
     host_uuid: UUID

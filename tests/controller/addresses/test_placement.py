@@ -69,3 +69,17 @@ async def test_a_pool_serves_the_nodes_it_names(database: Database) -> None:
     own = await make_pool(database, world, "192.0.2.0/24", topology="routed", node_ids=[beta])
     assert (await placed(database, world, world.node_id)).pool_ids == (world.pool_id,)
     assert (await placed(database, world, beta)).pool_ids == (world.pool_id, own)
+
+
+async def test_a_node_that_needs_a_pools_gateway_for_itself_is_left_out_and_says_why(database: Database) -> None:
+    world = await make_fleet(database)
+    beta = await make_node(database, world.location_id, "beta")
+    gateway = await database.fetchval("SELECT host(gateway) FROM pools WHERE id = $1", world.pool_id)
+    taken = {f"gateway:{gateway}": "It is the address of this node's controller."}
+    await lacks(database, world.node_id, **taken)
+    assert (await placed(database, world)).node_name == "beta"
+    await lacks(database, beta, **taken)
+    with pytest.raises(ServiceError) as refused:
+        await placed(database, world)
+    assert refused.value.code is ErrorCode.CAPACITY
+    assert "the address of this node's controller" in str(refused.value.details)

@@ -141,6 +141,48 @@ async def test_a_pool_that_a_node_it_serves_cannot_carry_is_refused_with_the_nod
         assert "the kernel has no such thing" in refused.message
 
 
+@pytest.mark.parametrize("road", ["network_lacks", "host_addresses"])
+async def test_a_gateway_that_takes_a_nodes_road_is_refused(database: Database, road: str) -> None:
+    """It would be an address of each host that carries the pool, and the host would no longer reach its owner."""
+    async with stage(database) as on:
+        network = on.world.network_id
+        beta = await make_node(database, on.world.location_id, "beta")
+        said: dict[str, Any] = {
+            "network_lacks": {"gateway:10.9.0.1": "It is the address of this node's controller."},
+            "host_addresses": ["10.9.0.1/24"],
+        }
+        await facts(database, beta, **{road: said[road]})
+        refused = await refusal(on.administrator, "network.add_pool", id=network, name="p", cidr="10.9.0.0/24")
+        assert refused.code is ErrorCode.CONFLICT
+        assert "beta" in refused.message
+        pool = await on.administrator(
+            "network.add_pool", id=network, name="p", cidr="10.9.0.0/24", gateway="10.9.0.254"
+        )
+        moved = await refusal(on.administrator, "pool.update", id=pool.id, gateway="10.9.0.1")
+        assert moved.code is ErrorCode.CONFLICT
+        assert (await on.administrator("pool.show", id=pool.id)).gateway == "10.9.0.254"
+        # At a bridge the gateway is another device's, and no host answers for it.
+        await on.administrator("pool.update", id=pool.id, topology="bridged", gateway="10.9.0.1")
+
+
+async def test_ipv6_and_an_mtu_below_its_least_are_refused_both_ways_round(database: Database) -> None:
+    async with stage(database) as on:
+        small = await on.administrator("network.create", name="small", mtu=1279)
+        refused = await refusal(on.administrator, "network.add_pool", id=small.id, name="six", cidr="2001:db8::/48")
+        assert (refused.code, "1280" in refused.message) == (ErrorCode.CONFLICT, True)
+        await on.administrator("network.add_pool", id=small.id, name="four", cidr="10.9.0.0/24")
+        await on.administrator("network.update", id=small.id, mtu=1280)
+        await on.administrator("network.add_pool", id=small.id, name="six", cidr="2001:db8::/48")
+        refused = await refusal(on.administrator, "network.update", id=small.id, mtu=1279)
+        assert refused.code is ErrorCode.CONFLICT
+        shown = {network.id: network.mtu for network in await on.administrator("network.list")}
+        assert shown[small.id] == 1280
+        made = await refusal(
+            on.administrator, "network.create", name="both", mtu=576, pool={"name": "six", "cidr": "2001:db9::/48"}
+        )
+        assert made.code is ErrorCode.CONFLICT
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -55,6 +55,7 @@ async def test_a_machine_that_went_off_meanwhile_keeps_no_other_from_being_looke
         "test:///default",
         None,
         (),
+        None,
     )
     monkeypatch.setattr(inventory, "domains", domains)
     monkeypatch.setattr(LibvirtHost, "_attach_serial", attach)

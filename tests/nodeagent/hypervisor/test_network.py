@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,7 +18,17 @@ from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.network.plan import Uplink
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import FailureCode, NetworkSpec, Topology
-from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, SIX, carried, differences, network, nic
+from tests.nodeagent.hypervisor.builders import (
+    ADDRESS,
+    GATEWAY,
+    OTHER,
+    SIX,
+    address,
+    carried,
+    differences,
+    network,
+    nic,
+)
 
 pytestmark = pytest.mark.system
 
@@ -176,3 +187,45 @@ async def test_a_nic_with_jumbo_frames_and_a_routed_one_stand_side_by_side(
     folder = Path("/sys/class/net")
     assert (folder / naming.tap(jumbo.nic_id) / "mtu").read_text().strip() == "9000"
     assert (folder / naming.tap(routed.nic_id) / "mtu").read_text().strip() == "1500"
+
+
+@pytest.fixture
+async def road(naming: Naming) -> AsyncIterator[str]:
+    """An address of this host, on a device that is no tap of ours."""
+    bridge, own = f"b{naming.table[-8:]}", f"{ADDRESS.rpartition('.')[0]}.201"
+    await run_program("ip", "link", "add", bridge, "type", "bridge")
+    try:
+        await run_program("ip", "address", "add", f"{own}/29", "dev", bridge)
+        yield own
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+            await run_program("ip", "link", "del", bridge)
+
+
+@pytest.mark.parametrize("is_controllers", [False, True], ids=["its own", "its controller's"])
+async def test_no_machine_takes_an_address_by_which_the_host_is_reached(
+    naming: Naming, clean_host: None, road: str, is_controllers: bool
+) -> None:
+    """Not as its gateway, and not as its own address."""
+    taken = f"{ADDRESS.rpartition('.')[0]}.200" if is_controllers else road
+    host_network = HostNetwork(naming, {}, controller=taken if is_controllers else None)
+    for spec in (
+        NetworkSpec(nics=(nic(ADDRESS, address(OTHER, gateway=taken)),)),
+        NetworkSpec(nics=(nic(taken),)),
+    ):
+        with pytest.raises(HostError, match="this node"):
+            await host_network.apply(uuid4(), spec)
+    assert (await host_network.probe()).taps == ()
+
+
+async def test_a_machine_recorded_with_the_controllers_address_is_not_restored(
+    naming: Naming, clean_host: None
+) -> None:
+    """An agent that carried it once finds its way back to the controller when it starts again."""
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await HostNetwork(naming, {}).apply(vm_id, spec)
+    heir = HostNetwork(naming, {vm_id: spec}, controller=GATEWAY)
+    with pytest.raises(HostError, match="controller"):
+        await heir.restore()
+    listed = json.loads(await run_program("ip", "-json", "address", "show", "to", GATEWAY) or b"[]")
+    assert not any("local" in each for link in listed for each in link.get("addr_info", ()))

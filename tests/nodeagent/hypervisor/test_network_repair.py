@@ -154,9 +154,9 @@ async def test_what_was_put_back_half_is_put_back_whole_at_the_next_look(
     await run_program("ip", "route", "del", f"{ADDRESS}/32", "dev", tap)
     with monkeypatch.context() as patched:
         patched.setattr(taps, "forward", failing)
-        with pytest.raises(HostError):
-            await host_network.mend()
-    await host_network.mend()
+        await host_network.mend()
+        assert differences(await host_network.probe()) != []
+    assert await host_network.settle() == []
     with guest_end(tap, mac_of(ADDRESS)) as guest:
         await guest.learn_gateway(ADDRESS)
     assert differences(await host_network.probe()) == []
@@ -172,7 +172,7 @@ async def test_while_a_host_could_not_be_restored_nothing_is_named_as_released(
     await run_program("ip", "route", "del", f"{ADDRESS}/32", "dev", tap)
     heir = HostNetwork(naming, {vm_id: spec.model_copy(update={"nics": (nic(OTHER, nic_id=spec.nics[0].nic_id),)})})
     with monkeypatch.context() as patched:
-        patched.setattr(taps, "create_taps", once(once(taps.create_taps)))
+        patched.setattr(taps, "create_taps", once(once(once(taps.create_taps))))
         with pytest.raises(HostError):
             await heir.restore()
         with pytest.raises(HostError):
@@ -242,3 +242,97 @@ async def test_one_machine_that_cannot_be_carried_does_not_hold_up_others(
     probe = await host_network.probe()
     assert (carried(probe), differences(probe)) == (sorted(addresses), [])
     assert len(probe.taps) == len(specs)
+
+
+REFUSED_STEPS = {
+    "making": ("_described", "link set dev {tap} master nosuch"),
+    "taking away": ("removals", "route del 192.0.2.200/32 dev {tap}"),
+    "plugging in": ("plugs", "link set dev {tap} master nosuch"),
+    "giving": ("additions", "route replace 192.0.2.200/32 via 192.0.2.201 dev {tap}"),
+}
+
+
+def refuse_a_step(monkeypatch: pytest.MonkeyPatch, step: str, tap: str) -> None:
+    """Have the kernel refuse one machine's part of a step, by a command that it cannot carry out."""
+    if step == "rate":
+
+        async def set_others(device: str, mbps: int) -> None:
+            if device == tap:
+                raise HostError(FailureCode.HOST, "tc failed: the test says no.")
+            await set_rate(device, mbps)
+
+        monkeypatch.setattr(apply, "set_rate", set_others)
+        return
+    name, command = REFUSED_STEPS[step]
+    commands_of = getattr(taps, name)
+
+    def with_one_refused(planned: Any, *rest: Any) -> list[str]:
+        tap_plans = [planned] if name == "_described" else planned
+        refused = [command.format(tap=tap)] if any(each.device == tap for each in tap_plans) else []
+        return [*refused, *commands_of(planned, *rest)]
+
+    monkeypatch.setattr(taps, name, with_one_refused)
+
+
+@pytest.mark.parametrize("step", [*REFUSED_STEPS, "rate"])
+async def test_one_machine_that_cannot_be_restored_stops_no_other_and_heals(
+    host_network: HostNetwork, naming: Naming, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    prefix = ADDRESS.rpartition(".")[0]
+    bad, good, new = uuid4(), uuid4(), uuid4()
+    specs = {bad: NetworkSpec(nics=(nic(ADDRESS, rate_mbps=50),)), good: network(OTHER)}
+    for vm_id, spec in specs.items():
+        await host_network.apply(vm_id, spec)
+    tap = naming.tap(specs[bad].nics[0].nic_id)
+    if step in ("making", "rate"):
+        await run_program("ip", "link", "del", "dev", tap)
+    heir = HostNetwork(naming, specs)
+    with monkeypatch.context() as patched:
+        refuse_a_step(patched, step, tap)
+        with pytest.raises(HostError, match=str(bad)):
+            await heir.restore()
+        assert not taps.exists(tap) or not (await taps.seen_of([tap]))[tap].up
+        await heir.apply(new, network(f"{prefix}.9"))
+        await heir.apply(good, network(OTHER, f"{prefix}.8"))
+        broken = [machine.vm_id for machine in (await heir.probe()).machines if machine.differences]
+        assert broken == [bad]
+        with pytest.raises(HostError):
+            await heir.absent((f"{prefix}.7",), bad)
+        assert await heir.absent((f"{prefix}.7",), good) == (f"{prefix}.7",)
+    monkeypatch.setattr(apply, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(apply, "LOOK_AGAIN_SECONDS", 0.01)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(heir.keep)
+            while differences(await heir.probe()):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("mtus", [(1500, 1279, 1500), (1280, 576, 1279, 1280), (1200, 1500), (9000, 1000, 9000)])
+async def test_an_mtu_that_is_too_small_for_ipv6_is_set_and_taken_back(
+    host_network: HostNetwork, naming: Naming, mtus: tuple[int, ...]
+) -> None:
+    vm_id, nic_id = uuid4(), uuid4()
+    for mtu in mtus:
+        await host_network.apply(vm_id, NetworkSpec(nics=(nic(ADDRESS, mtu=mtu, nic_id=nic_id),)))
+        assert differences(await host_network.probe()) == []
+        assert (await taps.seen_of([naming.tap(nic_id)]))[naming.tap(nic_id)].mtu == mtu
+
+
+async def test_a_tap_left_with_a_small_mtu_by_somebody_heals(host_network: HostNetwork, naming: Naming) -> None:
+    vm_id, spec = uuid4(), NetworkSpec(nics=(nic(ADDRESS, SIX),))
+    await host_network.apply(vm_id, spec)
+    await run_program("ip", "link", "set", "dev", naming.tap(spec.nics[0].nic_id), "mtu", "1279")
+    assert differences(await host_network.probe()) != []
+    await host_network.apply(vm_id, spec)
+    assert differences(await host_network.probe()) == []
+
+
+async def test_ipv6_is_refused_with_an_mtu_below_its_least_and_nothing_changes(host_network: HostNetwork) -> None:
+    vm_id, nic_id = uuid4(), uuid4()
+    await host_network.apply(vm_id, NetworkSpec(nics=(nic(ADDRESS, SIX, nic_id=nic_id),)))
+    before = await host_network.probe()
+    with pytest.raises(HostError, match="1279; IPv6 needs 1280"):
+        await host_network.apply(vm_id, NetworkSpec(nics=(nic(ADDRESS, SIX, mtu=1279, nic_id=nic_id),)))
+    assert await host_network.probe() == before

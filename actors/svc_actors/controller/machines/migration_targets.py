@@ -81,7 +81,7 @@ FROM vms JOIN images ON images.id = vms.image_id LEFT JOIN nodes ON nodes.id = v
 WHERE vms.id = $1 AND vms.deleted_at IS NULL"""
 
 _POOLS: Final = """
-SELECT DISTINCT pools.name, pools.family, pools.topology, pools.vlan, pools.location_id, pools.node_ids
+SELECT DISTINCT pools.name, pools.family, pools.topology, pools.vlan, pools.gateway, pools.location_id, pools.node_ids
 FROM allocations JOIN pools ON pools.id = allocations.pool_id
 WHERE allocations.vm_id = $1 AND allocations.state = 'allocated' ORDER BY pools.name"""
 
@@ -149,7 +149,7 @@ def _pool(pool: Record, node: Record) -> str | None:
         return f"pool: {pool['name']} is of another location"
     if pool["node_ids"] and node["node_id"] not in pool["node_ids"]:
         return f"pool: {pool['name']} does not serve this node"
-    wanted = needs(family=pool["family"], topology=pool["topology"], vlan=pool["vlan"])
+    wanted = needs(pool)
     reason = lack(node["facts"], wanted)
     return None if reason is None else f"pool: it cannot carry {pool['name']} ({reason})"
 

@@ -43,7 +43,7 @@ IPV6_OF_A_CUSTOMER: Final = 8
 # address ($5), with what speaks against it. Public pools come first: behind nat nobody is reached from outside, and
 # private addresses (RFC 1918, RFC 6598, RFC 4193) are routed nowhere; of one kind the oldest comes first.
 _POOLS: Final = """
-SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.enabled,
+SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.gateway, pools.enabled,
        pools.network_id = $1 AS of_the_network,
        nodes.id IS NOT NULL AND pools.location_id = nodes.location_id
        AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids)) AS serves,
@@ -272,7 +272,7 @@ async def _take(tx: Transaction, vm: MachineRow, nic_id: UUID, pools: list[Recor
 
 
 def _lack(facts: Mapping[str, Any] | None, pool: Record) -> str | None:
-    return lack(facts, needs(family=pool["family"], topology=pool["topology"], vlan=pool["vlan"]))
+    return lack(facts, needs(pool))
 
 
 async def _record(tx: Transaction, caller: Caller, vm: MachineRow, details: dict[str, Any]) -> None:

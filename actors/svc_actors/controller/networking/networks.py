@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _TURN: Final = 0x5356_4E54
+_LEAST_MTU_OF_IPV6: Final = 1280
+"""RFC 8200, section 5. A host takes IPv6 from a device with less."""
 
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
@@ -63,8 +65,11 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
     overlaps another pool, or a node that it serves cannot carry it), not_found (network or location)."""
     definition = define(new)
     await _take_turn(tx)
-    if not await tx.fetchval("SELECT true FROM networks WHERE id = $1", network_id):
+    mtu = await tx.fetchval("SELECT mtu FROM networks WHERE id = $1", network_id)
+    if mtu is None:
         raise not_found("There is no such network.")
+    if definition.family == 6:
+        _require_mtu_for_ipv6(mtu, "no pool was made")
     if not await tx.fetchval("SELECT true FROM locations WHERE id = $1", definition.location_id):
         raise not_found("There is no such location.")
     await require_carriers(tx, definition)
@@ -108,7 +113,9 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
         raise not_found("There is no such network.")
     if default is False and row["default"]:
         raise conflict("This is the default network.", hint="Make another network the default instead.")
-    if mtu not in (None, row["mtu"]):
+    if mtu is not None and mtu != row["mtu"]:
+        if await tx.fetchval("SELECT EXISTS (SELECT FROM pools WHERE network_id = $1 AND family = 6)", network_id):
+            _require_mtu_for_ipv6(mtu, "nothing was changed")
         nics = await tx.fetch("SELECT DISTINCT vm_id FROM nics WHERE network_id = $1", network_id)
         await network_changed(tx, [nic["vm_id"] for nic in nics])
     return await tx.fetchone(
@@ -117,6 +124,14 @@ async def update_network(tx: Transaction, network_id: UUID, *, default: bool | N
         bool(default),
         mtu,
     )
+
+
+def _require_mtu_for_ipv6(mtu: int, outcome: str) -> None:
+    if mtu < _LEAST_MTU_OF_IPV6:
+        raise conflict(
+            f"The network's MTU would be {mtu}, and IPv6 needs {_LEAST_MTU_OF_IPV6} at least; {outcome}.",
+            hint=f"Choose an MTU of {_LEAST_MTU_OF_IPV6} or more, or a network without IPv6 pools.",
+        )
 
 
 async def _take_turn(tx: Transaction) -> None:

@@ -42,7 +42,7 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
     before = await tx.fetchone("SELECT * FROM pools WHERE id = $1", pool_id)
     definition = define(_merged(before, changes))
     columns = definition.columns()
-    if any(columns[name] != before[name] for name in ("location_id", "node_ids", "topology", "vlan")):
+    if any(columns[name] != before[name] for name in ("location_id", "node_ids", "topology", "vlan", "gateway")):
         if not await tx.fetchval("SELECT true FROM locations WHERE id = $1", definition.location_id):
             raise not_found("There is no such location.")
         await require_carriers(tx, definition)

@@ -7,16 +7,24 @@ has not reported yet is taken at its word later.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_interface
 from typing import Any
 
 from svc_actors.controller.networking.pool_definitions import PoolDefinition
 from svc_actors.errors import conflict, wrong_field
-from svc_actors.store import Transaction
+from svc_actors.store import Record, Transaction
 
 
-def needs(*, family: int, topology: str, vlan: int | None) -> tuple[str, ...]:
-    """The features of `NodeFacts.network_features` that a host needs for such a pool."""
-    return (topology, *(("ipv6",) if family == 6 else ()), *(("vlan",) if vlan is not None else ()))
+def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
+    """What a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns family,
+    topology, vlan and gateway. At a bridge the gateway is another device's; elsewhere it becomes an address of the
+    host."""
+    return (
+        pool["topology"],
+        *(("ipv6",) if pool["family"] == 6 else ()),
+        *(("vlan",) if pool["vlan"] is not None else ()),
+        *((f"gateway:{pool['gateway']}",) if pool["topology"] != "bridged" else ()),
+    )
 
 
 def lack(facts: Mapping[str, Any] | None, wanted: tuple[str, ...]) -> str | None:
@@ -37,7 +45,8 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
     strangers = set(pool.node_ids) - {row["id"] for row in rows}
     if strangers:
         raise wrong_field("node_ids", f"the location has no node {min(str(stranger) for stranger in strangers)}")
-    wanted = needs(family=pool.family, topology=pool.topology, vlan=pool.vlan)
+    await _require_own_gateway(tx, pool)
+    wanted = needs({"family": pool.family, **pool.columns()})
     lacking = [(row["name"], reason) for row in rows if (reason := lack(row["facts"], wanted)) is not None]
     if lacking:
         name, reason = lacking[0]
@@ -46,3 +55,22 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
             hint="Name the nodes that it shall serve in node_ids, or choose another topology.",
             details={"nodes": [{"node": name, "reason": reason} for name, reason in lacking]},
         )
+
+
+async def _require_own_gateway(tx: Transaction, pool: PoolDefinition) -> None:
+    """Raise conflict where the pool's gateway is an address of any host of its location: each host that carries the
+    pool would answer for it, and could no longer reach that one."""
+    if pool.topology == "bridged" or pool.gateway.is_link_local:
+        return
+    rows = await tx.fetch(
+        """SELECT name, facts->'host_addresses' AS addresses FROM nodes
+           WHERE location_id = $1 AND deleted_at IS NULL AND jsonb_typeof(facts->'host_addresses') = 'array'
+           ORDER BY name""",
+        pool.location_id,
+    )
+    for row in rows:
+        if any(ip_interface(address).ip == pool.gateway for address in row["addresses"]):
+            raise conflict(
+                f"The gateway {pool.gateway} is an address of the node {row['name']}; nothing was changed.",
+                hint="Choose a gateway that nothing else answers for.",
+            )

@@ -206,7 +206,7 @@ async def _nodes(queryable: Queryable, need: Need) -> list[_Node]:
         need.location_id,
     )
     pools = await queryable.fetch(
-        """SELECT name, family, topology, vlan, location_id, node_ids FROM pools
+        """SELECT name, family, topology, vlan, gateway, location_id, node_ids FROM pools
            WHERE network_id = $1 AND enabled AND family = (
                SELECT min(family) FROM pools WHERE network_id = $1 AND enabled)
            ORDER BY created_at, id""",
@@ -242,9 +242,7 @@ def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:
     if not serving:
         return Obstacle(Stage.NETWORK, "network: no enabled pool serves this node", "none serves a node with room")
     facts: dict[str, Any] = {"network_lacks": node["network_lacks"]}
-    reasons = [
-        lack(facts, needs(family=pool["family"], topology=pool["topology"], vlan=pool["vlan"])) for pool in serving
-    ]
+    reasons = [lack(facts, needs(pool)) for pool in serving]
     if None in reasons:
         return None
     text = f"network: it cannot carry the pool {serving[0]['name']} ({reasons[0]})"

@@ -30,7 +30,8 @@ _FITTING: Final = """
                row_number() OVER (ORDER BY family, created_at, id) AS place,
                -- As `pool_needs.needs` has it.
                array_remove(ARRAY[topology, CASE WHEN family = 6 THEN 'ipv6' END,
-                                  CASE WHEN vlan IS NOT NULL THEN 'vlan' END], NULL) AS needs
+                                  CASE WHEN vlan IS NOT NULL THEN 'vlan' END,
+                                  CASE WHEN topology <> 'bridged' THEN 'gateway:' || host(gateway) END], NULL) AS needs
         FROM pools WHERE network_id = $1 AND enabled
     )
     SELECT node.node_id, node.node_name,

@@ -6,7 +6,9 @@ are removed (6). So no packet of a guest is seen before its rules are in, and a 
 away is not routed any more. A failure at any step puts back what the machine had, by the same steps.
 
 Invariants: a change asks for and touches one machine's devices, chains and members only; changes of different machines
-run side by side; each ends in the same state however often it is repeated, and whatever was there before.
+run side by side; each ends in the same state however often it is repeated, and whatever was there before. A machine
+whose tap, bridge or rate the host refuses is unsettled: its taps are closed, the others' are not touched, and it is
+tried again every half minute and by its own next change.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from svc_nodeagent.hypervisor.network.plan import (
 )
 from svc_nodeagent.hypervisor.network.probe import Probe
 from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, set_rate
+from svc_nodeagent.hypervisor.network.restoring import LeftOut, close, refusal_of
+from svc_nodeagent.hypervisor.network.roads import roads, spare
 from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import (
     FailureCode,
@@ -72,6 +76,7 @@ log = structlog.get_logger(__name__)
 class HostNetwork:
     """The networks of all machines of this host. `networks` is what the records said when the agent started.
 
+    `controller`: the name or address by which this host reaches its controller, which no machine takes from it.
     `before_removal` is awaited with the taps that are about to go, whose counters end with them."""
 
     def __init__(
@@ -80,10 +85,12 @@ class HostNetwork:
         networks: Mapping[UUID, NetworkSpec],
         *,
         uplink: Uplink | None = None,
+        controller: str | None = None,
         before_removal: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._naming = naming
         self._uplink = uplink
+        self._controller = controller
         self._before_removal = before_removal
         self._networks = dict(networks)
         self._traces: dict[UUID, tuple[TapPlan, ...]] = {}
@@ -95,6 +102,8 @@ class HostNetwork:
         self._probing = trio.Lock()
         self._is_whole = False
         """Our tables are there, with the rules that all guests share."""
+        self._unsettled: set[UUID] = set()
+        """Machines of which the host may have something else than `_networks`; all they may have is in `_traces`."""
 
     def plug_into(self, uplink: Uplink | None) -> None:
         """What bridged NICs are plugged into from the next change or `restore` on."""
@@ -113,6 +122,7 @@ class HostNetwork:
     async def keep(self) -> None:
         """Look after our tables and bridged taps until cancelled."""
         pause = LOOK_SECONDS
+        settle_at = trio.current_time() + LOOK_AGAIN_SECONDS
         while True:
             await trio.sleep(pause)
             try:
@@ -121,6 +131,11 @@ class HostNetwork:
             except (HostError, OSError) as error:
                 pause = LOOK_AGAIN_SECONDS
                 log.error("network.repair_failed", error=str(error))
+                continue
+            if trio.current_time() >= settle_at:
+                for refusal in await self.settle():
+                    log.error("network.machine_not_settled", error=refusal.message)
+                settle_at = trio.current_time() + LOOK_AGAIN_SECONDS
 
     async def mend(self) -> None:
         """Put everything back when a table of ours has gone, as it does when a firewall of the host is loaded anew by
@@ -154,7 +169,10 @@ class HostNetwork:
     async def absent(self, addresses: tuple[str, ...], vm_id: UUID | None = None) -> tuple[str, ...]:
         """Those of `addresses` that the host neither routes nor lets through, by asking it: for any machine whether
         they are routed, for this one whether its taps' rules let them in."""
-        await self._make_whole()  # a host that could not be restored is not known: its taps say what they said before
+        # What is unsettled is not known: its taps say what they said before. Nobody's addresses may be at any of them.
+        await self._make_whole()
+        for refusal in await self.settle(vm_id):
+            raise refusal
         async with self._gate.beside():
             return await self._absent(addresses, self._traces.get(vm_id, ()) if vm_id is not None else ())
 
@@ -218,6 +236,8 @@ class HostNetwork:
         before = self._traces.get(vm_id, ())
         wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
         _check_bridges(wanted)
+        if wanted:
+            spare(await roads(self._naming, self._controller), wanted)
         claimed = networks_of(network) if network is not None else ()
         self._holders.claim(vm_id, claimed)
         self._traces[vm_id] = (*before, *wanted)
@@ -236,6 +256,7 @@ class HostNetwork:
         else:
             self._networks[vm_id] = network
             self._traces[vm_id] = wanted
+        self._unsettled.discard(vm_id)
         gone = {each for tap in before for each in tap.networks} - set(claimed)
         self._holders.release(vm_id, tuple(gone))
 
@@ -252,19 +273,20 @@ class HostNetwork:
             try:
                 await self._agree(self._traces[vm_id], before)
             except (HostError, OSError) as error:
-                self._is_whole = False
+                await self._leave_unsettled(vm_id)
                 return HostError(
                     FailureCode.HOST,
                     f"{said} What the machine had before could not be put back either: {error}",
-                    "Apply its network again; it is restored whole then.",
+                    "It is tried again every half minute, and when its network is applied again.",
                 )
         if patience.cancelled_caught:
-            self._is_whole = False
+            await self._leave_unsettled(vm_id)
             return HostError(
                 FailureCode.HOST,
                 f"{said} What the machine had before was not put back within {UNDO_SECONDS:g} s.",
-                "Apply its network again; it is restored whole then.",
+                "It is tried again every half minute, and when its network is applied again.",
             )
+        self._unsettled.discard(vm_id)
         left = {each for tap in self._traces[vm_id] for each in tap.networks} - {n for t in before for n in t.networks}
         self._holders.release(vm_id, tuple(left))
         if before:
@@ -272,6 +294,39 @@ class HostNetwork:
         else:
             self._traces.pop(vm_id, None)
         return HostError(code, f"{said} The machine's network is as it was before.", hint)
+
+    async def _leave_unsettled(self, vm_id: UUID) -> None:
+        """Only this machine's part of the host is unknown, unless a table of ours has gone: all is restored then."""
+        self._unsettled.add(vm_id)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
+            try:
+                self._is_whole = self._is_whole and not await self._lost()
+                return
+            except (HostError, OSError) as error:
+                log.error("network.not_looked_at", error=str(error))
+        self._is_whole = False
+
+    async def settle(self, only: UUID | None = None) -> list[HostError]:
+        """Bring unsettled machines, or one, to what is recorded of them; gives why one is not."""
+        refused = []
+        for vm_id in sorted(self._unsettled if only is None else self._unsettled & {only}):
+            async with self._gate.alone():
+                if vm_id not in self._unsettled:
+                    continue
+                network = self._networks.get(vm_id)
+                traces = self._traces.get(vm_id, ())
+                try:
+                    wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
+                    await self._agree(traces, wanted)
+                except (HostError, OSError) as error:
+                    refused.append(refusal_of(vm_id, error))
+                    continue
+                self._traces[vm_id] = wanted
+                self._unsettled.discard(vm_id)
+                log.info("network.settled", vm_id=str(vm_id))
+                gone = {each for tap in traces for each in tap.networks} - {n for tap in wanted for n in tap.networks}
+                self._holders.release(vm_id, tuple(gone))
+        return refused
 
     async def _agree(self, traces: Sequence[TapPlan], wanted: Sequence[TapPlan]) -> None:
         """Bring one machine's taps and rules to `wanted`, from whatever of `traces` is there."""
@@ -316,9 +371,11 @@ class HostNetwork:
         self._forget()
         planned: dict[UUID, tuple[TapPlan, ...]] = {}
         refused: list[HostError] = []
+        kept_roads = await roads(self._naming, self._controller)
         for vm_id, network in sorted(self._networks.items()):
             try:
                 tap_plans = plan(vm_id, network, self._naming, self._uplink)
+                spare(kept_roads, tap_plans)
                 self._holders.claim(vm_id, networks_of(network))
             except HostError as error:
                 refused.append(error)
@@ -328,17 +385,23 @@ class HostNetwork:
                     _check_bridges(tap_plans)
                 except HostError as error:
                     refused.append(error)  # the rest of it stands, until the bridge is back
-        wanted = [tap for tap_plans in planned.values() for tap in tap_plans]
-        devices = {tap.device for tap in wanted}
         seen = await taps.seen_taps(self._naming)
-        await taps.create_taps(wanted, seen, self._naming)
-        await taps.change(taps.removals(wanted, seen))
+        devices = {tap.device for tap_plans in planned.values() for tap in tap_plans}
+        left_out = LeftOut(planned, refused)
+
+        async def make(wanted: Sequence[TapPlan], seen: dict[str, SeenTap]) -> None:
+            await taps.create_taps(wanted, seen, self._naming)
+            await taps.change(taps.removals(wanted, seen))
+
+        await left_out.each(make, {device: seen[device] for device in seen if device in devices})
+        await close([device for device in seen if device not in devices])
         fault_point("restore.taps")
         counted = observe.Listing.of(await nft.list_table(guard.FAMILY, self._naming.table)).counted
         for device in devices - seen.keys():
             counted.pop(device, None)
         bridged = self._uplink is not None
         there = await nft.list_tables()
+        wanted = left_out.others()
         if any(ruleset.is_ours(family, name, self._naming) for family, name in there):
             await nft.load(ruleset.standing_in(wanted, self._naming, bridged=bridged))
             fault_point("restore.held")
@@ -349,14 +412,23 @@ class HostNetwork:
         await nft.load(commands)
         fault_point("restore.rules")
         await nft.load(ruleset.without_stand_in(self._naming, await nft.list_tables()))
-        await self._open(wanted, seen)
+        await left_out.each(self._open, seen)
         fault_point("restore.routes")
         rated = await rated_devices(self._naming)
-        for tap in wanted:
-            if tap.nic.rate_mbps is not None or tap.device in rated:
-                await _agree_on_rate(tap, rated)
-        await self._remove((seen.keys() | rated) - devices, rated)
-        self._traces = planned
+
+        async def agree_on_rates(wanted: Sequence[TapPlan], _: Mapping[str, SeenTap]) -> None:
+            for tap in wanted:
+                if tap.nic.rate_mbps is not None or tap.device in rated:
+                    await _agree_on_rate(tap, rated)
+
+        await left_out.each(agree_on_rates, seen)
+        for device in sorted((seen.keys() | rated) - devices):
+            try:
+                await self._remove((device,), rated)
+            except (HostError, OSError) as error:
+                log.error("network.tap_not_removed", device=device, error=str(error))
+        self._traces = planned | left_out.machines
+        self._unsettled = set(left_out.machines)
         self._is_whole = True
         return refused
 

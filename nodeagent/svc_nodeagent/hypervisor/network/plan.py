@@ -25,6 +25,8 @@ from svc_nodeagent.protocol import (
 
 HOST_LINK_LOCAL = IPv6Address("fe80::1")
 """The host at each tap that carries IPv6; a guest's own is made from its MAC and never this."""
+LEAST_MTU_OF_IPV6 = 1280
+"""RFC 8200, section 5. Below it Linux takes IPv6 from the device, its addresses and settings with it."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,12 @@ def _tap(vm_id: UUID, nic: NicSpec, network: NetworkSpec, naming: Naming, uplink
         _check_address(address)
     if nic.vlan is not None and nic.addresses and not bridged:
         raise HostError(FailureCode.INVALID, f"NIC {nic.mac} asks for VLAN {nic.vlan}, and is plugged into no bridge.")
+    if nic.mtu < LEAST_MTU_OF_IPV6 and any(address.network.version == 6 for address in nic.addresses):
+        raise HostError(
+            FailureCode.UNSUPPORTED,
+            f"NIC {nic.mac} has an MTU of {nic.mtu}; IPv6 needs {LEAST_MTU_OF_IPV6} at least. Nothing was changed.",
+            f"Give its network an MTU of {LEAST_MTU_OF_IPV6} or more, or take its IPv6 addresses away.",
+        )
     nat = {address.topology for address in nic.addresses if address.network.version == 6}
     if len(nat) > 1:
         raise HostError(FailureCode.UNSUPPORTED, f"NIC {nic.mac} has IPv6 networks behind nat and routed ones.")

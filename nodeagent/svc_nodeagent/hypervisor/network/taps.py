@@ -17,12 +17,13 @@ from typing import Any
 from uuid import UUID
 
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network.plan import HOST_LINK_LOCAL, TapPlan
+from svc_nodeagent.hypervisor.network.plan import HOST_LINK_LOCAL, LEAST_MTU_OF_IPV6, TapPlan
 from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
 from svc_nodeagent.protocol import NetworkAddress
 
 _SETTINGS = Path("/proc/sys/net")
 _CLASS = Path("/sys/class/net")
+_NEW_MTU = 1500
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,7 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
             # The same wherever the NIC is: a guest goes on knowing its gateway when its tap is made anew.
             commands.append(f"link set dev {tap.device} address fe{tap.mac[2:]}")
         if there is None or (there.mtu, there.alias, there.has_own_link_local) != (tap.nic.mtu, alias, False):
-            commands.append(
-                f'link set dev {tap.device} mtu {tap.nic.mtu} alias "{alias}"'
-                + (" addrgenmode none" if _has_ipv6() else "")
-            )
+            commands += _described(tap, alias, there.mtu if there is not None else _NEW_MTU)
     await change(commands)
     for tap in taps:
         for setting, value in _settings(tap):
@@ -266,6 +264,20 @@ def _can_be_plugged(tap: TapPlan) -> bool:
 
 def _is_plugged_anew(tap: TapPlan, there: SeenTap | None) -> bool:
     return _can_be_plugged(tap) and (there is None or there.bridge != tap.bridge)
+
+
+def _described(tap: TapPlan, alias: str, mtu: int) -> list[str]:
+    """Commands for a tap's MTU, its alias, and no IPv6 address of the kernel's own making.
+
+    A command each: the kernel refuses all of a message that has `addrgenmode` where the device has no IPv6, which it
+    has while its MTU, before or after, allows it."""
+    device, wanted = tap.device, tap.nic.mtu
+    no_address = [f"link set dev {device} addrgenmode none"] if _has_ipv6() else []
+    commands = list(no_address) if mtu >= LEAST_MTU_OF_IPV6 else []
+    commands.append(f'link set dev {device} mtu {wanted} alias "{alias}"')
+    if mtu < LEAST_MTU_OF_IPV6 <= wanted:
+        commands += no_address
+    return commands
 
 
 def _settings(tap: TapPlan) -> Iterator[tuple[str, str]]:

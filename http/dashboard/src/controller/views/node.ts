@@ -107,10 +107,12 @@ function factPairs(node: Node): [string, Fragment][] {
   return names.flatMap(([label, name]) => (node.facts?.[name] ? [[label, String(node.facts[name])] as [string, Fragment]] : []));
 }
 
-/** Which kinds of network its host can carry, and why not the others. */
+/** Which kinds of network its host can carry, and why not the others. Single gateways are named where a pool asks for them. */
 function carries(node: Node): Fragment {
   const features = (node.facts?.["network_features"] ?? []) as string[];
-  const lacks = Object.entries((node.facts?.["network_lacks"] ?? {}) as Record<string, string>);
+  const lacks = Object.entries((node.facts?.["network_lacks"] ?? {}) as Record<string, string>).filter(
+    ([feature]) => !feature.startsWith("gateway:"),
+  );
   if (!features.length && !lacks.length) return nothing;
   return html`<h2>Networks that it can carry</h2>
     <ul class="checks">${features.length ? html`<li>${badge("ok")} ${features.join(", ")}</li>` : nothing}
