@@ -381,7 +381,13 @@ class SimulatedHost:
                 self._recorded(vm_id)
                 disks = _copied(self.machines[vm_id])
                 return BackupResult(
-                    vm_id=vm_id, copy_id=copy_id, disks=disks, stored_bytes=0, frozen=False, forgotten=forget
+                    vm_id=vm_id,
+                    copy_id=copy_id,
+                    disks=disks,
+                    stored_bytes=0,
+                    frozen=False,
+                    forgotten=forget,
+                    state="none",
                 )
             case VmRestore(vm_id=vm_id, platform=platform):
                 if self._machine(vm_id).state is not DomainState.STOPPED:

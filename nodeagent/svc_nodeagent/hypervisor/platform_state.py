@@ -29,6 +29,8 @@ _AUTHORITY: Final = Path("/var/lib/swtpm-localca")
 PACKED: Final = "platform.tar"
 """What a packed state is called in a copy, and beside disks that are kept."""
 MOST_BYTES: Final = 32 * 1024 * 1024
+_MOST_FILES: Final = 4
+"""swtpm has one file or two (`tpm2-00.permall`, and one of a version before)."""
 _NVRAM: Final = "nvram.fd"
 _TPM: Final = "tpm2"
 _TPM_FILE: Final = re.compile(r"tpm2/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -57,14 +59,14 @@ def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
     remove(folders, vm_id)
     for name, data in files.items():
         if name == _NVRAM:
-            write_whole(folders.nvram(vm_id), data, mode=0o600)
+            write_whole(folders.nvram(vm_id), bytes(data), mode=0o600)
         else:
             folder = _tpm_of(vm_id) / _TPM
             folder.mkdir(parents=True, exist_ok=True)
             _tpm_of(vm_id).chmod(0o711)
             folder.chmod(0o700)
             # libvirt gives it to the account of swtpm when the machine is started.
-            write_whole(_tpm_of(vm_id) / name, data, mode=0o600)
+            write_whole(_tpm_of(vm_id) / name, bytes(data), mode=0o600)
 
 
 def give_back_authority() -> None:
@@ -107,19 +109,30 @@ def _files(folders: Folders, vm_id: UUID) -> list[tuple[str, Path]]:
     return found
 
 
-def _unpacked(content: bytes) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            for member in tar:
-                known = member.name == _NVRAM or _TPM_FILE.fullmatch(member.name)
-                if not (known and member.isreg() and member.size <= MOST_BYTES):
-                    raise _unreadable()
-                data = tar.extractfile(member)
-                assert data is not None
-                files[member.name] = data.read()
-    except tarfile.TarError as error:
-        raise _unreadable() from error
+def require_state(content: bytes) -> None:
+    """Raises `HostError(invalid)` where that is no such state."""
+    _unpacked(content)
+
+
+def _unpacked(content: bytes) -> dict[str, memoryview]:
+    """Parts of `content` itself, so no more comes out of it than went in. The headers are read one by one: `tarfile`
+    as a whole also knows members that expand (sparse ones, of GNU and of PAX), and headers that take it minutes."""
+    if len(content) > MOST_BYTES:
+        raise _unreadable()
+    files: dict[str, memoryview] = {}
+    whole, at = memoryview(content), 0
+    while (header := content[at : at + tarfile.BLOCKSIZE]) != bytes(tarfile.BLOCKSIZE):
+        try:
+            member = tarfile.TarInfo.frombuf(header, "ascii", "strict")
+        except (tarfile.TarError, ValueError) as error:
+            raise _unreadable() from error
+        begin = at + tarfile.BLOCKSIZE
+        known = member.name == _NVRAM or _TPM_FILE.fullmatch(member.name)
+        plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and 0 <= member.size <= len(content) - begin
+        if not (known and plain) or member.name in files or len(files) == _MOST_FILES:
+            raise _unreadable()
+        files[member.name] = whole[begin : begin + member.size]
+        at = begin + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
     return files
 
 

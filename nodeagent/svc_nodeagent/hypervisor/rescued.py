@@ -132,9 +132,10 @@ def unpack(file: Path) -> None:
         with tarfile.open(file, "r:") as tar:
             for name in (KERNEL, INITRD):
                 member = tar.getmember(name)
-                content = tar.extractfile(member)
-                if content is None or member.size > MOST_UNPACKED_BYTES:
+                if not member.isreg() or member.size > MOST_UNPACKED_BYTES:
                     raise KeyError(name)
+                content = tar.extractfile(member)
+                assert content is not None
                 write_whole(partial / name, content.read(), mode=0o444)
     except (tarfile.TarError, KeyError) as error:
         shutil.rmtree(partial, ignore_errors=True)

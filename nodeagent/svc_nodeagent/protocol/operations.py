@@ -248,8 +248,8 @@ class VmRestore(Wire):
     """Make the disks of a machine that is off what they were in a copy. `disks` are those of the copy's result: what
     is read has to agree with them, or the machine stays as it was. `source_id`: the machine that the copy is of, where
     that is another; `password` is of its store. `platform`: what the machine was at the time of the copy, where it is
-    another now, and which it is again. What its firmware and its TPM kept at that time comes back as well. `place`:
-    as of `VmBackup`."""
+    another now, and which it is again. What its firmware and its TPM kept at that time comes back as well, and has to
+    be what `state` of the copy's result says, where that was said. `place`: as of `VmBackup`."""
 
     facts: ClassVar[Facts] = Facts(Lane.BACKUPS, "domain", task_seconds=6 * 3600.0, since=4)
     op: Literal["vm.restore"] = "vm.restore"
@@ -259,6 +259,7 @@ class VmRestore(Wire):
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
     source_id: Annotated[UUID | None, Since(4)] = None
     platform: Annotated[Platform | None, Since(5)] = None
+    state: Annotated[Name | None, Since(5)] = None
     place: Annotated[BackupPlace | None, Since(5)] = None
 
 

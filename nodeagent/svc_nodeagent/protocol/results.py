@@ -76,7 +76,8 @@ class BackupResult(Wire):
     """A complete copy. `frozen`: the guest's agent held its file systems still for the moment that it is of; without,
     it is what the disks held at that moment, as after a power cut. `forgotten` are not at the target any more.
     `stored_bytes`: what of it the target did not have, before it was compressed. `lost`: the target has lost data that
-    earlier copies need and nothing has any more."""
+    earlier copies need and nothing has any more. `state`: the SHA-256 of what firmware and TPM keep, or `none` where
+    the copy has no such thing; agents of before do not say."""
 
     kind: Literal["backup"] = "backup"
     vm_id: UUID
@@ -86,6 +87,7 @@ class BackupResult(Wire):
     frozen: bool
     forgotten: Annotated[tuple[UUID, ...], Field(max_length=FEW)]
     lost: Annotated[bool, Since(5)] = False
+    state: Annotated[Name | None, Since(5)] = None
 
 
 class SnapshotResult(Wire):

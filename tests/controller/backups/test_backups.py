@@ -28,6 +28,7 @@ from svc_nodeagent.protocol import (
 from tests.support.machines import MachineHarness, refusal, stage
 
 DISK = CopiedDisk(index=0, size_bytes=2**30, digest="c" * 64)
+STATE = "d" * 64
 DAILY = {"backup_schedule": "daily", "backup_hour": 3, "backup_keep": 2}
 
 
@@ -40,6 +41,7 @@ async def copy_made(gateway: Any, node_id: UUID, operation_id: str, operation: N
         stored_bytes=1000,
         frozen=True,
         forgotten=operation.forget,
+        state=STATE,
     )
 
 
@@ -193,6 +195,13 @@ async def test_a_stopped_machine_is_restored_by_its_owner(database: Database) ->
         assert (await now.service.ended(task.id)).status == "succeeded"
         [told] = asked(now, VmRestore)
         assert (told.copy_id, told.disks, told.password) == (copy, (DISK,), asked(now, VmBackup)[0].password)
+        assert told.state == STATE
+
+        # A copy that was made by an agent of before, which did not say it
+        await database.execute("UPDATE machine_backups SET state = NULL WHERE id = $1", copy)
+        task = await now.customer("vm.restore", id=vm_id, backup_id=copy, confirm="web")
+        assert (await now.service.ended(task.id)).status == "succeeded"
+        assert asked(now, VmRestore)[-1].state is None
         assert (await now.customer("vm.show", id=vm_id)).status == "stopped"
 
 

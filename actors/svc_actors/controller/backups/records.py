@@ -154,6 +154,12 @@ async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tupl
     return tuple(CopiedDisk.model_validate(disk) for disk in disks)
 
 
+async def copied_state(queryable: Queryable, copy_id: UUID) -> str | None:
+    """As `BackupResult.state`; None where the agent that made the copy did not say."""
+    state: str | None = await queryable.fetchval("SELECT state FROM machine_backups WHERE id = $1", copy_id)
+    return state
+
+
 def of_system(disks: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
     """Those that are no volumes: what another machine is made from."""
     return tuple(disk for disk in disks if disk.volume_id is None)
@@ -236,8 +242,8 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
         case BackupResult() as result:
             await tx.execute(
                 """INSERT INTO machine_backups (id, vm_id, node_id, begun_at, completed_at, disks, stored_bytes, frozen,
-                                                target_id, firmware, tpm)
-                   SELECT $1, id, $3, $4, now(), $5, $6, $7, $8, firmware, tpm FROM vms WHERE id = $2
+                                                target_id, state, firmware, tpm)
+                   SELECT $1, id, $3, $4, now(), $5, $6, $7, $8, $9, firmware, tpm FROM vms WHERE id = $2
                    ON CONFLICT (id) DO NOTHING""",
                 result.copy_id,
                 vm.id,
@@ -247,6 +253,7 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
                 result.stored_bytes,
                 result.frozen,
                 at.target_id,
+                result.state,
             )
             await tx.execute(
                 "UPDATE vms SET backed_up = greatest(backed_up, $2) WHERE id = $1",

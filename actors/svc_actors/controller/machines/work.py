@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from svc_actors.controller.backups.records import (
     copied_disks,
+    copied_state,
     of_system,
     place_of_copy,
     place_of_task,
@@ -196,6 +197,7 @@ class MachineWork:
             disks=of_system(await copied_disks(self._database, source_id, copy_id)),
             source_id=source_id,
             place=await place_at(self._database, self._sealer, at.target_id),
+            state=await copied_state(self._database, copy_id),
         )
         operation = VmCreateFromCopy(
             machine=spec, image=image, start=bool(run.task.parameters["start"]), restoration=restoration
@@ -320,6 +322,7 @@ class MachineWork:
             platform=platforms.of_task(run.task),
             place=await place_at(self._database, self._sealer, at.target_id),
             disks=await self._still_there(run, await copied_disks(self._database, vm_id, copy_id)),
+            state=await copied_state(self._database, copy_id),
         )
         try:
             return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))

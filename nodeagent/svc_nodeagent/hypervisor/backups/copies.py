@@ -9,6 +9,7 @@ one is complete; a restore changes nothing of the machine until the whole of eve
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -136,6 +137,7 @@ class MachineBackups:
             frozen=made.frozen,
             forgotten=operation.forget,
             lost=lost,
+            state=_digest(made.state),
         )
 
     def _remember(self, record: MachineRecord, copy_id: UUID, marks: dict[int, str], kept: dict[int, KeptDisk]) -> None:
@@ -169,6 +171,15 @@ class MachineBackups:
         await self._require_off(vm_id)
         packed = [each for each in there.of(operation.copy_id) if each.disk == platform_state.PACKED]
         state = await self._kept_state(store, packed[0] if packed else None)
+        if operation.state is not None and _digest(state) != operation.state:
+            raise HostError(
+                FailureCode.HOST,
+                "What the target gave back of the machine's firmware and TPM is not what was copied; nothing was"
+                " changed.",
+                "The target has lost or changed data: restore another copy, and check the target.",
+            )
+        if state is not None:
+            await in_thread(platform_state.require_state, state)
         written = [self._folders.restored_disk(vm_id, disk.index) for disk in operation.disks]
         try:
             for place, (disk, path) in enumerate(zip(operation.disks, written, strict=True)):
@@ -294,6 +305,11 @@ async def write_copied(
             f"What the target gave back of disk {disk.index} is not what was copied; nothing was changed.",
             "The target has lost or changed data: restore another copy, and check the target.",
         )
+
+
+def _digest(state: bytes | None) -> str:
+    """As a copy's result says it."""
+    return "none" if state is None else hashlib.sha256(state).hexdigest()
 
 
 def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
