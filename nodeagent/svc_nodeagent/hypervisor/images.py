@@ -417,6 +417,18 @@ def is_short(folder: Path) -> bool:
     return free < max(_SHORT_BELOW_BYTES, size * _SHORT_BELOW_SHARE)
 
 
+async def require_room(folder: Path, what: str) -> None:
+    """Asked again and again while something is written whose size another has said. Raises `HostError(capacity)` where
+    the file system has become short, before its guests meet the end of it."""
+    if await in_thread(is_short, folder):
+        raise HostError(
+            FailureCode.CAPACITY,
+            f"The node's disk became short while it took in {what}; nothing of it was kept, and the machine is where it"
+            " was.",
+            "Free disk space on the node, or choose another.",
+        )
+
+
 def _refuse_when_full(folder: Path, wanted: int, name: str) -> None:
     filesystem = os.statvfs(folder)
     free = filesystem.f_bavail * filesystem.f_frsize

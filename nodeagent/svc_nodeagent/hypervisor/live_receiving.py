@@ -29,7 +29,7 @@ from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guests import Guests
-from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_short, require_room
 from svc_nodeagent.hypervisor.live_definition import Moved
 from svc_nodeagent.hypervisor.live_gate import Gate
 from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
@@ -59,6 +59,8 @@ from svc_nodeagent.protocol import (
 
 ARRIVAL_SECONDS: Final = 20.0
 """How long libvirt may take, once its connection has ended, to keep or remove what has come."""
+ROOM_SECONDS: Final = 1.0
+"""Between two looks at the room while disks come."""
 _ANNOUNCE: Final = {"initial": 50, "max": 550, "rounds": 5, "step": 100}
 log = structlog.get_logger(__name__)
 
@@ -157,8 +159,9 @@ class LiveReceiving:
             await self._network.apply(vm_id, record.network)
             fault_point("live.ready")
             await words.send_all(b"ready\n")
-            gate = Gate(self._moved(record, base))
+            gate, short = Gate(self._moved(record, base)), trio.Event()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_room, record, short, nursery.cancel_scope)
                 nursery.start_soon(carry_dialling, memory, sockets.memory)
                 for each in disk_streams:
                     nursery.start_soon(carry_dialling, each, sockets.disk)
@@ -166,6 +169,21 @@ class LiveReceiving:
                 # Memory is dialled for when the disk has gone over; libvirt at once.
                 await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
+            if short.is_set():
+                await require_room(folder, "a running machine")
+                raise cut_short("this host's disk became short")
+
+    async def _watch_room(self, record: MachineRecord, short: trio.Event, over: trio.CancelScope) -> None:
+        """libvirt fills the disks, each up to its size: where this host has promised more than it has, its other guests
+        would meet the end of the disk."""
+        folders = {self._folders.disk_of(record.vm_id, disk).parent for disk in record.disks}
+        while True:
+            for folder in folders:
+                if await in_thread(is_short, folder):
+                    short.set()
+                    over.cancel()
+                    return
+            await trio.sleep(ROOM_SECONDS)
 
     def _moved(self, record: MachineRecord, base: BaseImage) -> Moved:
         vm_id, folders = record.vm_id, self._folders

@@ -7,8 +7,9 @@
 Holes of the files are left out. The host that has taken all of it in answers with one byte, and the stream ends.
 
 Invariants: the host that sends changes nothing; on the host that takes in, whatever an end or a crash leaves is removed
-(`arrivals`); what came names no file of this host but the image that the machine stands on. Both hold the machine's
-steps, so neither side's copy is started.
+(`arrivals`); what came names no file of this host but the image that the machine stands on, is no more than a disk of
+that size can have and was announced, and ends where this host's disk becomes short. Both hold the machine's steps, so
+neither side's copy is started.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from svc_nodeagent.hypervisor.files import (
     read_record,
 )
 from svc_nodeagent.hypervisor.guests import Guests, absent
-from svc_nodeagent.hypervisor.images import ImageCache, file_name
+from svc_nodeagent.hypervisor.images import ImageCache, file_name, require_room
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.hypervisor.qcow2 import has_data_file
+from svc_nodeagent.hypervisor.qcow2 import unfit_disk
 from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import (
     PLAIN,
@@ -68,6 +69,11 @@ TAKEN_IN_SECONDS = 300.0
 _PIECE: Final = struct.Struct(">QI")
 _PIECE_BYTES: Final = 1024 * 1024
 _MOST_HEADER: Final = 16 * 1024
+_LOOKED_AT_EVERY: Final = 64 * 1024 * 1024
+"""Bytes that come between two looks at the room: a percent of a large disk is more than a short disk has."""
+_MOST_LAYERS: Final = 1 + 50
+"""A disk and all the snapshots that a machine may ever have had (the largest `most_snapshots`), which are in its file;
+those that were deleted have left room in it. What a target holds beyond that, the look at its room bounds."""
 _TAKEN_IN: Final = b"\n"
 _CLOSING_SECONDS: Final = 5.0
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
@@ -79,8 +85,8 @@ class _Disk(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     index: int = Field(ge=0, le=15)
-    size_bytes: int = Field(ge=0)
-    data_bytes: int = Field(ge=0)
+    size_bytes: int = Field(ge=0, le=2**62)
+    data_bytes: int = Field(ge=0, le=2**62)
 
 
 class _State(BaseModel):
@@ -194,6 +200,8 @@ class Moves:
         header = await stream.header()
         if [disk.index for disk in header.disks] != [disk.index for disk in record.disks]:
             raise _unreadable()
+        for announced, disk in zip(header.disks, record.disks, strict=True):
+            _require_size(announced, disk)
         base = self._images.base_of(record.base)
         told = _progress(report, "receiving the disks", sum(disk.data_bytes for disk in header.disks))
         taken = []
@@ -323,7 +331,8 @@ async def _send_disk(path: Path, disk: _Disk, stream: _Stream, told: Callable[[i
 async def _receive_disk(
     announced: _Disk, path: Path, stream: _Stream, told: Callable[[int], Awaitable[None]]
 ) -> CopiedDisk:
-    digest, came = hashlib.sha256(), 0
+    digest, came, left, look_at = hashlib.sha256(), 0, announced.data_bytes, 0
+    what = f"disk {announced.index} of a machine that moves"
     descriptor = await in_thread(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         while True:
@@ -332,9 +341,12 @@ async def _receive_disk(
             offset, length = _PIECE.unpack(head)
             if length == 0 and offset == announced.size_bytes == max(offset, came):
                 break
-            came = offset + length
-            if not 0 < length <= _PIECE_BYTES or came > announced.size_bytes:
+            rises, came, left = offset >= came, offset + length, left - length
+            if not (rises and 0 < length <= _PIECE_BYTES and came <= announced.size_bytes and left >= 0):
                 raise _unreadable()
+            if announced.data_bytes - left >= look_at:
+                look_at += _LOOKED_AT_EVERY
+                await require_room(path.parent, what)
             data = await stream.receive(length)
             digest.update(data)
             await in_thread(_write, descriptor, data, offset)
@@ -345,10 +357,22 @@ async def _receive_disk(
     return CopiedDisk(index=announced.index, size_bytes=announced.size_bytes, digest=digest.hexdigest())
 
 
+def _require_size(announced: _Disk, disk: DiskSpec) -> None:
+    """Raises `HostError(invalid)`. A layer is the whole disk and its tables, some 10 bytes for each 64 KiB."""
+    layer = disk.size_gib * GIB + disk.size_gib * GIB // 1024
+    if announced.data_bytes > announced.size_bytes or announced.size_bytes > _MOST_LAYERS * layer:
+        raise HostError(
+            FailureCode.INVALID,
+            f"The other host announces {announced.size_bytes // GIB} GiB for disk {disk.index}, which has"
+            f" {disk.size_gib} GiB: more than it can have with all its snapshots. Nothing was kept.",
+            "The machine is where it was. Look at its disk there.",
+        )
+
+
 async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
     """Have the disk stand on this host's file of its image. Raises `HostError` where what came is no such disk: it was
     made by another host, and might name files of this one."""
-    info = None if await in_thread(has_data_file, path) else await disks.inspect(path, "qcow2")
+    info = None if await in_thread(unfit_disk, path) else await disks.inspect(path, "qcow2")
     named = {Path(name).name for name in info.refers_to} if info is not None else set()
     if (
         info is None

@@ -21,17 +21,21 @@ _DATA_FILE: Final = 4
 _COMPRESSION_TYPE: Final = 8
 _MOST_L1_BYTES: Final = 32 * 1024 * 1024
 """As QEMU itself limits it."""
+_MOST_SNAPSHOTS: Final = 256
+"""A machine has 50 at most (`most_snapshots`); what interrupted steps have left are few. Of 65,535 qemu-img reads for
+half a minute."""
 _MOST_VIRTUAL_BYTES: Final = 16 * 1024**4
 
 
-def has_data_file(path: Path) -> bool:
-    """Whether it is no qcow2, or one whose content is in another file: of a machine's disk, which may stand on one."""
+def unfit_disk(path: Path) -> bool:
+    """Of a machine's disk that another host has sent, which may stand on an image: whether it is no qcow2, has its
+    content in another file, or more snapshots than a machine can have, which qemu-img reads one by one."""
     with path.open("rb") as file:
         data = file.read(_HEADER.size)
     if len(data) < _VERSION_2_BYTES or data[:4] != b"QFI\xfb":
         return True
-    _, version, *_, features, _, _ = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
-    return version != 2 and bool(features & _DATA_FILE)
+    _, version, *_, snapshots, _, features, _, _ = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
+    return snapshots > _MOST_SNAPSHOTS or (version != 2 and bool(features & _DATA_FILE))
 
 
 def unfit_header(path: Path) -> str | None:

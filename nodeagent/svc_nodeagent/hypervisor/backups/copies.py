@@ -38,7 +38,7 @@ from svc_nodeagent.hypervisor.disks import make_disk
 from svc_nodeagent.hypervisor.files import RECORD, Folders, MachineRecord, in_thread, put_in_place, read_record
 from svc_nodeagent.hypervisor.freezing import thaw
 from svc_nodeagent.hypervisor.guests import Guests, absent
-from svc_nodeagent.hypervisor.images import ImageCache
+from svc_nodeagent.hypervisor.images import ImageCache, require_room
 from svc_nodeagent.hypervisor.platforms import require_platform
 from svc_nodeagent.protocol import (
     PLAIN,
@@ -276,7 +276,12 @@ class MachineBackups:
                 " it was left as it was.",
             )
         await make_disk(spec, self._images.base_of(record.base), path, qemu_user().owner)
-        told = progress(report, f"writing disk {disk.index}", span)
+
+        async def written(percent: int, message: str) -> None:
+            await require_room(path.parent, f"disk {disk.index} of a copy")
+            await report(percent, message)
+
+        told = progress(written, f"writing disk {disk.index}", span)
         await write_copied(record.vm_id, disk, path, store, parts, told)
 
     async def _require_off(self, vm_id: UUID) -> None:
