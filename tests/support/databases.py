@@ -13,13 +13,14 @@ from pathlib import Path
 
 import trio
 
-from svc_actors.host.database_servers import database_servers
-from svc_actors.host.databases import DatabaseServer, EngineKind
+from svc_actors.host.databases import DatabaseServer, DatabaseServers, EngineKind
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import ServiceName
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.mariadb import SERVICE as MARIADB
+from svc_actors.host.mariadb import MariaDb
 from svc_actors.host.postgres import SERVICE as POSTGRESQL
+from svc_actors.host.postgres import Postgres
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import prepare_shared_sockets
 
@@ -139,5 +140,10 @@ async def _stop(folder: Path) -> None:
 
 def engines_in(folder: Path) -> Engines:
     """As a core finds them that has just started."""
-    launcher = KeeperLauncher(HostFolders(folder))
-    return Engines(folder, launcher, database_servers(HostFolders(folder), launcher))
+    folders = HostFolders(folder)
+    launcher = KeeperLauncher(folders)
+    servers: DatabaseServers = {
+        EngineKind.MARIADB: MariaDb(folders, launcher),
+        EngineKind.POSTGRESQL: Postgres(folders, launcher),
+    }
+    return Engines(folder, launcher, servers)

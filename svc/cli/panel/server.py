@@ -8,15 +8,16 @@ from svc.cli.panel.host import Host
 from svc.panel.config import PanelConfig
 from svc_actors.host.accounts import SystemAccounts
 from svc_actors.host.apps import AppReleases
-from svc_actors.host.database_servers import database_servers
-from svc_actors.host.databases import EngineKind
+from svc_actors.host.databases import DatabaseServers, EngineKind
 from svc_actors.host.delegation import ParentServers
 from svc_actors.host.knot import KnotServer
 from svc_actors.host.launchers import launcher_of
+from svc_actors.host.mariadb import MariaDb
 from svc_actors.host.mariadb.tables import MariaDbTables
 from svc_actors.host.nginx import Generations, Ports
 from svc_actors.host.php import PhpMasters
 from svc_actors.host.php.extensions import PhpExtensions
+from svc_actors.host.postgres import Postgres
 from svc_actors.host.restic import SystemRestic
 from svc_actors.host.sftp import SftpServer
 from svc_actors.host.site_tasks import HostTasks
@@ -27,7 +28,11 @@ from svc_actors.panel.releases.own import this_release
 def this_server(config: PanelConfig) -> Host:
     """What drives it. Nothing is started yet."""
     launcher = launcher_of(config.folders)
-    databases = database_servers(config.folders, launcher)
+    mariadb = MariaDb(config.folders, launcher)
+    databases: DatabaseServers = {
+        EngineKind.MARIADB: mariadb,
+        EngineKind.POSTGRESQL: Postgres(config.folders, launcher),
+    }
     ports = Ports(config.sites_http_port, config.sites_https_port, ipv6=Path("/proc/net/if_inet6").exists())
     return Host(
         launcher=launcher,
@@ -36,7 +41,7 @@ def this_server(config: PanelConfig) -> Host:
         web=Generations(config.folders, launcher, ports),
         accounts=SystemAccounts(config.folders),
         databases=databases,
-        tables=MariaDbTables(databases[EngineKind.MARIADB].socket),
+        tables=MariaDbTables(mariadb),
         restic=SystemRestic(),
         wordpress=ServerWordPress(config.folders, launcher, WordPressTree(config.wordpress, config.folders.wordpress)),
         php=PhpMasters(config.folders, launcher),

@@ -1,8 +1,8 @@
-"""Writes a dump: `python -I -S dump.py FILE MARKER PROGRAM ARGUMENT...`
+"""Writes a dump: `python -I -S dump.py FILE MARKER PROGRAM ARGUMENT... [--then PROGRAM ARGUMENT...]`
 
-What the program writes goes to FILE, compressed by gzip, which gets its name when the program has ended with success,
-its output has ended with a line that begins with MARKER, and all of it is on the disk. Otherwise nothing is left. It
-stands alone, and needs the standard library only.
+What the programs write, one after the other, goes to FILE, compressed by gzip. It gets its name when each program has
+ended with success, the output has ended with a line that begins with MARKER, and all of it is on the disk. Otherwise
+nothing is left. It stands alone, and needs the standard library only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import gzip
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 
+THEN = "--then"
+"""Before the next program."""
 _BLOCK = 1 << 20
 _TAIL = 4096
 """The marker is in the last so many bytes: behind it come empty lines, and what psql shall be told at the end."""
@@ -21,19 +24,20 @@ _LEVEL = 4
 
 
 def main() -> int:
-    file, marker, command = sys.argv[1], sys.argv[2].encode(), sys.argv[3:]
+    file, marker, commands = sys.argv[1], sys.argv[2].encode(), list(_commands(sys.argv[3:]))
     unfinished = f"{file}.part"
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as raw:
             tail = b""
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
-                assert program.stdout is not None
-                with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0) as packed:
-                    while block := program.stdout.read(_BLOCK):
-                        packed.write(block)
-                        tail = (tail + block)[-_TAIL:]
-            if program.returncode != 0:
-                return _failed(unfinished, "", program.returncode)
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=raw, mtime=0) as packed:
+                for command in commands:
+                    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+                        assert program.stdout is not None
+                        while block := program.stdout.read(_BLOCK):
+                            packed.write(block)
+                            tail = (tail + block)[-_TAIL:]
+                    if program.returncode != 0:
+                        return _failed(unfinished, "", program.returncode)
             if not any(line.startswith(marker) for line in tail.split(b"\n")):
                 return _failed(unfinished, "The dump ended before its last line; it was not kept.", 1)
             raw.flush()
@@ -44,6 +48,13 @@ def main() -> int:
     folder = os.open(os.path.dirname(file), os.O_RDONLY | os.O_DIRECTORY)
     os.fsync(folder)
     return 0
+
+
+def _commands(words: list[str]) -> Iterator[list[str]]:
+    while THEN in words:
+        yield words[: words.index(THEN)]
+        words = words[words.index(THEN) + 1 :]
+    yield words
 
 
 def _failed(unfinished: str, why: str, status: int) -> int:

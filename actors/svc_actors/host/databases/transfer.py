@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,20 +24,10 @@ DUMP_SECONDS: Final = 3 * 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0
 
 
-@asynccontextmanager
-async def locked_afterwards(lock: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """For a dump or a load as the owner of a database, whose account is open meanwhile. One that a cancelled job or a
-    killed core has left open has a password that nobody has, and gets another one before it is used again."""
-    try:
-        yield
-    except Exception:
-        await lock()
-        raise
-    await lock()
-
-
-def dump_command(file: Path, marker: str, command: tuple[str, ...]) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", dump.__file__, str(file), marker, *command)
+def dump_command(file: Path, marker: str, *commands: tuple[str, ...]) -> tuple[str, ...]:
+    """What the commands write, one after the other, is the dump."""
+    words = [word for command in commands for word in (dump.THEN, *command)][1:]
+    return (sys.executable, "-I", "-S", dump.__file__, str(file), marker, *words)
 
 
 async def load_command(

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases.instance import Instance, ask_client
+from svc_actors.host.databases.instance import Instance
 from svc_actors.host.databases.names import DatabaseName, UserName, checked, owner_of
 from svc_actors.host.databases.passwords import native_hash, new_password
 from svc_actors.host.databases.server import Access, RunProgram, SiteFile
@@ -23,10 +23,11 @@ from svc_actors.host.databases.transfer import (
     LOAD_SECONDS,
     dump_command,
     load_command,
-    locked_afterwards,
 )
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
+from svc_actors.host.mariadb.owner import MariaDbOwners
+from svc_actors.host.mariadb.root import CLIENT, Root, RootStatement
 from svc_actors.host.programs import Program
 
 SERVICE: Final = ServiceName("mariadb")
@@ -35,13 +36,13 @@ CONNECTIONS: Final = 30
 ACCOUNT: Final = "mysql"
 """Of Debian's package."""
 _SERVER: Final = "/usr/sbin/mariadbd"
-_CLIENT: Final = "/usr/bin/mariadb"
-_DUMP: Final = "/usr/bin/mariadb-dump"
+DUMP: Final = "/usr/bin/mariadb-dump"
+DUMP_OPTIONS: Final = (
+    *("--single-transaction", "--quick", "--hex-blob", "--no-tablespaces", "--max-allowed-packet=64M"),
+    *("--default-character-set=utf8mb4", "--dump-date"),
+)
 _SET_UP: Final = "/usr/bin/mariadb-install-db"
-_MARKER: Final = "-- Dump completed"
-_PRIVILEGES: Final = {Access.FULL: "ALL PRIVILEGES", Access.READ_ONLY: "SELECT, SHOW VIEW"}
-_ONE, _TWO = "\\", "\\\\"
-_OWN: Final = "'information_schema', 'mysql', 'performance_schema', 'sys'"
+DUMP_MARKER: Final = "-- Dump completed"
 
 
 class MariaDb:
@@ -51,6 +52,8 @@ class MariaDb:
         self._folders = folders
         self._folder = folders.databases / "mariadb"
         self._sockets = folders.mariadb_socket.parent
+        self.root = Root(folders.mariadb_socket)
+        self.owners = MariaDbOwners(self.root)
         self._instance = Instance(
             self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, self.probe
         )
@@ -114,71 +117,62 @@ class MariaDb:
         await self._instance.stop()
 
     async def probe(self) -> None:
-        await self._ask("SELECT 1")
+        await self.root.ask(RootStatement.PROBE())
 
     async def create_database(self, name: DatabaseName) -> None:
-        owner = _account(owner_of(name))
-        await self._ask(
-            f"CREATE DATABASE IF NOT EXISTS {_quoted(name)}",
-            f"CREATE USER IF NOT EXISTS {owner} {_identified(native_hash(new_password()))} ACCOUNT LOCK",
-            f"GRANT ALL PRIVILEGES ON {_pattern(name)}.* TO {owner}",
+        owner = owner_of(name)
+        await self.root.ask(
+            RootStatement.CREATE_DATABASE(database=name),
+            RootStatement.CREATE_OWNER(account=owner, verifier=native_hash(new_password())),
+            RootStatement.GRANT(privileges=Access.FULL, pattern=name, account=owner),
         )
 
     async def empty_database(self, name: DatabaseName) -> None:
         # What is granted on it stays.
-        await self._ask(f"DROP DATABASE IF EXISTS {_quoted(name)}")
+        await self.root.ask(RootStatement.DROP_DATABASE(database=name))
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
         """Grants of a database outlive it: a user is granted what is left to it by `grant`."""
-        await self._ask(f"DROP DATABASE IF EXISTS {_quoted(name)}", f"DROP USER IF EXISTS {_account(owner_of(name))}")
+        await self.root.ask(RootStatement.DROP_DATABASE(database=name), RootStatement.DROP_USER(account=owner_of(name)))
 
     async def create_user(self, name: UserName, verifier: str, connections: int) -> None:
-        account, limit = _account(checked(name)), f"WITH MAX_USER_CONNECTIONS {connections:d}"
-        await self._ask(
-            f"CREATE USER IF NOT EXISTS {account} {_identified(verifier)} {limit}",
-            f"ALTER USER {account} {_identified(verifier)} {limit} ACCOUNT UNLOCK",
-        )
+        bound: dict[str, str | int] = {"account": checked(name), "verifier": verifier, "number": connections}
+        await self.root.ask(RootStatement.CREATE_USER(**bound), RootStatement.UNLOCK(**bound))
 
     async def drop_user(self, name: UserName) -> None:
-        await self._ask(f"DROP USER IF EXISTS {_account(checked(name))}")
+        await self.root.ask(RootStatement.DROP_USER(account=checked(name)))
         await self._disconnect(name)
 
     async def grant(self, name: UserName, access: Mapping[DatabaseName, Access]) -> None:
-        account = _account(checked(name))
-        there = await self._granted(name)
-        wanted = {_pattern(database): allowed for database, allowed in access.items()}
-        taken = [pattern for pattern, allowed in there.items() if wanted.get(pattern) is not allowed]
-        given = [pattern for pattern, allowed in wanted.items() if there.get(pattern) is not allowed]
-        await self._ask(
-            *(f"REVOKE ALL PRIVILEGES ON {pattern}.* FROM {account}" for pattern in taken),
-            *(f"GRANT {_PRIVILEGES[wanted[pattern]]} ON {pattern}.* TO {account}" for pattern in given),
+        there = await self.granted(name)
+        taken = [database for database, allowed in there.items() if access.get(database) is not allowed]
+        given = [database for database, allowed in access.items() if there.get(database) is not allowed]
+        await self.root.ask(
+            *(RootStatement.REVOKE(pattern=database, account=checked(name)) for database in taken),
+            *(
+                RootStatement.GRANT(privileges=access[database], pattern=database, account=checked(name))
+                for database in given
+            ),
         )
         if taken:
             # What a connection may do with its database is looked up when it chooses it.
             await self._disconnect(name)
 
     async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
-        there = await self._granted(UserName(checked(name)))
-        return {DatabaseName(pattern.strip("`").replace(r"\_", "_")): access for pattern, access in there.items()}
-
-    async def _granted(self, name: UserName) -> dict[str, Access]:
-        """By the pattern that a GRANT has."""
-        found = await self._ask(f"SELECT Db, Insert_priv FROM mysql.db WHERE User = '{name}' AND Host = 'localhost'")
-        there: dict[str, Access] = {}
-        for pattern, writes in (line.split("\t") for line in found.splitlines()):
-            # The client writes a backslash as two.
-            there[f"`{pattern.replace(_TWO, _ONE)}`"] = Access.FULL if writes == "Y" else Access.READ_ONLY
+        found = await self.root.ask(RootStatement.GRANTED(user=name))
+        there: dict[DatabaseName, Access] = {}
+        for name_pattern, writes in (line.split("\t") for line in found.splitlines()):
+            # In the pattern _ is escaped; the client writes a backslash as two.
+            there[DatabaseName(name_pattern.replace("\\", ""))] = Access.FULL if writes == "Y" else Access.READ_ONLY
         return there
 
     async def databases(self) -> frozenset[DatabaseName]:
-        found = await self._ask(
-            f"SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME NOT IN ({_OWN})"
-        )
+        found = await self.root.ask(RootStatement.DATABASES())
         return frozenset(DatabaseName(line) for line in found.splitlines())
 
     async def users(self) -> frozenset[UserName]:
-        found = await self._ask("SELECT User FROM mysql.global_priv WHERE User LIKE 's%\\_%'")
+        found = await self.root.ask(RootStatement.USERS())
         return frozenset(UserName(line) for line in found.splitlines())
 
     async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
@@ -186,13 +180,16 @@ class MariaDb:
         return await trio.to_thread.run_sync(lambda: dict(_sizes(self._instance.data, names)))
 
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:
-        """As root: nobody else is shown all routines. It reads in one transaction, and locks nothing for long."""
-        command = (
-            *(_DUMP, "--no-defaults", f"--socket={self.socket}", "--user=root", "--single-transaction", "--quick"),
-            *("--routines", "--triggers", "--events", "--hex-blob", "--no-tablespaces", "--max-allowed-packet=64M"),
-            *("--default-character-set=utf8mb4", "--dump-date", "--", checked(name)),
-        )
-        await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS)
+        """As the owner, who is shown all but routines of the site's users: their definitions come first, since views
+        may call them. It reads in one transaction, and locks nothing for long."""
+        routines = self.root.reading(RootStatement.ROUTINES(schema=name))
+        async with self.owners.session(name) as session:
+            command = (*(DUMP, *session.login, *DUMP_OPTIONS, "--triggers", "--events", "--", checked(name)),)
+            await run(
+                dump_command(file, DUMP_MARKER, routines, command),
+                seconds=DUMP_SECONDS,
+                environment=session.environment,
+            )
 
     async def load(
         self,
@@ -203,31 +200,20 @@ class MariaDb:
         *,
         rows: bool = False,
     ) -> None:
-        owner, password = owner_of(name), new_password()
-        await self._ask(f"ALTER USER {_account(owner)} {_identified(native_hash(password))} ACCOUNT UNLOCK")
-        client = (
-            *(_CLIENT, "--no-defaults", "--sandbox", "--batch", f"--socket={self.socket}", f"--user={owner}"),
-            *("--default-character-set=utf8mb4", "--max-allowed-packet=64M", f"--database={name}"),
-        )
-        # Its editor is none.
-        environment = {"MYSQL_PWD": password, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
-        stdin = source if isinstance(source, Path) else None
-
-        async def lock() -> None:
-            await self._ask(f"ALTER USER {_account(owner)} ACCOUNT LOCK")
-
-        async with locked_afterwards(lock):
+        async with self.owners.session(name) as session:
+            client = (
+                *(CLIENT, *session.login, "--sandbox", "--batch"),
+                *("--default-character-set=utf8mb4", "--max-allowed-packet=64M", f"--database={name}"),
+            )
             launcher = self._instance.launcher
             command = await load_command(self._folders, launcher, "mariadb", source, account, client, rows=rows)
+            # Its editor is none.
+            environment = {**session.environment, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
+            stdin = source if isinstance(source, Path) else None
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
 
     async def _disconnect(self, name: UserName) -> None:
-        await self._ask(f"KILL SOFT USER {_account(name)}")
-
-    async def _ask(self, *statements: str) -> str:
-        """Lines of tabulated values."""
-        command = (_CLIENT, "--no-defaults", f"--socket={self.socket}", "--user=root", "--batch", "--skip-column-names")
-        return await ask_client(command, "".join(f"{statement};\n" for statement in statements))
+        await self.root.ask(RootStatement.DISCONNECT(account=checked(name)))
 
     def _set_up(self, data: Path) -> Program:
         return Program(
@@ -237,25 +223,6 @@ class MariaDb:
                 *("--skip-test-db", "--skip-name-resolve"),
             )
         )
-
-
-def _quoted(name: DatabaseName) -> str:
-    return f"`{checked(name)}`"
-
-
-def _pattern(name: DatabaseName) -> str:
-    escaped = checked(name).replace("_", r"\_")
-    return f"`{escaped}`"
-
-
-def _account(name: str) -> str:
-    return f"`{name}`@`localhost`"
-
-
-def _identified(verifier: str) -> str:
-    if not verifier.startswith("*") or not verifier[1:].isalnum():
-        raise ValueError("no password of MariaDB's is stored so")
-    return f"IDENTIFIED VIA mysql_native_password USING '{verifier}'"
 
 
 def _sizes(data: Path, names: Collection[DatabaseName]) -> list[tuple[DatabaseName, int]]:

@@ -11,14 +11,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from svc_actors.host.databases.instance import ask_client
 from svc_actors.host.databases.names import DatabaseName, checked
 from svc_actors.host.databases.server import DatabaseError, RunProgram
 from svc_actors.host.databases.transfer import DUMP_SECONDS, dump_command
+from svc_actors.host.mariadb.owner import Session
+from svc_actors.host.mariadb.root import RootStatement
+from svc_actors.host.mariadb.server import DUMP, DUMP_MARKER, DUMP_OPTIONS, MariaDb
 
-_CLIENT: Final = "/usr/bin/mariadb"
-_DUMP: Final = "/usr/bin/mariadb-dump"
-_MARKER: Final = "-- Dump completed"
 _NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")
 _WORD: Final = re.compile(r"[A-Za-z0-9_.:%-]{1,191}")
 
@@ -61,112 +60,125 @@ class StagedTables(Protocol):
 
 
 class MariaDbTables:
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    """All of it as the owner of the database: a table may be a view by the time that it is read."""
+
+    def __init__(self, server: MariaDb) -> None:
+        self._root = server.root
+        self._owners = server.owners
 
     async def names(self, database: DatabaseName) -> list[str]:
-        found = await self._ask(
-            "SELECT TABLE_NAME FROM information_schema.TABLES "
-            f"WHERE TABLE_SCHEMA = '{checked(database)}' AND TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_NAME"
-        )
-        return [line for line in found.splitlines() if _NAME.fullmatch(line)]
+        async with self._owners.session(database) as owner:
+            return await _names(owner, database)
 
     async def facts(
         self, database: DatabaseName, tables: Collection[str], *, options: str | None, volatile: Sequence[str]
     ) -> dict[str, str]:
-        wanted = [table for table in await self.names(database) if table in tables]
-        keys = dict(await self._keys(database))
-        found = {}
-        for table in wanted:
-            place = _place(database, table)
-            highest = f"coalesce(max({_quoted(keys[table])}), 0)" if table in keys else "0"
-            if table == options:
-                where = " AND ".join(f"option_name NOT LIKE '{_pattern(name)}'" for name in volatile) or "true"
-                row = "CONCAT_WS('\\0', option_name, option_value, autoload)"
-                statement = f"SELECT count(*), 0, coalesce(bit_xor(crc32({row})), 0) FROM {place} WHERE {where}"
-                found[table] = " ".join((await self._ask(statement)).split())
-            else:
-                counted = await self._ask(f"SELECT count(*), {highest} FROM {place}", f"CHECKSUM TABLE {place}")
-                counts, checksum = counted.splitlines()
-                found[table] = " ".join([*counts.split(), checksum.split()[-1]])
-        return found
+        async with self._owners.session(database) as owner:
+            wanted = [table for table in await _names(owner, database) if table in tables]
+            keys = await _keys(owner, database)
+            statements = []
+            for table in wanted:
+                place = _place(database, table)
+                if table == options:
+                    where = " AND ".join(f"option_name NOT LIKE '{_pattern(name)}'" for name in volatile) or "true"
+                    row = "CONCAT_WS('\\0', option_name, option_value, autoload)"
+                    statements += [
+                        f"SELECT count(*), 0 FROM {place} WHERE {where}",
+                        f"SELECT '', coalesce(bit_xor(crc32({row})), 0) FROM {place} WHERE {where}",
+                    ]
+                else:
+                    highest = f"coalesce(max({_quoted(keys[table])}), 0)" if table in keys else "0"
+                    statements += [f"SELECT count(*), {highest} FROM {place}", f"CHECKSUM TABLE {place}"]
+            lines = (await owner.ask(*statements)).splitlines() if statements else []
+        if len(lines) != len(statements):
+            raise DatabaseError(f"The tables of {database} changed while they were counted.")
+        return {
+            table: " ".join([*counts.split(), checksum.split()[-1]])
+            for table, counts, checksum in zip(wanted, lines[::2], lines[1::2], strict=True)
+        }
 
     async def has_posts(self, database: DatabaseName, table: str, types: Collection[str]) -> list[str]:
         listed = ", ".join(f"'{_word(each)}'" for each in sorted(types))
-        found = await self._ask(
-            f"SELECT DISTINCT post_type FROM {_place(database, table)} WHERE post_type IN ({listed}) ORDER BY 1"
-        )
+        async with self._owners.session(database) as owner:
+            found = await owner.ask(
+                f"SELECT DISTINCT post_type FROM {_place(database, table)} WHERE post_type IN ({listed}) ORDER BY 1"
+            )
         return found.splitlines()
 
     async def bound(self, database: DatabaseName, tables: Collection[str]) -> list[str]:
         name = checked(database)
-        found = await self._ask(
-            f"SELECT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = '{name}'",
-            f"SELECT TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = '{name}'",
-            "SELECT REFERENCED_TABLE_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS "
-            f"WHERE UNIQUE_CONSTRAINT_SCHEMA = '{name}'",
-        )
-        return sorted(set(found.splitlines()) & set(tables))
+        async with self._owners.session(database) as owner:
+            triggered = await owner.ask(
+                f"SELECT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = '{name}'"
+            )
+        # An owner is not shown what leads here from another database of its site.
+        leading = await self._root.ask(RootStatement.FOREIGN_KEYS(files=name))
+        ends = [place for line in leading.splitlines() for place in line.split("\t")]
+        found = {*triggered.splitlines(), *(_of_file(place) for place in ends if place.startswith(f"{name}/"))}
+        return sorted(found & set(tables))
 
     async def dump(self, database: DatabaseName, tables: Sequence[str], file: Path, run: RunProgram) -> None:
         for table in tables:
             _place(database, table)
-        command = (
-            *(_DUMP, "--no-defaults", f"--socket={self._socket}", "--user=root", "--single-transaction", "--quick"),
-            *("--hex-blob", "--no-tablespaces", "--skip-triggers", "--max-allowed-packet=64M"),
-            *("--default-character-set=utf8mb4", "--dump-date", "--", checked(database), *tables),
-        )
-        await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS)
+        async with self._owners.session(database) as owner:
+            command = (DUMP, *owner.login, *DUMP_OPTIONS, "--skip-triggers", "--", checked(database), *tables)
+            await run(dump_command(file, DUMP_MARKER, command), seconds=DUMP_SECONDS, environment=owner.environment)
 
     async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, kept: Sequence[str]) -> None:
         into, source = _place(new, table), _place(live, table)
         where = " OR ".join(f"option_name LIKE '{_pattern(name)}'" for name in kept)
         columns = "option_name, option_value, autoload"
-        await self._ask(
-            "START TRANSACTION",
-            f"DELETE QUICK FROM {into} WHERE {where}",
-            f"INSERT {into} ({columns}) SELECT {columns} FROM {source} WHERE {where}",
-            "COMMIT",
-        )
+        async with self._owners.session(live, also=[new]) as owner:
+            await owner.ask(
+                "START TRANSACTION",
+                f"DELETE QUICK FROM {into} WHERE {where}",
+                f"INSERT {into} ({columns}) SELECT {columns} FROM {source} WHERE {where}",
+                "COMMIT",
+            )
 
     async def swap(self, live: DatabaseName, new: DatabaseName, old: DatabaseName, tables: Collection[str]) -> None:
-        there = set(await self.names(live))
-        moves = []
-        for table in tables:
-            if table in there:
-                moves.append(f"{_place(live, table)} TO {_place(old, table)}")
-            moves.append(f"{_place(new, table)} TO {_place(live, table)}")
-        await self._ask(f"RENAME TABLE {', '.join(moves)}")
+        async with self._owners.session(live, also=[new, old]) as owner:
+            there = set(await _names(owner, live))
+            moves = []
+            for table in tables:
+                if table in there:
+                    moves.append(f"{_place(live, table)} TO {_place(old, table)}")
+                moves.append(f"{_place(new, table)} TO {_place(live, table)}")
+            await owner.ask(f"RENAME TABLE {', '.join(moves)}")
 
     async def swap_back(
         self, live: DatabaseName, new: DatabaseName, old: DatabaseName, tables: Collection[str]
     ) -> bool:
-        put_aside, waiting = await self.names(old), set(await self.names(new))
-        came = [table for table in tables if table not in waiting]
-        if not came:
-            return False
-        moves = [f"{_place(live, table)} TO {_place(new, table)}" for table in came]
-        moves += [f"{_place(old, table)} TO {_place(live, table)}" for table in put_aside]
-        await self._ask(f"RENAME TABLE {', '.join(moves)}")
-        return True
+        async with self._owners.session(live, also=[new, old]) as owner:
+            put_aside, waiting = await _names(owner, old), set(await _names(owner, new))
+            came = [table for table in tables if table not in waiting]
+            if not came:
+                return False
+            moves = [f"{_place(live, table)} TO {_place(new, table)}" for table in came]
+            moves += [f"{_place(old, table)} TO {_place(live, table)}" for table in put_aside]
+            await owner.ask(f"RENAME TABLE {', '.join(moves)}")
+            return True
 
-    async def _keys(self, database: DatabaseName) -> list[tuple[str, str]]:
-        found = await self._ask(
-            "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS "
-            f"WHERE TABLE_SCHEMA = '{checked(database)}' AND EXTRA LIKE '%auto_increment%'"
-        )
-        return [(table, column) for table, column in (line.split("\t") for line in found.splitlines())]
 
-    async def _ask(self, *statements: str) -> str:
-        command = (
-            _CLIENT,
-            "--no-defaults",
-            f"--socket={self._socket}",
-            "--user=root",
-            "--batch",
-            "--skip-column-names",
-        )
-        return await ask_client(command, "".join(f"{statement};\n" for statement in statements))
+async def _names(owner: Session, database: DatabaseName) -> list[str]:
+    found = await owner.ask(
+        "SELECT TABLE_NAME FROM information_schema.TABLES "
+        f"WHERE TABLE_SCHEMA = '{checked(database)}' AND TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_NAME"
+    )
+    return [line for line in found.splitlines() if _NAME.fullmatch(line)]
+
+
+async def _keys(owner: Session, database: DatabaseName) -> dict[str, str]:
+    found = await owner.ask(
+        "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS "
+        f"WHERE TABLE_SCHEMA = '{checked(database)}' AND EXTRA LIKE '%auto_increment%'"
+    )
+    return {table: column for table, column in (line.split("\t") for line in found.splitlines())}
+
+
+def _of_file(place: str) -> str:
+    """The table of InnoDB's `database/table`, in which characters other than letters, digits and _ are `@002d`."""
+    return re.sub(r"@([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), place.partition("/")[2])
 
 
 def _place(database: DatabaseName, table: str) -> str:

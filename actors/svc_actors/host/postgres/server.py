@@ -10,32 +10,36 @@ A user with full access works as the owner (`ALTER ROLE ... IN DATABASE ... SET 
 others can change. Nobody else can connect: CONNECT is revoked from PUBLIC.
 
 Customers own their databases, and may change how sessions begin there. A session of ours begins with settings of its
-own (`PGOPTIONS`), which nothing in a database changes, and never calls what customers have made.
+own (`PGOPTIONS`), which nothing in a database changes, and never calls what customers have made (`superuser`).
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.databases.instance import Instance, ask_client
+from svc_actors.host.databases.instance import Instance
 from svc_actors.host.databases.names import DatabaseName, UserName, checked, owner_of, prefix_of
-from svc_actors.host.databases.passwords import new_password, scram_verifier
+from svc_actors.host.databases.owners import CONNECTIONS as OWNERS_CONNECTIONS
+from svc_actors.host.databases.owners import Owners
+from svc_actors.host.databases.passwords import scram_verifier
 from svc_actors.host.databases.server import Access, RunProgram, SiteFile
 from svc_actors.host.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
     dump_command,
     load_command,
-    locked_afterwards,
 )
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
+from svc_actors.host.postgres.superuser import Superuser
+from svc_actors.host.postgres.superuser import SuperuserStatement as Do
 from svc_actors.host.programs import Program
 
 SERVICE: Final = ServiceName("postgresql")
@@ -43,18 +47,12 @@ ACCOUNT: Final = "postgres"
 """Of Debian's package."""
 VERSION: Final = 15
 _PROGRAMS: Final = Path(f"/usr/lib/postgresql/{VERSION}/bin")
+PSQL: Final = _PROGRAMS / "psql"
 _MARKER: Final = "-- PostgreSQL database dump complete"
 CONNECTIONS: Final = 20
 """Of all users of one site at a time; each is a process."""
-_OWNERS: Final = 5
-"""Connections of the panel's own to one database, for dumps and loads."""
 _RESERVED: Final = 10
 """That nobody but a superuser, who is the panel, is given."""
-_OPTIONS: Final = (
-    # The last: a failing statement is written to the log with all of it, a password's verifier among it.
-    "-c search_path=pg_catalog -c role=none -c default_transaction_read_only=off -c row_security=off "
-    "-c log_min_error_statement=panic -c client_min_messages=warning"
-)
 _PEER: Final = "svc"
 """The map of pg_ident.conf."""
 
@@ -66,6 +64,8 @@ class Postgres:
         self._folders = folders
         self._folder = folders.databases / "postgres"
         self._sockets = folders.postgres_sockets
+        self._superuser = Superuser(PSQL, self._sockets)
+        self._owners = Owners(self._unlock, self._lock)
         self._instance = Instance(
             self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, self.probe
         )
@@ -126,42 +126,37 @@ class Postgres:
         await self._instance.stop()
 
     async def probe(self) -> None:
-        await self._ask("SELECT 1")
+        await self._superuser.ask(Do.PROBE())
 
     async def create_database(self, name: DatabaseName) -> None:
         owner, reader = owner_of(name), _reader_of(name)
-        await self._ask(
-            "REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC",
-            *_create_role(owner, "NOLOGIN"),
-            *_create_role(reader, "NOLOGIN"),
-            f"SELECT 'CREATE DATABASE {name} OWNER {owner} TEMPLATE template0 ENCODING ''UTF8'' "
-            f"LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {CONNECTIONS + _OWNERS}' "
-            f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{name}') \\gexec",
-            f"REVOKE ALL ON DATABASE {name} FROM PUBLIC",
-            f"GRANT CONNECT ON DATABASE {name} TO {reader}",
+        await self._superuser.ask(
+            Do.CLOSE_OWN_DATABASES(),
+            Do.CREATE_ROLE(role=owner),
+            Do.CREATE_ROLE(role=reader),
+            Do.CREATE_DATABASE(database=name, owner=owner, number=CONNECTIONS + OWNERS_CONNECTIONS),
+            Do.CLOSE_DATABASE(database=name),
+            Do.LET_CONNECT(database=name, role=reader),
         )
-        await self._ask(
-            f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT USAGE ON SCHEMAS TO {reader}",
-            f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON TABLES TO {reader}",
-            f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON SEQUENCES TO {reader}",
+        await self._superuser.ask(
+            Do.IN_DATABASE_READ_SCHEMAS(owner=owner, role=reader),
+            Do.IN_DATABASE_READ_TABLES(owner=owner, role=reader),
+            Do.IN_DATABASE_READ_SEQUENCES(owner=owner, role=reader),
             database=name,
         )
 
     async def empty_database(self, name: DatabaseName) -> None:
-        await self._ask(f"DROP DATABASE IF EXISTS {checked(name)} WITH (FORCE)")
+        await self._superuser.ask(Do.DROP_DATABASE(database=name))
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
-        await self._ask(f"DROP DATABASE IF EXISTS {checked(name)} WITH (FORCE)")
+        await self._superuser.ask(Do.DROP_DATABASE(database=name))
         for role in (owner_of(name), _reader_of(name)):
             await self._drop_role(role, prefix_of(name))
 
     async def create_user(self, name: UserName, verifier: str, connections: int) -> None:
-        if not verifier.startswith("SCRAM-SHA-256$") or "'" in verifier:
-            raise ValueError("no password of PostgreSQL's is stored so")
-        await self._ask(
-            *_create_role(UserName(checked(name)), "NOLOGIN"),
-            f"ALTER ROLE {name} LOGIN INHERIT CONNECTION LIMIT {connections:d} PASSWORD '{verifier}'",
+        await self._superuser.ask(
+            Do.CREATE_ROLE(role=checked(name)), Do.SET_USER(role=checked(name), number=connections, verifier=verifier)
         )
 
     async def drop_user(self, name: UserName) -> None:
@@ -174,16 +169,17 @@ class Postgres:
             for database, allowed in access.items()
         }
         taken = sorted(there - wanted.keys())
+        of_the_site = await self._databases_of(prefix_of(name))
         # What it has made itself becomes its databases', before it loses its rights on them.
-        for database in await self._databases_of(prefix_of(name)):
-            await self._ask(f"REASSIGN OWNED BY {name} TO {owner_of(database)}", database=database)
-        await self._ask(
-            f"ALTER ROLE {name} RESET ALL",
-            *(f"REVOKE {role} FROM {name}" for role in taken),
-            *(f"GRANT {role} TO {name}" for role in sorted(wanted.keys() - there)),
-            *(f"ALTER ROLE {name} IN DATABASE {each} RESET ALL" for each in await self._databases_of(prefix_of(name))),
+        for database in of_the_site:
+            await self._superuser.ask(Do.IN_DATABASE_REASSIGN(role=name, owner=owner_of(database)), database=database)
+        await self._superuser.ask(
+            Do.RESET(role=name),
+            *(Do.REVOKE(granted=role, role=name) for role in taken),
+            *(Do.GRANT(granted=role, role=name) for role in sorted(wanted.keys() - there)),
+            *(Do.RESET_IN_DATABASE(role=name, database=each) for each in of_the_site),
             *(
-                f"ALTER ROLE {name} IN DATABASE {database} SET role TO {role}"
+                Do.WORK_AS_OWNER(role=name, database=database, owner=role)
                 for role, database in sorted(wanted.items())
                 if access[database] is Access.FULL
             ),
@@ -203,32 +199,27 @@ class Postgres:
 
     async def _roles_of(self, name: UserName) -> set[UserName]:
         """Owners and readers of databases whose rights the user has."""
-        found = await self._ask(
-            "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
-            f"WHERE member = (SELECT oid FROM pg_roles WHERE rolname = '{checked(name)}')"
-        )
+        found = await self._superuser.ask(Do.ROLES_OF(role=checked(name)))
         return {UserName(line) for line in found.splitlines()}
 
     async def databases(self) -> frozenset[DatabaseName]:
         return frozenset(await self._databases_of("s"))
 
     async def users(self) -> frozenset[UserName]:
-        found = await self._ask("SELECT rolname FROM pg_roles WHERE rolname ~ '^s[0-9]+_'")
-        return frozenset(UserName(line) for line in found.splitlines())
+        return frozenset(UserName(line) for line in (await self._superuser.ask(Do.USERS())).splitlines())
 
     async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
-        wanted = ", ".join(f"'{checked(name)}'" for name in names) or "NULL"
-        found = await self._ask(f"SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname IN ({wanted})")
+        found = await self._superuser.ask(*(Do.SIZE(database=name) for name in names))
         rows = (line.split("\t") for line in found.splitlines())
         return {DatabaseName(name): int(size) for name, size in rows}
 
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:
-        owner, password = await self._unlock(name)
+        owner = owner_of(name)
         command = (
             *(str(_PROGRAMS / "pg_dump"), f"--host={self.socket}", f"--username={owner}", "--no-password"),
             *("--clean", "--if-exists", "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={name}"),
         )
-        async with locked_afterwards(lambda: self._lock(owner)):
+        async with self._opened(name) as password:
             await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment={"PGPASSWORD": password})
 
     async def load(
@@ -241,68 +232,62 @@ class Postgres:
         rows: bool = False,
     ) -> None:
         """In one transaction: all of it, or nothing."""
-        owner, password = await self._unlock(name)
+        owner = owner_of(name)
         client = (
-            *(str(_PROGRAMS / "psql"), "--no-psqlrc", "--quiet", "--no-password", "--set=ON_ERROR_STOP=1"),
+            *(str(PSQL), "--no-psqlrc", "--quiet", "--no-password", "--set=ON_ERROR_STOP=1"),
             *("--single-transaction", f"--host={self.socket}", f"--username={owner}", f"--dbname={name}", "--file=-"),
         )
-        environment = {"PGPASSWORD": password, "PGOPTIONS": "-c client_min_messages=warning", "EDITOR": "/bin/false"}
         stdin = source if isinstance(source, Path) else None
-        async with locked_afterwards(lambda: self._lock(owner)):
+        async with self._opened(name) as password:
+            environment = {
+                "PGPASSWORD": password,
+                "PGOPTIONS": "-c client_min_messages=warning",
+                "EDITOR": "/bin/false",
+            }
             launcher = self._instance.launcher
             command = await load_command(self._folders, launcher, "postgresql", source, account, client)
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)
 
-    async def _unlock(self, name: DatabaseName) -> tuple[UserName, str]:
+    @asynccontextmanager
+    async def _opened(self, name: DatabaseName) -> AsyncIterator[str]:
         """What users have made by themselves is the owner's as well, as it dumps and replaces it."""
-        owner, password = owner_of(name), new_password()
-        members = await self._ask(
-            "SELECT pg_get_userbyid(member) FROM pg_auth_members "
-            f"WHERE roleid = (SELECT oid FROM pg_roles WHERE rolname = '{owner}')"
+        owner = owner_of(name)
+        members = await self._superuser.ask(Do.MEMBERS_OF(role=owner))
+        await self._superuser.ask(
+            *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()), database=name
         )
-        await self._ask(*(f"REASSIGN OWNED BY {user} TO {owner}" for user in members.splitlines()), database=name)
-        await self._ask(f"ALTER ROLE {owner} LOGIN PASSWORD '{scram_verifier(password)}'")
-        return owner, password
+        async with self._owners.opened(name) as password:
+            yield password
 
-    async def _lock(self, owner: UserName) -> None:
-        await self._ask(f"ALTER ROLE {owner} NOLOGIN PASSWORD NULL")
+    async def _unlock(self, name: DatabaseName, password: str) -> None:
+        verifier = scram_verifier(password)
+        await self._superuser.ask(Do.UNLOCK(role=owner_of(name), number=OWNERS_CONNECTIONS, verifier=verifier))
+
+    async def _lock(self, name: DatabaseName) -> None:
+        owner = owner_of(name)
+        await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner))
 
     async def _drop_role(self, role: UserName, prefix: str) -> None:
         """It may have objects and privileges in any database that it could connect to: those of its site."""
-        if not await self._ask(f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
+        if not await self._superuser.ask(Do.EXISTS(role=role)):
             return
-        await self._ask(f"ALTER ROLE {role} NOLOGIN")
+        await self._superuser.ask(Do.CLOSE_ROLE(role=role))
         await self._disconnect(role)
         for database in await self._databases_of(prefix):
             owner = owner_of(database)
-            await self._ask(
-                *([f"REASSIGN OWNED BY {role} TO {owner}"] if role != owner else []),
-                f"DROP OWNED BY {role}",
+            await self._superuser.ask(
+                *([Do.IN_DATABASE_REASSIGN(role=role, owner=owner)] if role != owner else []),
+                Do.IN_DATABASE_DROP_OWNED(role=role),
                 database=database,
             )
-        await self._ask(f"DROP ROLE IF EXISTS {role}")
+        await self._superuser.ask(Do.DROP_ROLE(role=role))
 
     async def _disconnect(self, role: UserName) -> None:
-        await self._ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'")
+        await self._superuser.ask(Do.DISCONNECT(role=role))
 
     async def _databases_of(self, prefix: str) -> list[DatabaseName]:
-        found = await self._ask(
-            f"SELECT datname FROM pg_database WHERE starts_with(datname, '{prefix}') AND datname ~ '^s[0-9]+_' "
-            "ORDER BY datname"
-        )
+        found = await self._superuser.ask(Do.DATABASES(prefix=prefix))
         return [DatabaseName(line) for line in found.splitlines()]
-
-    async def _ask(self, *statements: str, database: str = "postgres") -> str:
-        """Lines of tabulated values. Each statement is a transaction of its own."""
-        command = (
-            *(str(_PROGRAMS / "psql"), "--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--no-password"),
-            *("--field-separator=\t", "--set=ON_ERROR_STOP=1", f"--host={self.socket}", "--username=postgres"),
-            *(f"--dbname={database}", "--file=-"),
-        )
-        if not statements:
-            return ""
-        ends = (statement if statement.endswith("\\gexec") else f"{statement};" for statement in statements)
-        return await ask_client(command, "\n".join(ends) + "\n", {"PGOPTIONS": _OPTIONS})
 
     def _write_authentication(self) -> None:
         """Read anew by PostgreSQL when it starts; they never change."""
@@ -330,10 +315,3 @@ class Postgres:
 
 def _reader_of(name: DatabaseName) -> UserName:
     return UserName(f"reader_{checked(name)}")
-
-
-def _create_role(role: UserName, options: str) -> Iterable[str]:
-    yield (
-        f"SELECT 'CREATE ROLE {role} {options}' "
-        f"WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') \\gexec"
-    )

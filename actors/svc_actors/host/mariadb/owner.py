@@ -1,0 +1,69 @@
+"""A client of MariaDB that works as the owner of one database, and reaches that one alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from svc_actors.host.databases.instance import ask_client
+from svc_actors.host.databases.names import DatabaseName, owner_of
+from svc_actors.host.databases.owners import CONNECTIONS, Owners
+from svc_actors.host.databases.passwords import native_hash
+from svc_actors.host.databases.server import Access
+from svc_actors.host.mariadb.root import CLIENT, Root, RootStatement
+
+_REVOKE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Session:
+    """Of an owner whose account is open. `login` are the options of any of MariaDB's clients, `environment` is what
+    they find the password in."""
+
+    login: tuple[str, ...]
+    environment: dict[str, str]
+
+    async def ask(self, *statements: str) -> str:
+        """Lines of tabulated values, of whatever the customer has made. Raises `DatabaseError`."""
+        command = (CLIENT, *self.login, "--sandbox", "--batch", "--skip-column-names")
+        return await ask_client(command, "".join(f"{each};\n" for each in statements), self.environment)
+
+
+class MariaDbOwners:
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._owners = Owners(self._unlock, self._lock)
+
+    @asynccontextmanager
+    async def session(self, name: DatabaseName, *, also: Collection[DatabaseName] = ()) -> AsyncIterator[Session]:
+        """`also`: databases of ours that its owner has all rights on for the time of the block, so that tables can be
+        moved between them. Raises `DatabaseError`."""
+        owner = owner_of(name)
+        login = ("--no-defaults", f"--socket={self._root.socket}", f"--user={owner}")
+        async with self._owners.opened(name) as password, self._granted(owner, also):
+            yield Session(login, {"MYSQL_PWD": password})
+
+    @asynccontextmanager
+    async def _granted(self, owner: str, also: Collection[DatabaseName]) -> AsyncIterator[None]:
+        given = [RootStatement.GRANT(privileges=Access.FULL, pattern=each, account=owner) for each in also]
+        taken = [RootStatement.REVOKE(pattern=each, account=owner) for each in also]
+        if given:
+            await self._root.ask(*given)
+        try:
+            yield
+        finally:
+            if taken:
+                with trio.move_on_after(_REVOKE_SECONDS, shield=True):
+                    await self._root.ask(*taken)
+
+    async def _unlock(self, name: DatabaseName, password: str) -> None:
+        await self._root.ask(
+            RootStatement.UNLOCK(account=owner_of(name), verifier=native_hash(password), number=CONNECTIONS)
+        )
+
+    async def _lock(self, name: DatabaseName) -> None:
+        owner = owner_of(name)
+        await self._root.ask(RootStatement.LOCK(account=owner), RootStatement.DISCONNECT(account=owner))

@@ -1,0 +1,161 @@
+"""The only way to PostgreSQL's superuser, and all statements that it runs.
+
+Customers own their databases: functions, operators, casts, views and rules of theirs are called by any query there
+that comes upon them, with the rights of who asks. So the superuser asks its questions in the database `postgres`,
+where no customer can connect. In a customer's database it changes owners and privileges alone, which evaluates nothing;
+whatever reads or writes there works as the owner (`svc_actors.host.databases.owners`).
+
+`SuperuserStatement` is closed: `Superuser` runs nothing else, so a statement has to be added here, where a test looks
+for what it does and where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.databases.instance import ask_client
+from svc_actors.host.databases.names import DatabaseName, checked
+
+_OPTIONS: Final = " ".join(
+    f"-c {setting}"
+    for setting in (
+        # What an owner sets for sessions in its database does not count for ours, and does not end them either.
+        *("search_path=pg_catalog", "role=none", "default_transaction_read_only=off", "row_security=off"),
+        *("statement_timeout=0", "lock_timeout=30000", "idle_in_transaction_session_timeout=0"),
+        *("idle_session_timeout=0", "default_tablespace=", "client_min_messages=warning"),
+        # A failing statement is written to the log with all of it, a password's verifier among it.
+        "log_min_error_statement=panic",
+    )
+)
+_ROLE: Final = re.compile(r"(?:owner_|reader_)?(s[1-9][0-9]{0,14}_.+)")
+_PREFIX: Final = re.compile(r"s(?:[1-9][0-9]{0,14}_)?")
+_SCRAM: Final = re.compile(r"SCRAM-SHA-256\$[0-9]+:[A-Za-z0-9+/=]+\$[A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+")
+_PLACE: Final = re.compile(r"\{([a-z]+)\}")
+
+
+class SuperuserStatement(Enum):
+    """Words in braces are bound by `_BINDERS`. Those that begin with IN_DATABASE run in a customer's database."""
+
+    PROBE = "SELECT 1"
+    CLOSE_OWN_DATABASES = "REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC"
+    CREATE_ROLE = (
+        "SELECT 'CREATE ROLE {role} NOLOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') \\gexec"
+    )
+    CREATE_DATABASE = (
+        "SELECT 'CREATE DATABASE {database} OWNER {owner} TEMPLATE template0 ENCODING ''UTF8'' "
+        "LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {number}' "
+        "WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{database}') \\gexec"
+    )
+    CLOSE_DATABASE = "REVOKE ALL ON DATABASE {database} FROM PUBLIC"
+    LET_CONNECT = "GRANT CONNECT ON DATABASE {database} TO {role}"
+    IN_DATABASE_READ_SCHEMAS = "ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT USAGE ON SCHEMAS TO {role}"
+    IN_DATABASE_READ_TABLES = "ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON TABLES TO {role}"
+    IN_DATABASE_READ_SEQUENCES = "ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON SEQUENCES TO {role}"
+    DROP_DATABASE = "DROP DATABASE IF EXISTS {database} WITH (FORCE)"
+    SET_USER = "ALTER ROLE {role} LOGIN INHERIT CONNECTION LIMIT {number} PASSWORD '{verifier}'"
+    UNLOCK = "ALTER ROLE {role} LOGIN CONNECTION LIMIT {number} PASSWORD '{verifier}'"
+    LOCK = "ALTER ROLE {role} NOLOGIN PASSWORD NULL"
+    CLOSE_ROLE = "ALTER ROLE {role} NOLOGIN"
+    DROP_ROLE = "DROP ROLE IF EXISTS {role}"
+    RESET = "ALTER ROLE {role} RESET ALL"
+    RESET_IN_DATABASE = "ALTER ROLE {role} IN DATABASE {database} RESET ALL"
+    WORK_AS_OWNER = "ALTER ROLE {role} IN DATABASE {database} SET role TO {owner}"
+    GRANT = "GRANT {granted} TO {role}"
+    REVOKE = "REVOKE {granted} FROM {role}"
+    DISCONNECT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
+    ROLES_OF = (
+        "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
+        "WHERE member = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"
+    )
+    MEMBERS_OF = (
+        "SELECT pg_get_userbyid(member) FROM pg_auth_members "
+        "WHERE roleid = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"
+    )
+    EXISTS = "SELECT 1 FROM pg_roles WHERE rolname = '{role}'"
+    USERS = "SELECT rolname FROM pg_roles WHERE rolname ~ '^s[0-9]+_'"
+    DATABASES = (
+        "SELECT datname FROM pg_database WHERE starts_with(datname, '{prefix}') AND datname ~ '^s[0-9]+_' "
+        "ORDER BY datname"
+    )
+    SIZE = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = '{database}'"
+    IN_DATABASE_REASSIGN = "REASSIGN OWNED BY {role} TO {owner}"
+    IN_DATABASE_DROP_OWNED = "DROP OWNED BY {role}"
+
+    def __call__(self, **values: str | int) -> Order:
+        """With these values for its words."""
+        return Order(self, values)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A statement of the list, and what its words stand for."""
+
+    statement: SuperuserStatement
+    values: Mapping[str, str | int]
+
+    @property
+    def sql(self) -> str:
+        """ValueError for what is no value of ours."""
+        if set(_PLACE.findall(self.statement.value)) != set(self.values):
+            raise ValueError(f"{self.statement.name} is not bound by {sorted(self.values)}")
+        text = _PLACE.sub(lambda found: _BINDERS[found[1]](self.values[found[1]]), self.statement.value)
+        return text if text.endswith("\\gexec") else f"{text};"
+
+
+@dataclass(frozen=True)
+class Superuser:
+    """Known by being root. Raises `DatabaseError`. `program` is psql, `socket` the folder of the server's socket."""
+
+    program: Path
+    socket: Path
+
+    async def ask(self, *orders: Order, database: DatabaseName | None = None) -> str:
+        """Lines of tabulated values. Each statement is a transaction of its own. `database`: a customer's, in which
+        nothing runs but what may."""
+        for order in orders:
+            if order.statement.name.startswith("IN_DATABASE") is not (database is not None):
+                raise ValueError(f"{order.statement.name} does not run in {database or 'the database of our own'}")
+        if not orders:
+            return ""
+        command = (
+            *(str(self.program), "--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--no-password"),
+            *("--field-separator=\t", "--set=ON_ERROR_STOP=1", f"--host={self.socket}", "--username=postgres"),
+            *(f"--dbname={'postgres' if database is None else checked(database)}", "--file=-"),
+        )
+        return await ask_client(command, "".join(f"{order.sql}\n" for order in orders), {"PGOPTIONS": _OPTIONS})
+
+
+def _role(name: str) -> str:
+    found = _ROLE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} is no name of a role of a site")
+    checked(found[1])
+    return name
+
+
+def _prefix(text: str) -> str:
+    if not _PREFIX.fullmatch(text):
+        raise ValueError(f"{text!r} is no prefix of a site")
+    return text
+
+
+def _verifier(text: str) -> str:
+    if not _SCRAM.fullmatch(text):
+        raise ValueError("no password of PostgreSQL's is stored so")
+    return text
+
+
+_BINDERS: Final[Mapping[str, Callable[[str | int], str]]] = {
+    "database": lambda value: checked(str(value)),
+    "role": lambda value: _role(str(value)),
+    "owner": lambda value: _role(str(value)),
+    "granted": lambda value: _role(str(value)),
+    "prefix": lambda value: _prefix(str(value)),
+    "verifier": lambda value: _verifier(str(value)),
+    "number": lambda value: f"{int(value):d}",
+}
