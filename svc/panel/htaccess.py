@@ -10,7 +10,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.panel.htaccess import Verdict
+from svc_actors.host.htaccess.verdicts import Verdict
 from svc_actors.panel.htaccess.reading import JudgedFile, judged_files
 
 operations = Operations[Panel]()
@@ -67,12 +67,6 @@ def _shown(file: JudgedFile) -> HtaccessFile:
     return HtaccessFile(
         path=str(file.path),
         lines=[
-            HtaccessLine(
-                line=one.directive.line,
-                text=one.directive.text,
-                verdict=one.opinion.verdict,
-                reason=one.opinion.reason,
-            )
-            for one in file.lines
+            HtaccessLine(line=one.line, text=one.text, verdict=one.verdict, reason=one.reason) for one in file.lines
         ],
     )

@@ -14,7 +14,6 @@ import svc_actors
 from svc_actors.host import accounts
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.confined.find import find
-from svc_actors.host.confined.protocol import Find
 from svc_actors.host.confined.tree import Tree
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.restic import manifest
@@ -133,10 +132,10 @@ def test_a_search_stops_at_a_depth_and_says_that_it_is_not_complete(home: Path) 
     nested(home / "public", DEEP)
     root = os.open(home, os.O_PATH | os.O_DIRECTORY)
 
-    found, _ = find(Tree(root), Find(path="public", name="file", also=[], most_bytes=100))
+    found = find(Tree(root), "file", 100, [])
 
     os.close(root)
-    assert found["complete"] is False
+    assert found.complete is False
 
 
 def test_nothing_that_calls_itself_for_each_level_is_used_on_trees_of_others() -> None:

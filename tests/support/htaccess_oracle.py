@@ -16,24 +16,21 @@ from urllib.parse import urljoin, urlsplit
 
 import trio
 
-from svc_actors.host.apache.links import link_around, reachable
-from svc_actors.host.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
-from svc_actors.host.php import PhpSettings
-from svc_actors.panel.htaccess import (
+from svc_actors.host.apache.htaccess import Directive, parse
+from svc_actors.host.apache.links import Ways, reachable
+from svc_actors.host.htaccess.judging import Judged, judge
+from svc_actors.host.htaccess.situation import INDEXES, Situation
+from svc_actors.host.htaccess.verdicts import (
     Denied,
-    Directive,
     HttpsForced,
-    Judged,
     NameRedirected,
     PhpSet,
     Redirected,
-    Situation,
     Verdict,
     Wish,
-    judge,
-    parse,
 )
-from svc_actors.panel.htaccess.situation import INDEXES
+from svc_actors.host.nginx import PathRedirect, Php, SiteServer, StaticRoot, WordPress
+from svc_actors.host.php import PhpSettings
 from tests.support.apache import accepting, apache, php_fpm
 from tests.support.nginx import Sites
 
@@ -100,9 +97,9 @@ class Case:
             denied=self._denied,
             domain=domain,
             names={name: name in sent for name in self.aliases(domain)},
-            settings=PhpSettings.model_validate(settings) if self.type != "static" else None,
+            settings=PhpSettings.model_validate(settings).model_dump(mode="json") if self.type != "static" else None,
             indexes=indexes,
-            around=link_around(PurePosixPath("public") / folder, reachable(ways)),
+            around=Ways(reachable(ways)).around(PurePosixPath("public") / folder),
         )
 
     def _is_folder(self, name: str) -> bool:

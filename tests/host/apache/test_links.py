@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from svc_actors.host.apache.links import link_around, reachable
+from svc_actors.host.apache.links import Ways, reachable
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ from svc_actors.host.apache.links import link_around, reachable
 def test_a_link_that_visitors_can_follow_leads_around_what_it_leads_into(
     links: list[tuple[str, str]], folder: str, around: str | None
 ) -> None:
-    assert link_around(PurePosixPath(folder), reachable(links)) == around
+    assert Ways(reachable(links)).around(PurePosixPath(folder)) == around

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc_actors.host.apache.asking import PasswordAsked, password_asked
-from svc_actors.host.apache.htaccess import parse
+from svc_actors.host.apache.htaccess import Lines, parse
 from svc_actors.host.apache.passwords import MOST_BYTES, MOST_LOGINS, NoPasswordsError, read_passwords
 from svc_actors.host.nginx import Login
 from svc_actors.panel.sites import protected_paths
@@ -134,7 +134,7 @@ BASIC = "AuthType Basic\nAuthName x\nAuthUserFile /home/ada/.htpasswd\nRequire v
 def test_a_file_that_asks_for_a_password_says_whose(text: str, users: set[str] | None) -> None:
     directives = parse(text)
 
-    asked = password_asked(directives[0].sections, directives)
+    asked = password_asked(directives[0].sections, Lines(directives))
 
     assert asked == PasswordAsked("/home/ada/.htpasswd", None if users is None else frozenset(users))
 
@@ -163,4 +163,4 @@ def test_what_a_protected_path_could_not_ask_for_is_said(text: str, why: str) ->
     directives = parse(text)
 
     with pytest.raises(NoPasswordsError, match=why):
-        password_asked(directives[0].sections, directives)
+        password_asked(directives[0].sections, Lines(directives))

@@ -76,13 +76,13 @@ async def gone(pid: int) -> None:
 
 
 def test_what_runs_confined_knows_the_standard_library_alone() -> None:
-    packages = (PACKAGE, PACKAGE.with_name("archives"), PACKAGE.with_name("apache"))
-    own = ("svc_actors.host.confined", "svc_actors.host.archives", "svc_actors.host.apache")
+    places = ("confined", "archives", "apache", "htaccess", "accepted")
+    own = tuple(f"svc_actors.host.{place}" for place in places)
 
     imported = {
         name
-        for package in packages
-        for path in package.glob("*.py")
+        for place in places
+        for path in (*PACKAGE.with_name(place).glob("*.py"), *PACKAGE.parent.glob(f"{place}.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         for name in (
             [alias.name for alias in node.names]

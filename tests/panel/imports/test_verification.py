@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import trio
 
+from svc_actors.host.confined.pages import paths_of_sitemap, similarity
 from svc_actors.host.confined_client import SiteFolder
 from svc_actors.panel.imports import verifying
-from svc_actors.panel.imports.comparing import Answer, difference, paths_of_sitemap
+from svc_actors.panel.imports.comparing import Answer, difference, difference_of_pages
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.panel.imports.world import FolderAccounts
@@ -40,9 +41,6 @@ def answer(body: bytes, status: int = 200, headers: Mapping[str, str] = MappingP
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (page("<p>one two three</p>"), page("<div>one two three</div>"), None),
-        (page("a b c d e f g h i j <script>1</script>"), page("a b c d e f g h i j <script>2</script>"), None),
-        (page("one two three four"), page("one"), "25% of its words are the same"),
         (page("", 200), page("", 500), "500 instead of 200"),
         (page("", 301, location="https://shop.example/x"), page("", 301, location="http://www.shop.example/x"), None),
         (
@@ -56,6 +54,24 @@ def answer(body: bytes, status: int = 200, headers: Mapping[str, str] = MappingP
 )
 def test_what_visitors_get_is_compared(old: Answer, new: Answer, said: str | None) -> None:
     assert difference(old, new, NAMES) == said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("<p>one two three</p>", "<div>one two three</div>", None),
+        ("a b c d e f g h i j <script>1</script>", "a b c d e f g h i j <SCRIPT>2</Script>", None),
+        ("a b c<style>x</style>d", "a b c<!-- 1 > 2 -->d", None),
+        ("one two three four", "one", "25% of its words are the same"),
+        ("one", "one two three four", "25% of its words are the same"),
+        ("one one one one", "one one", "50% of its words are the same"),
+        ("a <script> b", "a b", None),
+        ("a <b", "a", "50% of its words are the same"),
+        ("", "", None),
+    ],
+)
+def test_pages_are_compared_by_the_words_that_visitors_read(old: str, new: str, said: str | None) -> None:
+    assert difference_of_pages(similarity(old.encode(), new.encode())) == said
 
 
 def test_a_sitemap_gives_the_paths_of_the_site_alone() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from svc_actors.host.accepted import is_denied
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.nginx import (
     App,
@@ -35,7 +36,6 @@ from svc_actors.host.nginx import (
     Suspended,
     WordPress,
 )
-from svc_actors.host.nginx.access import is_denied
 from svc_actors.host.nginx.render import render_main, render_site
 
 FOLDERS = HostFolders(Path("/srv/panel"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from svc_actors.host.apache.htaccess import Directive, Section, narrowing
+from svc_actors.host.apache.htaccess import Directive, Lines, Section, narrowing
 from svc_actors.host.apache.passwords import NoPasswordsError
 
 ASKING: Final = frozenset({"authtype", "authuserfile"})
@@ -23,13 +23,14 @@ class PasswordAsked:
     users: frozenset[str] | None
 
 
-def password_asked(sections: Sequence[Section], all_: Sequence[Directive]) -> PasswordAsked:
+def password_asked(sections: tuple[Section, ...], lines: Lines) -> PasswordAsked:
     """What the lines in these sections of a file ask for. Raises `NoPasswordsError` where that is another thing than
     the password of a login, or not for all of the folder."""
-    beside = [each for each in all_ if each.sections == tuple(sections)]
-    if any(narrowing(each) for each in beside):
+    beside = lines.beside(sections)
+    if beside and narrowing(beside[0]):
         raise NoPasswordsError("a password is asked for by a part of the folder alone")
-    if any(each.name in ASKING for each in all_ if each not in beside):
+    asking = lines.once("asking", lambda: {each.sections for each in lines if each.name in ASKING})
+    if not asking <= {sections}:
         raise NoPasswordsError("several sections of the file say how a password is asked for")
     ways = {each.arguments[0].lower() if each.arguments else "" for each in beside if each.name == "authtype"}
     if ways != {"basic"}:

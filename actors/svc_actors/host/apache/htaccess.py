@@ -4,20 +4,27 @@ at its end goes on with the next one, `#` begins a comment line, sections are op
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 _WORD: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|(\S+)', re.ASCII)
 _WHITE: Final = " \t\v\f\r"
 """What Apache takes for white space. Python takes more for it, and would find comments where Apache finds none."""
-_OPENS: Final = re.compile(r"<([A-Za-z]+)(?:\s+(.*?))?\s*>\s*$", re.ASCII)
-_CLOSES: Final = re.compile(r"</([A-Za-z]+)>\s*$", re.ASCII)
+_OPENS: Final = re.compile(r"<([A-Za-z]+)(?![^ \t\v\f\r>])")
+_CLOSES: Final = re.compile(r"</([A-Za-z]+)>")
+MOST_DEPTH: Final = 32
+"""Sections in each other. Each line names those around it, so their number is bounded."""
+TOO_DEEP: Final = f"it lies in more than {MOST_DEPTH} sections"
 _SECTIONS: Final = {
     *("files", "filesmatch", "if", "elseif", "ifmodule", "ifdefine", "ifversion", "iffile", "ifdirective", "ifsection"),
     *("limit", "limitexcept"),
 }
 _WITHOUT_ARGUMENT: Final = {"else", "requireall", "requireany", "requirenone"}
 _TRANSPARENT: Final = frozenset({"ifmodule", "ifdefine", "ifversion"})
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,21 @@ class Section:
     name: str
     argument: str
 
+    @cached_property
+    def module(self) -> str | None:
+        """What an `<IfModule>` asks for, as `mod_x.c`; with `!` before it, not to be there."""
+        if self.name != "ifmodule":
+            return None
+        without, name = self.argument.startswith("!"), self.argument.lstrip("!").strip().lower()
+        if name.endswith("_module"):
+            name = f"mod_{name.removesuffix('_module')}.c"
+        return f"{'!' if without else ''}{name}"
+
 
 @dataclass(frozen=True)
 class Directive:
     """`name` in small letters. `line` is where it begins, from 1. `sections` are around it, the outermost first.
-    `broken`: what is wrong with the line, where Apache would refuse the whole file."""
+    `broken`: what is wrong with the line, where Apache would refuse the whole file, or `TOO_DEEP`."""
 
     line: int
     text: str
@@ -44,20 +61,25 @@ class Directive:
 def parse(text: str) -> list[Directive]:
     found: list[Directive] = []
     open_sections: list[tuple[int, Section]] = []
+    inside: tuple[Section, ...] = ()
     for line, logical in _logical_lines(text):
-        inside = tuple(section for _, section in open_sections)
-        if closes := _CLOSES.match(logical):
+        if closes := _CLOSES.fullmatch(logical):
             if open_sections and open_sections[-1][1].name == closes[1].lower():
                 open_sections.pop()
+                inside = inside[: len(open_sections)]
             else:
                 found.append(Directive(line, logical, "", (), inside, "it closes a section that is not open"))
-        elif opens := _OPENS.match(logical):
-            name, argument = opens[1].lower(), opens[2] or ""
-            if not (name in _SECTIONS and argument) and not (name in _WITHOUT_ARGUMENT and not argument):
+        elif opened := _opened(logical):
+            section, known = opened
+            if not known:
                 found.append(Directive(line, logical, "", (), inside, "there is no such section"))
-            open_sections.append((line, Section(name, " ".join(_words(argument)))))
+            open_sections.append((line, section))
+            if len(inside) < MOST_DEPTH:
+                inside = (*inside, section)
         elif logical.startswith("<"):
             found.append(Directive(line, logical, "", (), inside, "it is no section"))
+        elif len(open_sections) > MOST_DEPTH:
+            found.append(Directive(line, logical, "", (), inside, TOO_DEEP))
         else:
             name, *arguments = _words(logical)
             found.append(Directive(line, logical, name.lower(), tuple(arguments), inside))
@@ -68,6 +90,49 @@ def parse(text: str) -> list[Directive]:
     return found
 
 
+def _opened(logical: str) -> tuple[Section, bool] | None:
+    """The section that the line opens, and whether there is such a one; None: the line opens none."""
+    opens = _OPENS.match(logical)
+    if opens is None or not logical.endswith(">"):
+        return None
+    name, argument = opens[1].lower(), logical[opens.end() : -1].strip(_WHITE)
+    known = name in _SECTIONS if argument else name in _WITHOUT_ARGUMENT
+    return Section(name, " ".join(_words(argument))), known
+
+
+class Lines:
+    """The directives of one file, in their order, and which stand beside each other in one section.
+
+    What is the same for all lines of a section is found once (`once`): a file is a tenant's, and where each line looked
+    at all others, the time would grow with the square of their number."""
+
+    def __init__(self, directives: Sequence[Directive]) -> None:
+        self._all = directives
+        self._beside: dict[tuple[Section, ...], list[Directive]] = {}
+        self._once: dict[Hashable, Any] = {}
+        for each in directives:
+            self._beside.setdefault(each.sections, []).append(each)
+
+    def __iter__(self) -> Iterator[Directive]:
+        return iter(self._all)
+
+    @property
+    def places(self) -> Iterable[tuple[Section, ...]]:
+        """The sections that lines stand in; () is none."""
+        return self._beside.keys()
+
+    def beside(self, sections: tuple[Section, ...]) -> Sequence[Directive]:
+        """The lines in just these sections."""
+        return self._beside.get(sections, ())
+
+    def once(self, key: Hashable, find: Callable[[], Found]) -> Found:
+        """`find()`, called once for each key."""
+        if key not in self._once:
+            self._once[key] = find()
+        found: Found = self._once[key]
+        return found
+
+
 def narrowing(directive: Directive) -> tuple[str, ...]:
     """The names of the sections around it that say for what it holds, and not for which server."""
     return tuple(section.name for section in directive.sections if section.name not in _TRANSPARENT)
@@ -75,14 +140,7 @@ def narrowing(directive: Directive) -> tuple[str, ...]:
 
 def modules(directive: Directive) -> tuple[str, ...]:
     """Those that have to be there for it, as `mod_x.c`; with `!` before it, not to be there."""
-    found = []
-    for section in directive.sections:
-        if section.name == "ifmodule":
-            without, name = section.argument.startswith("!"), section.argument.lstrip("!").strip().lower()
-            if name.endswith("_module"):
-                name = f"mod_{name.removesuffix('_module')}.c"
-            found.append(f"{'!' if without else ''}{name}")
-    return tuple(found)
+    return tuple(section.module for section in directive.sections if section.module is not None)
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:

@@ -6,7 +6,8 @@ panel was told to keep from visitors at a folder is open to them by the link. Pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -22,21 +23,54 @@ class Link(NamedTuple):
 
 def reachable(links: Iterable[tuple[str, str]]) -> list[Link]:
     """Those that visitors can follow, also by way of others. Each is given with the folder that it leads to."""
-    left = [Link(PurePosixPath(path), PurePosixPath(leads)) for path, leads in links]
-    seen = [_PUBLIC]
+    all_ = [Link(PurePosixPath(path), PurePosixPath(leads)) for path, leads in links]
+    # Sorted by what each lies in, those in one folder stand beside each other; `after` skips what was taken, so that
+    # each link is looked at once, however long a way leads over others.
+    order = sorted(range(len(all_)), key=lambda number: _key(all_[number].path))
+    keys = [_key(all_[number].path) for number in order]
+    after = list(range(len(order) + 1))
     found: list[Link] = []
-    while new := [link for link in left if any(link.path.is_relative_to(folder) for folder in seen)]:
-        found += new
-        seen += [link.leads for link in new]
-        left = [link for link in left if link not in new]
+    seen, folders = {_PUBLIC}, [_PUBLIC]
+    while folders:
+        new: list[int] = []
+        for folder in folders:
+            place = _next(after, bisect_left(keys, _key(folder)))
+            while place < len(order) and keys[place].startswith(_key(folder)):
+                new.append(order[place])
+                after[place] = place + 1
+                place = _next(after, place)
+        found += [all_[number] for number in sorted(new)]
+        folders = list(dict.fromkeys(leads for number in sorted(new) if (leads := all_[number].leads) not in seen))
+        seen.update(folders)
     return found
 
 
-def link_around(folder: PurePosixPath, links: Sequence[Link]) -> str | None:
-    """One that leads into the folder from elsewhere, or to it or what it lies in, from wherever: what is in the folder
-    has another address by it."""
-    for link in links:
-        inside = link.path.is_relative_to(folder)
-        if folder.is_relative_to(link.leads) or (link.leads.is_relative_to(folder) and not inside):
-            return str(link.path)
-    return None
+def _key(path: PurePosixPath) -> str:
+    """What is beneath the path, and the path itself, begins with it."""
+    return f"{path}/" if path.parts else ""
+
+
+def _next(after: list[int], place: int) -> int:
+    """The first place from this one on that was not taken; the way to it is shortened for the next time."""
+    end = place
+    while after[end] != end:
+        end = after[end]
+    while after[place] != end:
+        after[place], place = end, after[place]
+    return end
+
+
+class Ways:
+    """Links of a site, asked for each of its folders."""
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        self._links = [(_key(link.path), _key(link.leads)) for link in links]
+
+    def around(self, folder: PurePosixPath) -> str | None:
+        """A link that leads into the folder from elsewhere, or to it or what it lies in, from wherever: what is in the
+        folder has another address by it."""
+        here = _key(folder)
+        for path, leads in self._links:
+            if here.startswith(leads) or (leads.startswith(here) and not path.startswith(here)):
+                return path.removesuffix("/")
+        return None

@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from svc_actors.host.apache.asking import PasswordAsked, password_asked
-from svc_actors.host.apache.htaccess import Directive, parse
-from svc_actors.host.apache.links import Link, link_around, reachable
+from svc_actors.host.apache.htaccess import Directive, Lines, parse
+from svc_actors.host.apache.links import Ways, reachable
 from svc_actors.host.apache.passwords import NoPasswordsError, read_passwords
 from svc_actors.host.archives.model import Account, FoundPasswords, FoundSite, Kind, Survey
 from svc_actors.host.archives.placing import below, link_target, placed_at
@@ -67,24 +67,28 @@ def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = 
     ways = {site.domain: _ways(survey, site, links) for site in account.sites}
     found: list[Sought] = []
     for text in survey.matching(WANTED):
-        for site in account.sites:
-            placed = placed_at(site, text[0])
-            if placed is None or placed.partition("/")[0] != _PUBLIC:
+        placed = [(site, place) for site in account.sites if (place := placed_at(site, text[0])) is not None]
+        visited = [(site, place) for site, place in placed if place.partition("/")[0] == _PUBLIC]
+        directives = parse(survey.text(text[0])) if visited else []
+        asking = next((each for each in directives if each.name == "authuserfile"), None)
+        if asking is None:
+            continue
+        lines = Lines(directives)
+        for site, place in visited:
+            path = posixpath.dirname(place).removeprefix(_PUBLIC) or "/"
+            if len(found) == _MOST:
+                reason = f"of such paths {_MOST} are imported at once"
+                account.leave(Kind.PROTECTED_PATH, f"{site.domain}{path}", reason)
                 continue
-            directives = parse(survey.text(text[0]))
-            if any(each.name == "authuserfile" for each in directives):
-                path = posixpath.dirname(placed).removeprefix(_PUBLIC) or "/"
-                each = _sought(account, site, path, directives)
-                around = link_around(PurePosixPath(posixpath.dirname(placed)), ways[site.domain])
-                if each.problem is None and around is not None:
-                    each = replace(each, problem=f"the link {around} leads there past the password")
-                found.append(each)
-    for each in found[_MOST:]:
-        account.leave(Kind.PROTECTED_PATH, f"{each.site}{each.path}", f"of such paths {_MOST} are imported at once")
-    return found[:_MOST]
+            each = _sought(account, site, path, asking, lines)
+            around = ways[site.domain].around(PurePosixPath(posixpath.dirname(place)))
+            if each.problem is None and around is not None:
+                each = replace(each, problem=f"the link {around} leads there past the password")
+            found.append(each)
+    return found
 
 
-def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> list[Link]:
+def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> Ways:
     """Links of the site to folders of it that visitors can follow, as they will lie in it."""
     found = []
     for path, target in links:
@@ -95,14 +99,13 @@ def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> 
         visited = below(_PUBLIC, leads)
         if visited is not None and survey.there(f"{site.root}/{visited}".strip("/")):
             found.append((placed, leads))
-    return reachable(found)
+    return Ways(reachable(found))
 
 
-def _sought(account: Account, site: FoundSite, path: str, directives: list[Directive]) -> Sought:
-    asking = next(each for each in directives if each.name == "authuserfile")
+def _sought(account: Account, site: FoundSite, path: str, asking: Directive, lines: Lines) -> Sought:
     named, asked, problem = " ".join(asking.arguments), None, None
     try:
-        asked = password_asked(asking.sections, directives)
+        asked = password_asked(asking.sections, lines)
         named = asked.file
     except NoPasswordsError as error:
         problem = str(error)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from svc_actors.host.confined.protocol import TEMPORARY, FileError, Find
+from svc_actors.host.confined.protocol import TEMPORARY, FileError
 from svc_actors.host.confined.tree import MAX_DEPTH, Tree, held, told
 
 _MOST_SEEN = 500_000
@@ -15,59 +15,70 @@ _MOST_SEEN = 500_000
 _MOST_FOUND = 500
 _MOST_BYTES = 4 << 20
 _MOST_TOLD = 100 << 10
-"""Characters of the paths of folders, and of links, which a header has room for."""
+"""Characters of the paths of folders, and of links: each file is compared with all of them."""
 
 
-def find(tree: Tree, request: Find) -> tuple[dict[str, Any], bytes]:
-    """Their paths and texts, bytes that are no UTF-8 as U+FFFD. Not `complete` where a bound ended the search, or one
-    of them could not be read. Links are not followed; those that lead to folders of the tree are told."""
-    found: list[dict[str, str]] = []
+@dataclass(frozen=True)
+class Found:
+    """`texts`: of each file its path and its beginning, bytes that are no UTF-8 as U+FFFD. Not `complete` where a bound
+    ended the search, or one of them could not be read. `folders`: those that have a file of the other names, and which;
+    None where not all are known. `links`: those that lead to folders of the tree, and what they lead to."""
+
+    texts: list[tuple[str, str]]
+    complete: bool
+    folders: dict[str, list[str]] | None
+    links: list[tuple[str, str]]
+
+
+def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
+    """The files called `name`, and the folders with files of the names `also`. Links are not followed."""
+    texts: list[tuple[str, str]] = []
     folders_with: dict[str, list[str]] = {}
     links: dict[str, tuple[int, int]] = {}
     places: dict[tuple[int, int], str] = {}
     seen = size = told_of = 0
     complete = True
-    with held(tree.open_folder(request.path)) as top, told(request.path):
+    with held(tree.open_folder("")) as top, told(""):
         for folder, folders, files, here in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-            folders[:] = sorted(name for name in folders if os.fsencode(name) != TEMPORARY)
+            folders[:] = sorted(each for each in folders if os.fsencode(each) != TEMPORARY)
             seen += len(folders) + len(files)
             if folder.count("/") >= MAX_DEPTH:
                 # fwalk calls itself, and holds a descriptor, for each level.
                 complete = complete and not folders
                 folders.clear()
-            if seen > _MOST_SEEN or len(found) >= _MOST_FOUND or size > _MOST_BYTES:
+            if seen > _MOST_SEEN or len(texts) >= _MOST_FOUND or size > _MOST_BYTES:
                 complete = False
                 break
-            places[_identity(os.fstat(here))] = os.path.normpath(os.path.join(request.path, folder))
-            for name in folders:
-                if (identity := _linked(name, here)) is not None:
-                    links[os.path.normpath(os.path.join(request.path, folder, name))] = identity
-            also = [name for name in request.also if name in files]
-            if also and told_of <= _MOST_TOLD:
-                place = os.path.normpath(os.path.join(request.path, folder))
+            place = os.path.normpath(folder)
+            places[_identity(os.fstat(here))] = place
+            for each in folders:
+                if (identity := _linked(each, here)) is not None:
+                    links[os.path.normpath(os.path.join(folder, each))] = identity
+            there = [each for each in also if each in files]
+            if there and told_of <= _MOST_TOLD:
                 told_of += len(place)
-                folders_with[place] = also
-            if request.name in files:
-                path = os.path.normpath(os.path.join(request.path, folder, request.name))
+                folders_with[place] = there
+            if name in files:
+                path = os.path.normpath(os.path.join(folder, name))
                 try:
-                    with held(tree.open_file(path)) as file:
-                        text = os.pread(file, request.most_bytes + 1, 0)
+                    text = beginning(tree, path, most_bytes + 1)
                 except FileError:
                     complete = False
                     continue
-                complete = complete and len(text) <= request.most_bytes
+                complete = complete and len(text) <= most_bytes
                 size += len(text)
-                found.append({"path": path, "text": text[: request.most_bytes].decode(errors="replace")})
+                texts.append((path, text[:most_bytes].decode(errors="replace")))
     leading = [(link, places[identity]) for link, identity in links.items() if identity in places]
-    told_of_links = sum(len(link) + len(place) for link, place in leading)
+    few_links = sum(len(link) + len(place) for link, place in leading) <= _MOST_TOLD
     # What a linked folder has is not known to be of that folder.
     known = complete and not links and told_of <= _MOST_TOLD
-    answer = {
-        "complete": complete and told_of_links <= _MOST_TOLD,
-        "folders": folders_with if known else None,
-        "links": leading if told_of_links <= _MOST_TOLD else [],
-    }
-    return answer, json.dumps(found, ensure_ascii=True).encode()
+    return Found(texts, complete and few_links, folders_with if known else None, leading if few_links else [])
+
+
+def beginning(tree: Tree, path: str, length: int) -> bytes:
+    """Raises `FileError`."""
+    with held(tree.open_file(path)) as file, told(path):
+        return os.pread(file, length, 0)
 
 
 def _linked(name: str, folder: int) -> tuple[int, int] | None:

@@ -17,6 +17,9 @@ LENGTHS: Final = struct.Struct("!II")
 MAX_HEADER: Final = 1 << 20
 MAX_PAYLOAD: Final = 8 << 20
 
+PARSING_SECONDS: Final = 60
+"""A regular expression holds the whole process while it is matched, so that no thread could end it: the kernel does."""
+
 TEMPORARY: Final = b".svc-tmp"
 """A folder in every site's root: uploads that are not finished, what is being written, what is being removed."""
 
@@ -51,6 +54,8 @@ class FileRequest:
     """Mutations are done one after the other, and beside them what does not mutate."""
     long: ClassVar[bool] = False
     """It prepares what it changes aside, beside other mutations; one such request at a time."""
+    parses: ClassVar[bool] = False
+    """It parses what a tenant wrote, and ends by itself in `PARSING_SECONDS`; one such request at a time."""
 
 
 @dataclass(frozen=True)
@@ -198,18 +203,45 @@ class UploadDiscard(FileRequest):
 
 
 @dataclass(frozen=True)
-class Find(FileRequest):
-    """The files called `name` at and below `path`, each with its first `most_bytes`. The answer's bytes are a JSON list
-    of paths and texts; `complete` says whether these are all, and whole. `folders` tells those that have a file of the
-    names `also`, and which; none of it where they are too many to be told. `links` tells links that lead to folders of
-    the tree: their paths, and those of the folders."""
+class JudgeHtaccess(FileRequest):
+    """What becomes of the site's .htaccess files (`judge`, which says what payload and answer are)."""
 
-    kind = "find"
+    kind = "judge_htaccess"
     mutates = False
+    parses = True
+
+
+@dataclass(frozen=True)
+class RewriteConfiguration(FileRequest):
+    """The wp-config.php at `path` gets other constants and folders: the payload is a JSON object, `values` and `paths`
+    as `archives.wpconfig.rewritten` takes them. `problem` of the result: why it was left as it is."""
+
+    kind = "rewrite_configuration"
+    parses = True
     path: str
-    name: str
-    most_bytes: int
-    also: list[str]
+
+
+@dataclass(frozen=True)
+class ComparePages(FileRequest):
+    """The payload is two pages, the first of `length` bytes. `similarity` of the result: the share of their words that
+    are the same."""
+
+    kind = "compare_pages"
+    mutates = False
+    parses = True
+    length: int
+
+
+@dataclass(frozen=True)
+class ReadSitemap(FileRequest):
+    """The payload is a sitemap.xml; the answer's bytes are a JSON list of the first `most` paths of the site that has
+    these `names`."""
+
+    kind = "read_sitemap"
+    mutates = False
+    parses = True
+    names: list[str]
+    most: int
 
 
 @dataclass(frozen=True)
@@ -233,7 +265,7 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
     for request in (
         ListFolder, Stat, Read, Write, MakeFolder, Rename, Delete, ChangeMode, Copy, Compress, Extract,
         UploadOpen, UploadWrite, UploadVerify, UploadPlace, UploadDiscard, PlaceRestored,
-        FreeSpace, Find,
+        FreeSpace, JudgeHtaccess, RewriteConfiguration, ComparePages, ReadSitemap,
     )
 }  # fmt: skip
 

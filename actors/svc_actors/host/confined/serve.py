@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any, Final
 
-from svc_actors.host.confined import compress, extract, files, find, uploads
+from svc_actors.host.confined import compress, configuration, extract, files, judge, pages, uploads
 from svc_actors.host.confined.confine import Identity, confine, start_no_processes
 from svc_actors.host.confined.protocol import (
     LENGTHS,
     MAX_HEADER,
     MAX_PAYLOAD,
+    PARSING_SECONDS,
     ChangeMode,
+    ComparePages,
     Compress,
     Copy,
     Delete,
@@ -29,13 +33,15 @@ from svc_actors.host.confined.protocol import (
     Failed,
     FileError,
     FileRequest,
-    Find,
     FreeSpace,
+    JudgeHtaccess,
     ListFolder,
     MakeFolder,
     PlaceRestored,
     Read,
+    ReadSitemap,
     Rename,
+    RewriteConfiguration,
     Stat,
     UploadDiscard,
     UploadOpen,
@@ -50,6 +56,7 @@ from svc_actors.host.confined.tree import Tree
 
 _READERS: Final = 4
 _STACK: Final = 1 << 20
+_PARSING: Final = threading.Lock()
 
 _Work = tuple[int, FileRequest, bytes]
 _Answer = tuple[dict[str, Any], bytes]
@@ -104,13 +111,28 @@ def _work(tree: Tree, queue: SimpleQueue[_Work], link: socket.socket, sending: t
     while True:
         number, request, payload = queue.get()
         try:
-            with tree.changing if request.mutates and not request.long else nullcontext():
+            with _parsing() if request.parses else nullcontext(), _alone(tree, request):
                 outcome: _Answer | FileError = _handle(tree, request, payload)
         except FileError as failure:
             outcome = failure
         except Exception as error:  # noqa: BLE001 - a defect answers its own request, and no other
             outcome = FileError(Failed.BROKEN, f"The request could not be done: {type(error).__name__}: {error}.")
         _send(link, sending, number, outcome)
+
+
+def _alone(tree: Tree, request: FileRequest) -> AbstractContextManager[object]:
+    return tree.changing if request.mutates and not request.long else nullcontext()
+
+
+@contextmanager
+def _parsing() -> Iterator[None]:
+    """SIGALRM, which nothing handles, ends the process: the core says so of all that it was asked."""
+    with _PARSING:
+        signal.alarm(PARSING_SECONDS)
+        try:
+            yield
+        finally:
+            signal.alarm(0)
 
 
 def _send(link: socket.socket, sending: threading.Lock, number: int, outcome: _Answer | FileError) -> None:
@@ -162,8 +184,14 @@ def _handle(tree: Tree, request: FileRequest, payload: bytes) -> _Answer:
             return uploads.discard(tree, request), b""
         case PlaceRestored():
             return files.place_restored(tree, request), b""
-        case Find():
-            return find.find(tree, request)
+        case JudgeHtaccess():
+            return judge.judge(tree, payload)
+        case RewriteConfiguration():
+            return configuration.rewrite(tree, request, payload), b""
+        case ComparePages():
+            return pages.compare(request, payload), b""
+        case ReadSitemap():
+            return pages.read_sitemap(request, payload)
         case FreeSpace():
             return files.free_space(tree), b""
     raise FileError(Failed.INVALID, "There is no such request.")

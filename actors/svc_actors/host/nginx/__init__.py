@@ -1,8 +1,8 @@
 """nginx, which serves the sites: what a site's configuration is, and how a changed one comes to be served."""
 
+from svc_actors.host.accepted import CHALLENGES
 from svc_actors.host.nginx.generations import Generations, NginxError, WebServing
 from svc_actors.host.nginx.model import (
-    CHALLENGES,
     App,
     Certificate,
     DeniedPattern,

@@ -12,41 +12,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from svc_actors.host.nginx.model import CHALLENGES
+from svc_actors.host.accepted import ENDS, SPARED, WHOLE, expression
 
 _REALM: Final = "A password is needed"
 """Browsers show it, or nothing."""
-_WHOLE: Final = "(?s)"
-"""Before each expression: without it `.` is every character but a line feed, and a file may have one in its name."""
-_ENDS: Final = "(?:/|(?!.))"
-"""A path goes for what follows it as well: a folder's files, and what a PHP file is given behind its name. The end is
-written as nginx and Python read it alike: their `$` is also before a line feed that ends the path."""
-_SPARED: Final = f"(?!{CHALLENGES})"
-"""Certificates depend on it, whatever is denied."""
-
-
-def expression(pattern: str) -> str:
-    """The regular expression of paths for a pattern as .gitignore has them (`DeniedPattern`). It takes a time that
-    grows with the path's length alone: there is one place at most that is tried again. It is read behind `(?s)`."""
-    ends, named = ("/", "[^/]*/") if pattern.endswith("/") else (_ENDS, "")
-    folder, _, name = pattern.removesuffix("/").rpartition("/")
-    anywhere = folder.endswith("/**") or not pattern.startswith("/")
-    beneath = re.escape(folder.removesuffix("/**"))
-    if name.startswith("*"):
-        return f"{beneath}/{'.*' if anywhere else '[^/]*'}{re.escape(name[1:])}{ends}"
-    among = "(?:.*/)?" if anywhere else ""
-    if name.endswith("*"):
-        return f"{beneath}/{among}{re.escape(name[:-1])}{named}"
-    return f"{beneath}/{among}{re.escape(name)}{ends}"
-
-
-def is_denied(pattern: str, path: str) -> bool:
-    return re.match(f"{_WHOLE}{_SPARED}{expression(pattern)}", path) is not None
 
 
 def denied_rules(patterns: tuple[str, ...]) -> Iterator[str]:
     for pattern in patterns:
-        yield f'if ($uri ~ "{_WHOLE}^{_SPARED}{expression(pattern)}") {{'
+        yield f'if ($uri ~ "{WHOLE}^{SPARED}{expression(pattern)}") {{'
         yield "return 403;"
         yield "}"
 
@@ -60,8 +34,8 @@ def protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
     yield "set $svc_authorization $http_authorization;"
     # The innermost is the last.
     for path in sorted(passwords, key=len):
-        within = "/" if path == "/" else f"{re.escape(path)}{_ENDS}"
-        yield f'if ($uri ~ "{_WHOLE}^{_SPARED}{within}") {{'
+        within = "/" if path == "/" else f"{re.escape(path)}{ENDS}"
+        yield f'if ($uri ~ "{WHOLE}^{SPARED}{within}") {{'
         yield f'set $svc_passwords "{passwords[path]}";'
         yield f'set $svc_realm "{_REALM}";'
         yield "set $svc_user $remote_user;"

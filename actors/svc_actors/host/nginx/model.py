@@ -13,6 +13,9 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from svc_actors.host import accepted
+from svc_actors.host.accepted import CHALLENGES
+
 _LABEL: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 
 Domain = Annotated[str, StringConstraints(pattern=rf"^{_LABEL}(\.{_LABEL})+$", max_length=253)]
@@ -26,35 +29,24 @@ FilePath = Annotated[str, StringConstraints(pattern=_PATH, max_length=1024)]
 SocketPath = Annotated[str, StringConstraints(pattern=_PATH, max_length=107)]
 """Of a Unix socket; the kernel takes 107 bytes (sun_path)."""
 
-CHALLENGES: Final = "/.well-known/acme-challenge/"
 PROBE: Final = f"{CHALLENGES}probe"
 """By which the panel sees whether a site is served; there is no such challenge."""
-"""Answered for every host, whatever else its site says (RFC 8555, section 8.3)."""
 
-RequestPath = Annotated[str, StringConstraints(pattern=r"^/[\w/.~!&()*+,=:@-]*$", max_length=512)]
+RequestPath = Annotated[str, StringConstraints(pattern=accepted.REQUEST_PATH, max_length=accepted.LONGEST_PATH)]
 """As nginx compares it: decoded, without the query. `\\w` has the letters of every script. nginx takes words of 4,096
 bytes, and a letter is up to four."""
 
-RedirectTarget = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^(https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9/._~!&()*+,=:@%?#-]*)?"
-        r"|/([A-Za-z0-9._~!&()*+,=:@%?#-][A-Za-z0-9/._~!&()*+,=:@%?#-]*)?)$",
-        max_length=2048,
-    ),
-]
+RedirectTarget = Annotated[str, StringConstraints(pattern=accepted.REDIRECT_TARGET, max_length=accepted.LONGEST_TARGET)]
 """An http or https address, or a path of the same site, encoded. Not `//host`, which browsers read as an address."""
 
-_WORD: Final = r"[\w.~!&()+,=:@-]+"
-
-DeniedPattern = Annotated[
-    str, StringConstraints(pattern=rf"^(/({_WORD}/)*(\*\*/)?)?(\*{_WORD}|{_WORD}\*?)/?$", max_length=255)
-]
+DeniedPattern = Annotated[str, StringConstraints(pattern=accepted.DENIED_PATTERN, max_length=accepted.LONGEST_PATTERN)]
 """Of paths, as .gitignore has them: `/private` that path and what is below, `/private/` what is below alone,
 `debug.log` every file or folder of that name, `*.bak` and `backup*` those whose names end or begin so, `/uploads/*.php`
 in that folder, `/uploads/**/*.php` in it and below."""
 
-ProtectedPlace = Annotated[str, StringConstraints(pattern=rf"^/({_WORD}(/{_WORD})*)?$", max_length=255)]
+ProtectedPlace = Annotated[
+    str, StringConstraints(pattern=accepted.PROTECTED_PLACE, max_length=accepted.LONGEST_PATTERN)
+]
 """A folder or a file, without a slash at the end; `/` is the whole site."""
 
 LoginName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]

@@ -14,10 +14,10 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final
 
+from svc_actors.host.accepted import CHALLENGES
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.nginx.access import denied_rules, protected_rules
 from svc_actors.host.nginx.model import (
-    CHALLENGES,
     PROBE,
     App,
     PathRedirect,

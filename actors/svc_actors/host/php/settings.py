@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from svc_actors.host import accepted
 
 PhpVersion = Annotated[str, StringConstraints(pattern=r"^[5-9]\.[0-9]$", max_length=3)]
 """Such as 8.2: as Debian's packages and folders name it."""
 
-MOST_EXECUTION_SECONDS: Final = 300
-"""As long as the web server waits for an answer."""
-MOST_UPLOAD_MIB: Final = 500
-"""With the rest of a form it stays below what the web server takes of a request."""
+_LEAST_MEMORY, _MOST_MEMORY = accepted.MEMORY_LIMIT_MIB
+_LEAST_UPLOAD, MOST_UPLOAD_MIB = accepted.UPLOAD_MIB
+_LEAST_SECONDS, MOST_EXECUTION_SECONDS = accepted.EXECUTION_SECONDS
+_LEAST_VARIABLES, _MOST_VARIABLES = accepted.INPUT_VARIABLES
 
-MemoryLimitMib = Annotated[int, Field(ge=16, le=4096, description="memory_limit: what one request may use, in MiB.")]
+MemoryLimitMib = Annotated[
+    int, Field(ge=_LEAST_MEMORY, le=_MOST_MEMORY, description="memory_limit: what one request may use, in MiB.")
+]
 UploadMib = Annotated[
-    int, Field(ge=1, le=MOST_UPLOAD_MIB, description="upload_max_filesize in MiB; post_max_size is 8 more.")
+    int, Field(ge=_LEAST_UPLOAD, le=MOST_UPLOAD_MIB, description="upload_max_filesize in MiB; post_max_size is 8 more.")
 ]
 ExecutionSeconds = Annotated[
-    int, Field(ge=1, le=MOST_EXECUTION_SECONDS, description="max_execution_time: seconds that one request may compute.")
+    int,
+    Field(
+        ge=_LEAST_SECONDS,
+        le=MOST_EXECUTION_SECONDS,
+        description="max_execution_time: seconds that one request may compute.",
+    ),
 ]
-InputVariables = Annotated[int, Field(ge=100, le=100_000, description="max_input_vars: fields of one form.")]
+InputVariables = Annotated[
+    int, Field(ge=_LEAST_VARIABLES, le=_MOST_VARIABLES, description="max_input_vars: fields of one form.")
+]
 Workers = Annotated[int, Field(ge=1, le=200, description="Requests that are answered at the same time.")]
 TimeZone = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Z][A-Za-z0-9_+-]{0,30}(/[A-Z][A-Za-z0-9_+-]{0,30}){0,2}$", max_length=64),
+    StringConstraints(pattern=accepted.TIME_ZONE, max_length=accepted.LONGEST_TIME_ZONE),
     Field(description="date.timezone, such as Europe/Vienna."),
 ]
 

@@ -1,35 +1,63 @@
-"""The .htaccess files of a site as they are, each judged for the site as it is."""
+"""The .htaccess files of a site as they are, each judged for the site as it is.
+
+They are a tenant's, and judged by the helper of the site's files (`host.confined.judge`). What comes back is data.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from svc_actors.host.apache.htaccess import parse
-from svc_actors.host.apache.links import link_around, reachable
-from svc_actors.host.apache.passwords import PasswordFile
-from svc_actors.host.confined.protocol import Find
+from svc_actors.errors import unavailable
+from svc_actors.host.confined.protocol import PARSING_SECONDS, JudgeHtaccess
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
+from svc_actors.host.htaccess.verdicts import (
+    Denied,
+    HttpsForced,
+    NameRedirected,
+    PhpSet,
+    Protected,
+    Redirected,
+    Verdict,
+    Wish,
+)
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.htaccess.judging import Judged, judge
-from svc_actors.panel.htaccess.situation import INDEXES, Situation
-from svc_actors.panel.htaccess.verdicts import Redirected, Verdict
 from svc_actors.panel.sites.php import PHP_TYPES, php_of
 from svc_actors.panel.sites.protected_paths import protections_of
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteType
 from svc_actors.store import Queryable
 
-_NAME: Final = ".htaccess"
-_MOST_BYTES: Final = 256 << 10
-_SEARCH_SECONDS: Final = 60.0
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
 """Of the other types nginx serves no file."""
+_WISHES: Final[dict[str, TypeAdapter[Wish]]] = {
+    wish.__name__: TypeAdapter(wish) for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet)
+}
+
+
+@dataclass(frozen=True)
+class PasswordsAt:
+    """Where in the site the passwords are that came along for a path, and what the old host calls the file."""
+
+    file: str
+    named: str
+
+
+@dataclass(frozen=True)
+class JudgedLine:
+    """`wishes`: what the panel has to be told for a line that blocks to be TRANSLATED; none where it cannot be."""
+
+    line: int
+    text: str
+    verdict: Verdict
+    reason: str
+    wishes: tuple[Wish, ...]
 
 
 @dataclass(frozen=True)
@@ -37,7 +65,7 @@ class JudgedFile:
     """`path` from the site's home."""
 
     path: PurePosixPath
-    lines: list[Judged]
+    lines: list[JudgedLine]
 
 
 @dataclass(frozen=True)
@@ -48,21 +76,34 @@ class JudgedFiles:
     complete: bool
 
     @property
-    def blocking(self) -> Iterator[tuple[PurePosixPath, Judged]]:
+    def blocking(self) -> Iterator[tuple[PurePosixPath, JudgedLine]]:
         for file in self.files:
             for line in file.lines:
-                if line.opinion.verdict is Verdict.BLOCKS:
+                if line.verdict is Verdict.BLOCKS:
                     yield file.path, line
 
 
-class _Found(BaseModel):
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    line: int
+    text: str
+    verdict: Verdict
+    reason: str
+    wishes: list[dict[str, Any]]
+
+    def judged(self) -> JudgedLine:
+        return JudgedLine(self.line, self.text, self.verdict, self.reason, tuple(map(_wish, self.wishes)))
+
+
+class _File(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     path: str
-    text: str
+    lines: list[_Line]
 
 
-_FOUND: Final = TypeAdapter(list[_Found])
+_FILES: Final = TypeAdapter(list[_File])
 
 
 async def judged_files(
@@ -70,69 +111,55 @@ async def judged_files(
     folders: HostFolders,
     queryable: Queryable,
     site: SiteRow,
-    passwords: Mapping[str, PasswordFile | str] | None = None,
+    passwords: Mapping[str, PasswordsAt | str] | None = None,
 ) -> JudgedFiles:
     """`passwords` of a site that is imported: by path, those that came along, or why none can be had. Raises
-    `ServiceError` where the files cannot be read."""
-    find = Find("", _NAME, _MOST_BYTES, list(INDEXES))
-    answer = await files.ask(site_folder(folders, site), find, seconds=_SEARCH_SECONDS)
-    situation = replace(await _situation(queryable, site), indexes=_indexes(answer.result["folders"]))
-    links = reachable(answer.result["links"]) if site.type in _SERVED else []
-    return JudgedFiles(
-        [
-            JudgedFile(
-                path,
-                judge(
-                    parse(found.text),
-                    _of_folder(situation, _visited(path.parent, site), link_around(path.parent, links), passwords),
-                ),
-            )
-            for found in _FOUND.validate_json(answer.payload)
-            for path in [PurePosixPath(found.path)]
-        ],
-        bool(answer.result["complete"]),
+    `ServiceError` where the files cannot be read and judged."""
+    order = {
+        "served": site.type in _SERVED,
+        "situation": await _situation(queryable, site),
+        "passwords": None if passwords is None else {path: _told(each) for path, each in passwords.items()},
+    }
+    answer = await files.ask(
+        site_folder(folders, site), JudgeHtaccess(), json.dumps(order).encode(), seconds=PARSING_SECONDS
     )
+    try:
+        judged = [
+            JudgedFile(PurePosixPath(file.path), [line.judged() for line in file.lines])
+            for file in _FILES.validate_json(answer.payload)
+        ]
+    except (ValidationError, KeyError) as error:
+        raise unavailable("The process that judges .htaccess files gave no answer that can be read.") from error
+    return JudgedFiles(judged, bool(answer.result["complete"]))
 
 
-def _of_folder(
-    situation: Situation,
-    folder: PurePosixPath | None,
-    around: str | None,
-    passwords: Mapping[str, PasswordFile | str] | None,
-) -> Situation:
-    here = replace(situation, folder=folder, around=around)
-    return here if passwords is None else replace(here, passwords=passwords.get(here.path, "no passwords came along"))
+def _told(passwords: PasswordsAt | str) -> dict[str, str]:
+    if isinstance(passwords, str):
+        return {"problem": passwords}
+    return {"file": passwords.file, "named": passwords.named}
 
 
-async def _situation(queryable: Queryable, site: SiteRow) -> Situation:
+def _wish(told: dict[str, Any]) -> Wish:
+    """The kind is only data too: one that there is not is a KeyError."""
+    return _WISHES[told["wish"]].validate_python({name: value for name, value in told.items() if name != "wish"})
+
+
+async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
+    """What `host.htaccess.situation.Situation` has of the site, whatever the folder."""
     redirects = await queryable.fetch(
         "SELECT path, target, status, below FROM site_redirects WHERE site_id = $1", site.id
     )
     names = await queryable.fetch("SELECT name, redirect_to_primary FROM site_domains WHERE site_id = $1", site.id)
     denied = await queryable.fetch("SELECT pattern FROM site_denied_paths WHERE site_id = $1", site.id)
     protected = await protections_of(queryable, site.id)
-    return Situation(
-        folder=None,
-        php=site.type in PHP_TYPES,
-        wordpress=site.type is SiteType.WORDPRESS,
-        force_https=site.force_https,
-        redirects=tuple(Redirected(row["path"], row["target"], row["status"], row["below"]) for row in redirects),
-        denied=frozenset(row["pattern"] for row in denied),
-        protected={each.path: frozenset(each.logins) for each in protected},
-        domain=site.domain,
-        names={row["name"]: row["redirect_to_primary"] for row in names if row["name"] != site.domain},
-        settings=php_of(site).settings if site.type in PHP_TYPES else None,
-    )
-
-
-def _visited(folder: PurePosixPath, site: SiteRow) -> PurePosixPath | None:
-    """The folder as visitors ask for it; None where they cannot."""
-    served = site.type in _SERVED and folder.parts[:1] == ("public",)
-    return folder.relative_to("public") if served else None
-
-
-def _indexes(folders: dict[str, list[str]] | None) -> dict[PurePosixPath, frozenset[str]] | None:
-    if folders is None:
-        return None
-    paths = {PurePosixPath(folder): frozenset(names) for folder, names in folders.items()}
-    return {path.relative_to("public"): names for path, names in paths.items() if path.parts[:1] == ("public",)}
+    return {
+        "php": site.type in PHP_TYPES,
+        "wordpress": site.type is SiteType.WORDPRESS,
+        "force_https": site.force_https,
+        "redirects": [[row["path"], row["target"], row["status"], row["below"]] for row in redirects],
+        "denied": [row["pattern"] for row in denied],
+        "protected": {each.path: list(each.logins) for each in protected},
+        "domain": site.domain,
+        "names": {row["name"]: row["redirect_to_primary"] for row in names if row["name"] != site.domain},
+        "settings": php_of(site).settings.model_dump(mode="json") if site.type in PHP_TYPES else None,
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from svc_actors.panel.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Protected, Redirected, Wish
+from svc_actors.host.htaccess.verdicts import Denied, HttpsForced, NameRedirected, PhpSet, Protected, Redirected, Wish
 from svc_actors.panel.sites.claims import set_redirected
 from svc_actors.panel.sites.denied_paths import MOST_DENIED, add_denied_path
 from svc_actors.panel.sites.php import SitePhp, php_of

@@ -22,20 +22,18 @@ from uuid import UUID
 
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
 from svc_actors.host import confined
-from svc_actors.host.apache.passwords import PasswordFile
 from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
 from svc_actors.host.archives.placing import below, placed_at
-from svc_actors.host.archives.wpconfig import rewritten
-from svc_actors.host.confined.protocol import Delete, Read, Write
+from svc_actors.host.confined.protocol import Delete, RewriteConfiguration
 from svc_actors.host.database_clients import HOST
 from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.files import site_folder
-from svc_actors.panel.htaccess.reading import judged_files
+from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
-from svc_actors.panel.imports.belongings import ASIDE, CALLER, MOST_FILE, Belongings
+from svc_actors.panel.imports.belongings import ASIDE, CALLER, Belongings
 from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.contents import Counted, TableFacts, look_at, lost_rows
 from svc_actors.panel.imports.passwords import aside_passwords, brought_passwords, kept_passwords
@@ -248,7 +246,7 @@ class ImportApplication:
 
     async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
         """The panel is told what the .htaccess files of the site say; what cannot be told, nginx does not do."""
-        passwords = await brought_passwords(self._parts, applied, found, site)
+        passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
         blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site, passwords)
         if not blocking:
@@ -262,11 +260,11 @@ class ImportApplication:
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
 
     async def _tell(
-        self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordFile | str]
+        self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]
     ) -> SiteRow:
         """The site as it is then. Where the panel does not take it, the lines block."""
         judged = await judged_files(self._parts.files, self._parts.folders, self._database, site, passwords)
-        wishes = [wish for _, line in judged.blocking for wish in line.opinion.wishes]
+        wishes = [wish for _, line in judged.blocking for wish in line.wishes]
         told: list[str] = []
 
         async def change(tx: Transaction, locked: SiteRow) -> Changed:
@@ -315,7 +313,6 @@ class ImportApplication:
         path = placed_at(found, found.wordpress)
         assert path is not None
         folder = site_folder(self._parts.folders, site)
-        text = (await self._parts.files.ask(folder, Read(path, 0, MOST_FILE))).payload
         values = {
             "DB_NAME": login.name,
             "DB_USER": login.user,
@@ -326,14 +323,14 @@ class ImportApplication:
         paths = {}
         if found.old_home is not None and rest is not None:
             paths[f"{found.old_home.rstrip('/')}/{rest}"] = str(folder.path / "public")
-        try:
-            changed = rewritten(text, values, paths)
-        except ValueError as error:
+        order = json.dumps({"values": values, "paths": paths}).encode()
+        answer = await self._parts.files.ask(folder, RewriteConfiguration(path), order, seconds=_FILES_SECONDS)
+        problem = answer.result["problem"]
+        if problem is not None:
             await self._rest.note(
-                run, applied, Kind.CONFIGURATION, path, f"{error}: write the new database into it yourself"
+                run, applied, Kind.CONFIGURATION, path, f"{problem}: write the new database into it yourself"
             )
             return
-        await self._parts.files.ask(folder, Write(path, replace=True), changed)
         if applied.choices.domain(found) != found.domain:
             reason = f"its addresses are those of {found.domain} still: change them in its settings"
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, reason)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from svc_actors.host.apache.passwords import PasswordFile
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
-from svc_actors.panel.htaccess.reading import judged_files
+from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable
 
@@ -17,14 +16,11 @@ async def blocking_lines(
     folders: HostFolders,
     queryable: Queryable,
     site: SiteRow,
-    passwords: Mapping[str, PasswordFile | str] | None = None,
+    passwords: Mapping[str, PasswordsAt | str] | None = None,
 ) -> list[str]:
     """Each with its place and the reason. `passwords` as in `judged_files`."""
     judged = await judged_files(files, folders, queryable, site, passwords)
-    blocking = [
-        f"{path}:{one.directive.line}: {one.directive.text} ({one.opinion.reason})"[:300]
-        for path, one in judged.blocking
-    ]
+    blocking = [f"{path}:{one.line}: {one.text} ({one.reason})"[:300] for path, one in judged.blocking]
     if not judged.complete:
         blocking.append("not all of the .htaccess files could be read")
     return blocking

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.host.apache.passwords import MOST_BYTES, NoPasswordsError, PasswordFile, read_passwords
 from svc_actors.host.archives.model import FoundSite
 from svc_actors.host.archives.placing import placed_at
-from svc_actors.host.confined.protocol import Read
-from svc_actors.panel.files import site_folder
-from svc_actors.panel.imports.applied import Applied, Parts
+from svc_actors.panel.htaccess.reading import PasswordsAt
+from svc_actors.panel.imports.applied import Applied
 from svc_actors.panel.imports.belongings import ASIDE
-from svc_actors.panel.sites.records import SiteRow
 
 _LEFT_OUT: Final = "its passwords were left out of the import"
 
@@ -39,24 +35,14 @@ def aside_passwords(applied: Applied, found: FoundSite) -> dict[str, str]:
     return {file: f"{ASIDE}/{number}.htpasswd" for file, number in needed.items()}
 
 
-async def brought_passwords(
-    parts: Parts, applied: Applied, found: FoundSite, site: SiteRow
-) -> dict[str, PasswordFile | str]:
-    """Of each path that asked for one on the old host: those that came along, or why none can be had."""
+def brought_passwords(applied: Applied, found: FoundSite) -> dict[str, PasswordsAt | str]:
+    """Of each path that asked for one on the old host: where in the site those are that came along, or why there are
+    none."""
     places = aside_passwords(applied, found) | kept_passwords(applied, found)
-    folder = site_folder(parts.folders, site)
-    brought: dict[str, PasswordFile | str] = {}
+    brought: dict[str, PasswordsAt | str] = {}
     for each, wanted in applied.passwords(found):
         if each.problem is not None or each.file is None or not wanted:
             brought[each.path] = each.problem or _LEFT_OUT
-            continue
-        try:
-            content = (await parts.files.ask(folder, Read(places[each.file], 0, MOST_BYTES + 1))).payload
-            brought[each.path] = read_passwords(content)
-        except NoPasswordsError as error:
-            brought[each.path] = f"of {each.named} nothing can be taken over: {error}"
-        except ServiceError as error:
-            if error.code is not ErrorCode.NOT_FOUND:
-                raise
-            brought[each.path] = f"{each.named} did not come along"
+        else:
+            brought[each.path] = PasswordsAt(places[each.file], each.named)
     return brought

@@ -24,7 +24,7 @@ import trio
 
 from svc_actors.errors import ServiceError, invalid, not_found, unavailable
 from svc_actors.host.archives.model import FoundSite, Kind, account_of
-from svc_actors.host.confined.protocol import ListFolder
+from svc_actors.host.confined.protocol import ComparePages, ListFolder, ReadSitemap
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.outbound import AddressRefused, Outbound, VettedNetwork
@@ -32,7 +32,7 @@ from svc_actors.panel.certificates import read_site_certificate
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.imports.applied import choices_of
 from svc_actors.panel.imports.blocking import blocking_lines
-from svc_actors.panel.imports.comparing import Answer, check, difference, is_asked, paths_of_sitemap
+from svc_actors.panel.imports.comparing import Answer, are_pages, check, difference, difference_of_pages, is_asked
 from svc_actors.panel.imports.contents import Contents, served_by
 from svc_actors.panel.imports.plan import task_of
 from svc_actors.panel.imports.records import read_import
@@ -50,6 +50,7 @@ _MOST_FOLDERS: Final = 200
 _MOST_LISTED: Final = 500
 _MOST_WORDS: Final = 4 << 20
 """Bytes of a page whose words are compared."""
+_PARSING_SECONDS: Final = 30.0
 _MOST_BODY: Final = 64 << 20
 _ANSWER_SECONDS: Final = 20.0
 _COMPARE_SECONDS: Final = 1200.0
@@ -125,12 +126,12 @@ class MigrationVerification:
             sitemap = await old.answer("/sitemap.xml")
             urls = dict.fromkeys(["/"])
             if sitemap is not None and sitemap.status == 200:
-                urls |= dict.fromkeys(list(paths_of_sitemap(sitemap.body, names))[:_OF_SITEMAP])
+                urls |= dict.fromkeys(await self._sitemap(site, sitemap, names))
             async for path in self._tree(site):
                 if len(urls) >= MOST_URLS:
                     break
                 urls.setdefault(path)
-            differences, unanswered = await self._differences(run, old, new, list(urls), names)
+            differences, unanswered = await self._differences(run, site, old, new, list(urls), names)
         checks = [
             check("pages", not differences, f"{len(differences)} of {len(urls)} addresses answer otherwise"),
             check("compared", not unanswered, f"the old host did not answer {unanswered} of {len(urls)} addresses"),
@@ -166,7 +167,7 @@ class MigrationVerification:
         await run.log(f"{report['verdict']}: {len(differences)} of {len(urls)} addresses answer otherwise.")
 
     async def _differences(
-        self, run: JobRun, old: _Asking, new: _Asking, urls: list[str], names: frozenset[str]
+        self, run: JobRun, site: SiteRow, old: _Asking, new: _Asking, urls: list[str], names: frozenset[str]
     ) -> tuple[list[dict[str, str]], int]:
         """Those that are answered otherwise, and how many the old host did not answer, or not in time."""
         found: dict[str, str] = {}
@@ -179,7 +180,7 @@ class MigrationVerification:
                 before, now = await old.answer(path), await new.answer(path)
             if before is not None:
                 compared += 1
-                said = "no answer" if now is None else difference(before, now, names)
+                said = "no answer" if now is None else await self._difference(site, before, now, names)
                 if said is not None:
                     found[path] = said
             done += 1
@@ -192,6 +193,27 @@ class MigrationVerification:
                     nursery.start_soon(one, path)
         named = [{"path": path[:500], "difference": found[path]} for path in urls if path in found]
         return named, len(urls) - compared
+
+    async def _difference(self, site: SiteRow, old: Answer, new: Answer, names: frozenset[str]) -> str | None:
+        said = difference(old, new, names)
+        if said is not None or not are_pages(old, new):
+            return said
+        request = ComparePages(len(old.body))
+        try:
+            answer = await self._files.ask(
+                site_folder(self._folders, site), request, old.body + new.body, seconds=_PARSING_SECONDS
+            )
+        except ServiceError as error:
+            return f"its words could not be compared: {error}"
+        return difference_of_pages(float(answer.result["similarity"]))
+
+    async def _sitemap(self, site: SiteRow, sitemap: Answer, names: frozenset[str]) -> list[str]:
+        request = ReadSitemap(sorted(names), _OF_SITEMAP)
+        answer = await self._files.ask(
+            site_folder(self._folders, site), request, sitemap.body, seconds=_PARSING_SECONDS
+        )
+        paths: list[str] = json.loads(answer.payload)
+        return paths
 
     async def _tree(self, site: SiteRow) -> AsyncIterator[str]:
         """Addresses of what lies in the document root, folder by folder."""

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from svc_actors.host.apache.htaccess import Directive, modules, narrowing
-from svc_actors.panel.htaccess.denying import denied_by_rule
-from svc_actors.panel.htaccess.patterns import only_hidden
-from svc_actors.panel.htaccess.redirecting import literal, redirect_match, rewritten
-from svc_actors.panel.htaccess.situation import TOP, Situation
-from svc_actors.panel.htaccess.verdicts import (
+from svc_actors.host.apache.htaccess import Directive, Lines, modules, narrowing
+from svc_actors.host.htaccess.denying import denied_by_rule
+from svc_actors.host.htaccess.patterns import only_hidden
+from svc_actors.host.htaccess.redirecting import literal, redirect_match, rewritten
+from svc_actors.host.htaccess.situation import TOP, Situation
+from svc_actors.host.htaccess.verdicts import (
     HttpsForced,
     NameRedirected,
     Opinion,
@@ -38,6 +38,8 @@ _TOLD: Final = re.compile(
     r"e=(?:no-gzip|base|rewritebase|protossl|w3tc_[a-z]+|http_authorization|http_x_xsrf_token)(?::.*)?", re.IGNORECASE
 )
 """Variables that nothing hangs on but rules that are judged themselves, and headers, which PHP is told of anyway."""
+_SPARED_RULES: Final = 3
+"""By the one rule of WordPress that spares others."""
 _BY_HTTPS: Final = "to HTTPS (`force_https`)"
 _KEPT: Final = "It keeps visitors from something that nginx would serve."
 _DOTFILES: Final = "nginx serves none of these files."
@@ -67,25 +69,29 @@ class _Rule:
         return [words for words in self.asked if not (len(words) > 1 and words[0] in _FILES)]
 
 
-def opinions(directives: Sequence[Directive], situation: Situation) -> Mapping[int, Opinion]:
+def opinions(lines: Lines, situation: Situation) -> Mapping[int, Opinion]:
     """By the places of the directives."""
     found: dict[int, Opinion] = {}
-    conditions: list[int] = []
-    engine = ["".join(each.arguments[:1]).lower() for each in directives if each.name == "rewriteengine"]
+    conditions: list[tuple[int, Directive]] = []
+    engine = ["".join(each.arguments[:1]).lower() for each in lines if each.name == "rewriteengine"]
     rules = _Rules(situation, engine_on=set(engine) == {"on"})
-    for number, directive in enumerate(directives):
+    patterns = ["".join(each.arguments[:1]) for each in lines if each.name == "rewriterule"]
+    judged = 0
+    for number, directive in enumerate(lines):
         if directive.name == "rewritecond":
-            conditions.append(number)
+            conditions.append((number, directive))
         elif directive.name == "rewriterule":
-            later = [each.arguments[0] for each in directives[number + 1 :] if each.name == "rewriterule"]
-            opinion = rules.judge(directive, [directives[each] for each in conditions], later)
-            found |= dict.fromkeys((*conditions, number), opinion)
+            judged += 1
+            spared = patterns[judged : judged + _SPARED_RULES]
+            opinion = rules.judge(directive, [condition for _, condition in conditions], spared)
+            found |= dict.fromkeys((*(place for place, _ in conditions), number), opinion)
             conditions = []
         elif directive.name == "redirectmatch":
             found[number] = redirect_match(directive, situation)
         elif directive.name == "rewritemap":
             found[number] = blocks("nginx does not rewrite or redirect by patterns here. Add redirects of the site.")
-    return found | dict.fromkeys(conditions, blocks("No rule follows these conditions."))
+    no_rule = blocks("No rule follows these conditions.")
+    return found | dict.fromkeys((place for place, _ in conditions), no_rule)
 
 
 class _Rules:
@@ -105,7 +111,7 @@ class _Rules:
         self._fronted = False
 
     def judge(self, directive: Directive, conditions: Sequence[Directive], later: Sequence[str]) -> Opinion:
-        """`later`: the patterns of the rules behind it."""
+        """`later`: the patterns of the next rules, as many as one is known to spare."""
         opinion = self._judged(directive, conditions, later)
         if opinion.wishes and not (self._engine_on and self._all_known):
             opinion = blocks(opinion.reason)
@@ -120,7 +126,7 @@ class _Rules:
         pattern, target = directive.arguments[0], directive.arguments[1]
         asked = tuple(tuple(each.arguments) for each in conditions)
         rule = _Rule(directive, pattern, target, _flags(directive.arguments), asked)
-        if rule.flags == {"s=3"} and (opinion := self._spared(rule, later)) is not None:
+        if rule.flags == {f"s={_SPARED_RULES}"} and (opinion := self._spared(rule, later)) is not None:
             return opinion
         if any(flag in ("f", "forbidden", "g", "gone") or flag.startswith("r=4") for flag in rule.flags):
             return self._denied(rule)
@@ -158,7 +164,7 @@ class _Rules:
     def _spared(self, rule: _Rule, later: Sequence[str]) -> Opinion | None:
         if (rule.pattern, rule.target, rule.asked) != ("!^wp-includes/", "-", ()):
             return None
-        if len(later) < 3 or not all(each.startswith("^wp-includes/") for each in later[:3]):
+        if len(later) < _SPARED_RULES or not all(each.startswith("^wp-includes/") for each in later):
             return None
         return same("It spares the next rules, which say nothing of other paths.")
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
-from pydantic import ValidationError
-
-from svc_actors.host.apache.htaccess import Directive, modules, narrowing
-from svc_actors.host.php import PhpSettings
-from svc_actors.panel.htaccess.situation import Situation
-from svc_actors.panel.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, translated
+from svc_actors.host.accepted import is_setting
+from svc_actors.host.apache.htaccess import Directive, Lines, modules, narrowing
+from svc_actors.host.htaccess.situation import Situation
+from svc_actors.host.htaccess.verdicts import Opinion, PhpSet, blocks, harmless, translated
 
 _MIB: Final = {"memory_limit": "memory_limit_mib", "upload_max_filesize": "upload_max_filesize_mib"}
 _NUMBERS: Final = {"max_execution_time": "max_execution_time", "max_input_vars": "max_input_vars"}
@@ -21,11 +18,12 @@ _NO_MORE: Final = {
 }
 _OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
 """`mod_php.c` is PHP 8's as well."""
+SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
 _FORM_MIB: Final = 8
 _ELSEWHERE: Final = "Make it a setting of the site's PHP, or put it into a file .user.ini."
 
 
-def php_setting(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     if len(directive.arguments) != 2:
         return blocks(_ELSEWHERE)
     name, value = directive.arguments[0].lower(), directive.arguments[1]
@@ -37,22 +35,19 @@ def php_setting(directive: Directive, all_: Sequence[Directive], situation: Situ
         return harmless("It is for a version of PHP that this server does not have.")
     if name == "max_input_time":
         return harmless("How long PHP reads a form; nginx has read it whole before.")
-    if _said_again(directive, all_):
+    if _said_again(directive, lines):
         return harmless("A later line says otherwise.")
     if name == "post_max_size":
         wanted = _mebibytes(value)
-        if wanted is not None and wanted <= situation.settings.upload_max_filesize_mib + _FORM_MIB:
+        if wanted is not None and wanted <= situation.settings["upload_max_filesize_mib"] + _FORM_MIB:
             return translated("PHP takes forms of this size.")
         return blocks("Have PHP take larger uploads (upload_max_filesize): forms may be 8 MiB larger.")
     wish = _wish(directive.name, name, value)
     if wish is None:
         return blocks(_ELSEWHERE)
-    there = situation.settings.model_dump(mode="json")
-    if there[wish.setting] == wish.value:
+    if situation.settings[wish.setting] == wish.value:
         return translated("The site's PHP has this setting.")
-    try:
-        PhpSettings.model_validate(there | {wish.setting: wish.value})
-    except ValidationError:
+    if not is_setting(wish.setting, wish.value):
         return blocks(f"The site's PHP cannot have {wish.setting} {wish.value}. Set what it may have, or .user.ini.")
     return blocks(f"Set {wish.setting} of the site's PHP to {wish.value}.", wish)
 
@@ -82,7 +77,11 @@ def _is_for_php_5(directive: Directive) -> bool:
     return any(module in _OLD - {"mod_php.c"} for module in modules(directive))
 
 
-def _said_again(directive: Directive, all_: Sequence[Directive]) -> bool:
-    later = all_[all_.index(directive) + 1 :]
-    said = [each for each in later if each.name == directive.name and not narrowing(each) and not _is_for_php_5(each)]
-    return any(each.arguments[:1] == directive.arguments[:1] for each in said)
+def _said_again(directive: Directive, lines: Lines) -> bool:
+    def last() -> dict[tuple[str, tuple[str, ...]], int]:
+        """Of each setting, the last line that counts."""
+        counting = (each for each in lines if not narrowing(each) and not _is_for_php_5(each))
+        return {(each.name, each.arguments[:1]): each.line for each in counting if each.name in SETTING}
+
+    said = lines.once("php settings", last)
+    return said.get((directive.name, directive.arguments[:1]), 0) > directive.line

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from svc_actors.host.nginx.access import is_denied
-from svc_actors.panel.htaccess import Denied, Situation, Verdict, judge, parse
-from svc_actors.panel.htaccess.denying import _name_pattern, _written_out
+from svc_actors.host.accepted import is_denied
+from svc_actors.host.apache.htaccess import parse
+from svc_actors.host.htaccess.denying import _name_pattern, _written_out
+from svc_actors.host.htaccess.judging import judge
+from svc_actors.host.htaccess.situation import Situation
+from svc_actors.host.htaccess.verdicts import Denied, Verdict
 
 TOP = Situation(PurePosixPath("."), php=False, wordpress=False, force_https=False)
 INSIDE = replace(TOP, folder=PurePosixPath("a/b"))

@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Final
 
+from svc_actors.host.accepted import is_protected_place
 from svc_actors.host.apache.asking import ASKING, password_asked
-from svc_actors.host.apache.htaccess import Directive, narrowing
+from svc_actors.host.apache.htaccess import TOO_DEEP, Directive, Lines, Section, narrowing
 from svc_actors.host.apache.passwords import NoPasswordsError
-from svc_actors.panel.htaccess import rewriting
-from svc_actors.panel.htaccess.denying import denied_by_section
-from svc_actors.panel.htaccess.patterns import only_dotfiles
-from svc_actors.panel.htaccess.php_values import php_setting
-from svc_actors.panel.htaccess.redirecting import redirect
-from svc_actors.panel.htaccess.situation import INDEXES, Situation
-from svc_actors.panel.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, past, same, translated
-from svc_actors.panel.sites.protected_paths import is_place
+from svc_actors.host.htaccess import rewriting
+from svc_actors.host.htaccess.denying import denied_by_section
+from svc_actors.host.htaccess.patterns import only_dotfiles
+from svc_actors.host.htaccess.php_values import SETTING, php_setting
+from svc_actors.host.htaccess.redirecting import redirect
+from svc_actors.host.htaccess.situation import INDEXES, Situation
+from svc_actors.host.htaccess.verdicts import UNKNOWN, Opinion, Protected, blocks, harmless, past, same, translated
 
 _INDEXES_OF_FILES: Final = INDEXES[1:]
 _SAFE_OPTIONS: Final = {
@@ -103,19 +104,22 @@ def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]
         nothing = same("Visitors see nothing of this folder.")
         opinion = nothing if situation.around is None else past(situation.around)
         return [Judged(directive, opinion) for directive in directives]
-    rewrites = rewriting.opinions(directives, situation)
+    lines = Lines(directives)
+    rewrites = rewriting.opinions(lines, situation)
     return [
-        Judged(each, rewrites[number] if number in rewrites else _opinion(each, directives, situation))
+        Judged(each, rewrites[number] if number in rewrites else _opinion(each, lines, situation))
         for number, each in enumerate(directives)
     ]
 
 
-def _opinion(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+def _opinion(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
+    if directive.broken == TOO_DEEP:
+        return blocks(f"It is not known what the line does: {TOO_DEEP}.")
     if directive.broken is not None:
         return blocks(f"Apache refuses a file with this line, and serves nothing beside it: {directive.broken}.")
     judged = _JUDGES.get(directive.name)
     if judged is not None:
-        return judged(directive, all_, situation)
+        return judged(directive, lines, situation)
     reason = _HARMLESS.get(directive.name)
     arguments = [argument.lower() for argument in directive.arguments]
     if directive.name in _HARMLESS and not _accepted(directive.name, arguments):
@@ -132,7 +136,7 @@ def _accepted(name: str, arguments: list[str]) -> bool:
     return len(arguments) >= (2 if name in _PAIRS else 1)
 
 
-def _options(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
+def _options(directive: Directive, _: Lines, __: Situation) -> Opinion:
     wanted = {argument.lower() for argument in directive.arguments}
     if len({argument[0] in "+-" for argument in wanted if argument}) != 1:
         return blocks("Apache refuses a file with this line: either all of its words have a sign, or none has.")
@@ -143,7 +147,7 @@ def _options(directive: Directive, _: Sequence[Directive], __: Situation) -> Opi
     return blocks(f"nginx has nothing of the kind: {', '.join(sorted(wanted - _SAFE_OPTIONS))}.")
 
 
-def _index(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _index(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     ours = INDEXES if situation.php else _INDEXES_OF_FILES
     wanted = directive.arguments
     if not wanted or "#" in wanted or not set(wanted) <= set(ours):
@@ -152,22 +156,43 @@ def _index(directive: Directive, _: Sequence[Directive], situation: Situation) -
         return blocks("nginx looks for the same pages in all folders.")
     if wanted == ours:
         return same(f"nginx looks for {', '.join(ours)}, in this order.")
-    if situation.indexes is None or situation.folder is None:
+    if situation.indexes is None:
         return blocks(f"nginx looks for {', '.join(ours)}, in this order, and not all folders could be looked at.")
-    for folder, there in situation.indexes.items():
-        if folder.is_relative_to(situation.folder):
-            shown = next((name for name in ours if name in there), None)
-            if shown != next((name for name in wanted if name in there), None):
-                return blocks(
-                    f"nginx shows {folder / (shown or '')} where the folder is asked for, and Apache does not."
-                )
+    asked = tuple(dict.fromkeys(wanted))
+    other = lines.once(("index", asked), lambda: _page_otherwise(asked, ours, lines, situation))
+    if other is not None:
+        return blocks(f"nginx shows {other} where the folder is asked for, and Apache does not.")
     return same(f"nginx looks for {', '.join(ours)}; it finds the same page in each folder that there is.")
 
 
-def _access(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
-    """Require, Order, Allow, Deny and Satisfy: what beside each other in one section says who may come."""
-    beside = [each for each in all_ if each.sections == directive.sections]
-    words = [(each.name, tuple(argument.lower() for argument in each.arguments)) for each in beside]
+def _page_otherwise(
+    wanted: tuple[str, ...], ours: tuple[str, ...], lines: Lines, situation: Situation
+) -> PurePosixPath | None:
+    """A page, or a folder without one, that nginx shows where Apache would show another."""
+    here = "" if situation.at_top else f"{situation.folder}/"
+    beneath = lines.once(
+        "folders",
+        lambda: [
+            (folder, there) for folder, there in (situation.indexes or {}).items() if f"{folder}/".startswith(here)
+        ],
+    )
+    for folder, there in beneath:
+        shown = next((name for name in ours if name in there), None)
+        if shown != next((name for name in wanted if name in there), None):
+            return folder / (shown or "")
+    return None
+
+
+def _access(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
+    """Require, Order, Allow, Deny and Satisfy: what beside each other in one section says who may come. It is the same
+    for all of them."""
+    return lines.once(("access", directive.sections), lambda: _access_of(directive, lines, situation))
+
+
+def _access_of(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
+    words = [
+        (each.name, tuple(argument.lower() for argument in each.arguments)) for each in lines.beside(directive.sections)
+    ]
     opened = [word for word in words if word in (("require", ("all", "granted")), ("allow", ("from", "all")))]
     rules = [word for word in words if word[0] in ("require", "allow", "deny", "satisfy", "authtype")]
     orders = {arguments for name, arguments in words if name == "order"}
@@ -185,20 +210,24 @@ def _access(directive: Directive, all_: Sequence[Directive], situation: Situatio
     if _denied_by_nginx(directive, situation):
         return same("nginx serves none of these files.")
     if any(name in ASKING for name, _ in words):
-        return _password(directive, all_, situation)
-    return denied_by_section(directive, all_, situation) or blocks(
+        return _password(directive, lines, situation)
+    return denied_by_section(directive, lines, situation) or blocks(
         "nginx does not keep anybody from it: what is kept from visitors there would be open here."
     )
 
 
-def _password(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+def _password(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     """Of a line that has visitors of the folder need a login. Which logins there are is the owner's, where the file
     does not name them; those of an import are the old host's."""
+    return lines.once(("password", directive.sections), lambda: _password_of(directive.sections, lines, situation))
+
+
+def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situation) -> Opinion:
     if situation.around is not None:
         return past(situation.around)
     path = situation.path
     try:
-        asked = password_asked(directive.sections, all_)
+        asked = password_asked(sections, lines)
     except NoPasswordsError as error:
         return blocks(
             f"What it protects would be open here: {error}. Protect {path} by a password, if it is for all of it."
@@ -215,7 +244,7 @@ def _password(directive: Directive, all_: Sequence[Directive], situation: Situat
         if isinstance(passwords, str):
             raise NoPasswordsError(passwords)
         taken = passwords.of(asked.users)
-        if not is_place(path):
+        if not is_protected_place(path):
             raise NoPasswordsError("no protected path can be called so")
     except NoPasswordsError as error:
         return blocks(f"What it protects would be open here: {error}. Protect {path} by a password.")
@@ -244,7 +273,7 @@ def _inside(directive: Directive, *names: str) -> bool:
     return any(section.name in names for section in directive.sections)
 
 
-def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opinion:
+def _header(directive: Directive, _: Lines, __: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     if arguments[:1] == ["always"]:
         arguments = arguments[1:]
@@ -262,7 +291,7 @@ def _header(directive: Directive, _: Sequence[Directive], __: Situation) -> Opin
     return blocks("nginx does not add, change or take away this header. The application can send it itself.")
 
 
-def _handler(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     runs_php = bool(arguments) and "php" in arguments[0]
     if directive.name == "addtype" and not runs_php:
@@ -287,10 +316,10 @@ def _no_php(situation: Situation) -> Opinion | None:
     return None
 
 
-def _php_setting(directive: Directive, all_: Sequence[Directive], situation: Situation) -> Opinion:
+def _php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     if [argument.lower() for argument in directive.arguments] in (["engine", "off"], ["engine", "0"]):
         return _no_php(situation) or blocks("nginx runs what ends with .php, also here.")
-    return php_setting(directive, all_, situation)
+    return php_setting(directive, lines, situation)
 
 
 def _error_document(directive: Directive, *_: object) -> Opinion:
@@ -301,7 +330,7 @@ def _error_document(directive: Directive, *_: object) -> Opinion:
     return harmless("The status is the same; visitors see a page of nginx's own.")
 
 
-def _environment(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _environment(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     if situation.php and arguments[:1] == ["authorization"] and arguments[-1].startswith("http_authorization="):
         return same("PHP is told of the header Authorization.")
@@ -310,7 +339,7 @@ def _environment(directive: Directive, _: Sequence[Directive], situation: Situat
     return blocks("What hangs on this variable is not done by nginx.")
 
 
-def _encoding(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _encoding(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     if situation.wordpress and situation.parts[:2] == ("wp-content", "cache") and len(directive.arguments) > 1:
         return harmless("WordPress shows what it keeps there.")
     return blocks("nginx serves such a file as it is.")
@@ -322,7 +351,7 @@ def _request_header(directive: Directive, *_: object) -> Opinion:
     return blocks("nginx hands on what the visitor sends.")
 
 
-def _body(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _body(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     size = " ".join(directive.arguments)
     taken = re.fullmatch("[0-9]{1,10}", size) is not None and int(size) >= _LEAST_BODY
     if taken and situation.php and situation.at_top and not narrowing(directive):
@@ -330,23 +359,23 @@ def _body(directive: Directive, _: Sequence[Directive], situation: Situation) ->
     return blocks("nginx takes up to 512 MB.")
 
 
-def _fallback(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _fallback(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     if situation.php and situation.at_top and directive.arguments == ("/index.php",):
         return same("nginx asks index.php for what is no file.")
     return blocks("nginx answers what is no file with 404, or by index.php at the top of the site.")
 
 
-def _path_info(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _path_info(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     if situation.php and [argument.lower() for argument in directive.arguments] == ["on"]:
         return same("What follows the name of a PHP file is given to it.")
     return blocks("What follows the name of a PHP file is given to it by nginx.")
 
 
-def _redirect(directive: Directive, _: Sequence[Directive], situation: Situation) -> Opinion:
+def _redirect(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     return redirect(directive, situation)
 
 
-Judge = Callable[[Directive, Sequence[Directive], Situation], Opinion]
+Judge = Callable[[Directive, Lines, Situation], Opinion]
 
 _JUDGES: Final[dict[str, Judge]] = {
     "options": _options,
@@ -362,7 +391,7 @@ _JUDGES: Final[dict[str, Judge]] = {
     **dict.fromkeys(("redirect", "redirectpermanent", "redirecttemp"), _redirect),
     "header": _header,
     **dict.fromkeys(("addhandler", "sethandler", "removehandler", "addtype", "removetype", "forcetype"), _handler),
-    **dict.fromkeys(("php_value", "php_flag", "php_admin_value", "php_admin_flag"), _php_setting),
+    **dict.fromkeys(SETTING, _php_setting),
     "errordocument": _error_document,
     **dict.fromkeys(("setenv", "setenvif", "setenvifnocase", "unsetenv", "passenv"), _environment),
     "addencoding": _encoding,

@@ -8,8 +8,11 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from svc_actors.host.apache.htaccess import parse
 from svc_actors.host.apache.passwords import PasswordFile, read_passwords
-from svc_actors.panel.htaccess import Opinion, Protected, Situation, Verdict, judge, parse
+from svc_actors.host.htaccess.judging import judge
+from svc_actors.host.htaccess.situation import Situation
+from svc_actors.host.htaccess.verdicts import Opinion, Protected, Verdict
 
 BASIC = "AuthType Basic\nAuthName x\nAuthUserFile /home/x/.htpasswd\nRequire valid-user"
 APR1 = "$apr1$Xj5aSgxr$2k0qFJeItxwaNxnxVEX8Z/"

@@ -38,7 +38,7 @@ def _alternatives(expression: str) -> list[str] | None:
     if not _PLAIN.fullmatch(expression):
         return None
     found, depth, begun = list[str](), 0, 0
-    for match in re.finditer(r"\\.|\[[^\]]*\]|[()|]", expression):
+    for match in re.finditer(r"\\.|\[[^\[\]]*\]|[()|]", expression):
         depth += {"(": 1, ")": -1}.get(match[0], 0)
         if match[0] == "|" and depth <= 0:
             found.append(expression[begun : match.start()])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from svc_actors.host.accepted import CHALLENGES, is_redirect
 from svc_actors.host.apache.htaccess import Directive, modules, narrowing
-from svc_actors.host.nginx import CHALLENGES, PathRedirect
-from svc_actors.panel.htaccess.situation import Situation
-from svc_actors.panel.htaccess.verdicts import Opinion, Redirected, blocks, harmless, translated
+from svc_actors.host.htaccess.situation import Situation
+from svc_actors.host.htaccess.verdicts import Opinion, Redirected, blocks, harmless, translated
 
 STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
 _LITERAL: Final = re.compile(r"\^(/?(?:[A-Za-z0-9_/~@,=.-]|\\[./~+-])*)\$")
@@ -63,7 +63,7 @@ def literal(expression: str) -> str | None:
 
 
 def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation, reason: str) -> Opinion:
-    if all(any(_is(each, one) for each in situation.redirects) for one in wanted):
+    if all(map(situation.has, wanted)):
         return translated(reason)
     path, target, status = wanted[0].path, wanted[0].target, wanted[0].status
     also = " and what is below it" if any(each.below for each in wanted) else ""
@@ -74,22 +74,9 @@ def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation
     return blocks(advice, *(wanted if possible else ()))
 
 
-def _is(there: Redirected, wanted: Redirected) -> bool:
-    """One of all that is below does for one of the path itself."""
-    same_place = there.target.rstrip("/") == wanted.target.rstrip("/") and there.status == wanted.status
-    if there.below and not wanted.below:
-        return same_place and there.path == wanted.path
-    return same_place and there.below is wanted.below and there.path.rstrip("/") == wanted.path.rstrip("/")
-
-
 def _possible(wanted: Redirected) -> bool:
     if wanted.path.startswith(CHALLENGES) or wanted.target == wanted.path:
         return False
     if wanted.below and wanted.target.startswith(wanted.path):
         return False
-    fields = {"source": wanted.path, "target": wanted.target, "status": wanted.status, "below": wanted.below}
-    try:
-        PathRedirect.model_validate(fields)
-    except ValueError:
-        return False
-    return True
+    return is_redirect(wanted.path, wanted.target, wanted.status)

@@ -9,22 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from svc_actors.host.apache.htaccess import parse
+from svc_actors.host.htaccess.judging import judge
+from svc_actors.host.htaccess.situation import Situation
+from svc_actors.host.htaccess.verdicts import HttpsForced, NameRedirected, PhpSet, Redirected, Verdict, Wish
 from svc_actors.host.php import PhpSettings
-from svc_actors.panel.htaccess import (
-    HttpsForced,
-    NameRedirected,
-    PhpSet,
-    Redirected,
-    Situation,
-    Verdict,
-    Wish,
-    judge,
-    parse,
-)
 
 TOP = PurePosixPath(".")
 WORDPRESS = Situation(TOP, php=True, wordpress=True, force_https=False)
 PHP = Situation(TOP, php=True, wordpress=False, force_https=False)
+SETTINGS = PhpSettings().model_dump(mode="json")
 FILES = Situation(TOP, php=False, wordpress=False, force_https=False)
 
 BLOCK_OF_WORDPRESS = """\
@@ -252,14 +246,14 @@ def wishes(text: str, situation: Situation) -> list[Wish]:
     ],
 )
 def test_what_the_panel_can_be_told_is_wished_for_and_translated_once_it_was(text: str, wished: list[Wish]) -> None:
-    before = replace(PHP, domain="shop.example", names={"www.shop.example": False}, settings=PhpSettings())
+    before = replace(PHP, domain="shop.example", names={"www.shop.example": False}, settings=SETTINGS)
     told = {wish.setting: wish.value for wish in wished if isinstance(wish, PhpSet)}
     after = replace(
         before,
         redirects=tuple(wish for wish in wished if isinstance(wish, Redirected)),
         force_https=HttpsForced() in wished,
         names={"www.shop.example": NameRedirected("www.shop.example") in wished},
-        settings=PhpSettings.model_validate(told),
+        settings=SETTINGS | told,
     )
 
     assert wishes(text, before) == wished
@@ -285,7 +279,7 @@ def test_what_the_panel_can_be_told_is_wished_for_and_translated_once_it_was(tex
     ],
 )
 def test_what_the_panel_cannot_be_told_is_not_wished_for(text: str) -> None:
-    situation = replace(PHP, domain="shop.example", names={"www.shop.example": False}, settings=PhpSettings())
+    situation = replace(PHP, domain="shop.example", names={"www.shop.example": False}, settings=SETTINGS)
 
     assert wishes(text, situation) == []
     assert "blocks" in verdicts(text, situation)
