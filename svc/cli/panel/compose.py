@@ -54,6 +54,8 @@ from svc_actors.panel.recovery.sites import make_accounts
 from svc_actors.panel.repairs import Diagnosis
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
+from svc_actors.panel.stepped_back import ROUND_SECONDS as UNRECORDED_SECONDS
+from svc_actors.panel.stepped_back import UnrecordedSites
 from svc_actors.panel.updates.watch import ROUND_SECONDS as UPDATES_SECONDS
 from svc_actors.panel.updates.watch import look_daily
 from svc_actors.panel.webhooks.endpoints import after_round
@@ -176,6 +178,7 @@ async def open_services(
         checks = Checks(database, host.launcher, host.name_server, host.vitals, host.databases, config.data_dir)
         loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
         loops.repeat("updates of packages", UPDATES_SECONDS, partial(look_daily, database))
+        loops.repeat("sites without a record", UNRECORDED_SECONDS, UnrecordedSites(database, folders).round)
         start_retention(loops, config, database, events, uploads)
         await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loops.alert)
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 
 import asyncclick as click
@@ -28,13 +29,19 @@ from svc.cli.panel.server import this_server
 from svc.cli.starting import told_plainly
 from svc.cli.supervisor import tell_supervisor
 from svc.identity.authenticate import Authentication
+from svc.identity.password_links import revoke_everybodys_links
+from svc.identity.sessions import end_everybodys
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
 from svc.panel.realm import REALM
+from svc.registry.idempotency import refuse_lost
 from svc_actors.admission import raise_descriptor_limit
+from svc_actors.host.folders import HostFolders
 from svc_actors.host.self_signed import keep_self_signed
+from svc_actors.mail.queue import end_all as end_mails
+from svc_actors.panel.stepped_back import Numbers, begin_stepped_back
 from svc_actors.sealing import Sealer
-from svc_actors.store import PANEL_SCHEMA, Database, Lane, database_urls, exclusive, prepare_schema
+from svc_actors.store import PANEL_SCHEMA, Database, Lane, Transaction, database_urls, exclusive, marked, prepare_schema
 from svc_http.app import App, create_app
 from svc_http.server import serve_local
 
@@ -124,9 +131,27 @@ async def open_core(
         sealer = Sealer.from_file(config.data_dir / "secret.key")
         recovering = Recovering(urls.owner, trio.Event() if reopen is None else reopen)
         async with (
+            marked(database, config.data_dir, partial(_step_back, database, config.folders)),
             guarded(database, disk),
             open_services(config, database, host, sealer=sealer, recovering=recovering) as services,
         ):
             yield create_app(
                 panel_registry(), services, authenticator=Authentication(database, REALM), origins=config.origins
             )
+
+
+async def _step_back(
+    database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]
+) -> None:
+    """The database has lost what was committed after `as_of`: nothing of it is given out or done a second time."""
+    numbers = await trio.to_thread.run_sync(Numbers.on, folders)
+
+    async def work(tx: Transaction) -> None:
+        # What waited then may have been sent since; links may have been used, and sessions ended.
+        await revoke_everybodys_links(tx)
+        await end_mails(tx, "the panel's database has lost its last commits")
+        await end_everybodys(tx)
+        await refuse_lost(tx, keys)
+        await begin_stepped_back(tx, as_of=as_of, now=datetime.now(UTC), numbers=numbers)
+
+    await database.transact(work)

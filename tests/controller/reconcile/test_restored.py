@@ -12,7 +12,7 @@ from svc_actors.controller.machines.adoption import adopt_differing, kept_machin
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.reconcile.orphans import hear_no_more
-from svc_actors.controller.reconcile.restored import begin_restored
+from svc_actors.controller.reconcile.restored import SKIPPED_RELEASES, begin_restored
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import DomainState
@@ -128,3 +128,16 @@ async def test_an_order_of_the_backup_is_ended_and_not_carried_out(database: Dat
     assert row["error_message"].startswith("Interrupted: the controller was restored from a backup and shows ")
     assert vm["status"] == "running"
     assert [each.op for each in stage.hosts.asked[asked:]] == []
+
+
+async def test_every_sequence_goes_on_above_what_was_lost_or_is_known_inside_alone(database: Database) -> None:
+    inside = {
+        *("event_inbox_id_seq", "audit_id_seq", "password_asks_id_seq"),
+        *("service_events_id_seq", "restorations_id_seq", "controller_backups_id_seq", "traffic_decisions_id_seq"),
+    }
+    names = {row["name"] for row in await database.fetch("SELECT sequencename AS name FROM pg_sequences")}
+    before = await database.fetchval("SELECT nextval('releases')")
+    await restore(database)
+
+    assert names == {*inside, "releases"}
+    assert await database.fetchval("SELECT nextval('releases')") > before + SKIPPED_RELEASES

@@ -44,6 +44,7 @@ from svc_actors.store import (
     Target,
     Transaction,
     audit,
+    forget_marks,
     load,
     prepare_schema,
     service_itself,
@@ -141,6 +142,8 @@ async def become_staged(
     if isinstance(order.settings, LocalSettings):
         await trio.to_thread.run_sync(marker_of(order.target_id, order.settings.path).touch)
     await trio.to_thread.run_sync(staged.put_key, key)
+    # The database is another one now, on purpose.
+    await trio.to_thread.run_sync(forget_marks, data_dir)
     await trio.to_thread.run_sync(staged.remove)
     log.info("recovery.became", hostname=order.manifest.hostname, taken_at=order.manifest.taken_at.isoformat())
     return order.manifest

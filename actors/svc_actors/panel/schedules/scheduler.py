@@ -274,6 +274,22 @@ class Scheduler:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
+async def miss_what_was_due(tx: Transaction, now: datetime) -> None:
+    """Of a database that has lost its last commits: what it shows as due may have run, and is not run again. Runs that
+    it shows as open are ended by the next start."""
+    rows = await tx.fetch(
+        f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE next_run_at <= $1 ORDER BY id FOR NO KEY UPDATE", now
+    )
+    for schedule in map(as_schedule, rows):
+        assert schedule.next_run_at is not None, "it is due"
+        await insert_past_run(tx, schedule, RunStatus.MISSED, schedule.next_run_at, now)
+        try:
+            following = schedule.next_after(now)
+        except BadCronError:
+            following = None
+        await update_due(tx, schedule, following)
+
+
 async def _decide_one(tx: Transaction, schedule_id: UUID, now: datetime) -> None:
     row = await tx.fetchrow(
         f"""SELECT {SCHEDULE_COLUMNS}, sites.status AS site_status,

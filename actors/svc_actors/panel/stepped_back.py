@@ -1,0 +1,138 @@
+"""A panel whose database has lost its last commits: the first transaction, before anybody is served.
+
+What the server has may be newer than the records. So nothing that names something on the server is given out a second
+time, and no work that may have been done is done again: the numbers of sites and imports go on above those that have a
+folder or an account here, the ids of jobs and of runs of schedules above what can have been lost; jobs that were queued
+or ran are ended as those of a core that was killed; what was due of schedules is missed.
+
+Sites that only the server has are left as they are, and pointed out for as long as they are there (`UnrecordedSites`).
+"""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from svc_actors.alerts import Severity, close_alert, raise_alert, set_alert
+from svc_actors.host.folders import HostFolders
+from svc_actors.panel.jobs.records import begin_jobs
+from svc_actors.panel.schedules.scheduler import miss_what_was_due
+from svc_actors.store import Database, Queryable, Transaction
+
+ALERT: Final = "database-stepped-back"
+UNRECORDED_ALERT: Final = "sites-unrecorded"
+ROUND_SECONDS: Final = 300.0
+SHOWN_FOR: Final = timedelta(days=1)
+"""How long the alert of a step back stays open: nothing ends it but that it was read."""
+MARGIN: Final = 100
+"""Numbers above the highest that is seen here: its site's files may be gone and others' traces not."""
+SKIPPED: Final = {"jobs_id_seq": 10_000, "schedule_runs_id_seq": 10_000, "imports_number_seq": MARGIN}
+"""By how much sequences go on whose numbers name units, scratch databases and folders. Others stay inside the
+database."""
+_SITE, _IMPORT = re.compile(r"s([1-9][0-9]{0,8})"), re.compile(r"i([1-9][0-9]{0,8})")
+_MOST_NAMED: Final = 20
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of sites and imports that this server has a folder or an account of; `homes`: of sites, those with
+    files."""
+
+    homes: frozenset[int]
+    sites: frozenset[int]
+    imports: frozenset[int]
+
+    @classmethod
+    def on(cls, folders: HostFolders) -> Numbers:
+        """Raises `OSError`."""
+        accounts = [entry.pw_name for entry in pwd.getpwall()]
+        return cls(
+            frozenset(_site_folders(folders.sites)),
+            frozenset(_numbers(_SITE, [*_names(folders.sites), *_names(folders.site_logs), *accounts])),
+            frozenset(_numbers(_IMPORT, [*_names(folders.imports), *accounts])),
+        )
+
+
+async def begin_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
+    """`as_of` is the time that the database shows. It only writes."""
+    queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
+    # Those that run are failed at the start, with what the end of each means.
+    await begin_jobs(tx, [row["id"] for row in queued])
+    await miss_what_was_due(tx, now)
+    for sequence, count in SKIPPED.items():
+        await _skip(tx, sequence, count)
+    for sequence, seen in (("site_numbers", numbers.sites), ("imports_number_seq", numbers.imports)):
+        last = await tx.fetchval(f"SELECT last_value FROM {sequence}")
+        await _skip(tx, sequence, max(max(seen, default=0) - last, 0) + MARGIN)
+    await raise_alert(
+        tx,
+        ALERT,
+        f"The panel's database has lost its last commits and shows {as_of:%Y-%m-%d %H:%M} UTC. Jobs that were under "
+        "way are ended, everybody signs in again, and what was changed since has to be changed again.",
+        severity=Severity.CRITICAL,
+    )
+    await _point_out(tx, sorted(numbers.homes - await _recorded(tx)))
+
+
+@dataclass(frozen=True)
+class UnrecordedSites:
+    """Points out the sites that this server has and the database has not."""
+
+    database: Database
+    folders: HostFolders
+
+    async def round(self) -> None:
+        before = await trio.to_thread.run_sync(_site_folders, self.folders.sites)
+        known = await _recorded(self.database)
+        # The record of a site is written before its folder, and removed after it.
+        left = before & await trio.to_thread.run_sync(_site_folders, self.folders.sites) - known
+        await self.database.transact(lambda tx: _point_out(tx, sorted(left)))
+
+
+async def _point_out(tx: Transaction, left: list[int]) -> None:
+    message = None
+    if left:
+        named = ", ".join(f"s{number}" for number in left[:_MOST_NAMED])
+        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+        message = (
+            f"This server has the files of sites that the panel has no record of: {named}{more}. Their numbers are not "
+            "given out again, and nothing was changed. Make such a site anew and copy its files, or remove its account "
+            "(userdel), its folder and its logs."
+        )
+    await set_alert(tx, UNRECORDED_ALERT, message, severity=Severity.CRITICAL)
+    old = "SELECT EXISTS (SELECT FROM alerts WHERE key = $1 AND closed_at IS NULL AND opened_at < now() - $2::interval)"
+    if await tx.fetchval(old, ALERT, SHOWN_FOR):
+        await close_alert(tx, ALERT)
+
+
+async def _recorded(queryable: Queryable) -> set[int]:
+    return {row["number"] for row in await queryable.fetch("SELECT number FROM sites")}
+
+
+async def _skip(tx: Transaction, sequence: str, count: int) -> None:
+    """By drawing: the service's role may not set a sequence."""
+    await tx.fetchval("SELECT max(nextval($1::text::regclass)) FROM generate_series(1, $2::integer)", sequence, count)
+
+
+def _site_folders(folder: Path) -> set[int]:
+    return set(_numbers(_SITE, _names(folder)))
+
+
+def _numbers(pattern: re.Pattern[str], names: list[str]) -> Iterator[int]:
+    for name in names:
+        if match := pattern.fullmatch(name):
+            yield int(match[1])
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return []
