@@ -9,10 +9,13 @@ a home directory.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import secrets
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,12 +30,16 @@ from svc.cli import following, profiles, transfer
 from svc.cli.client import Client
 from svc.cli.failures import Exit, Failure
 from svc.cli.profiles import Profile, ProfileFile
-from svc.cli.websocket import open_console
+from svc.cli.websocket import open_patiently
 from svc.cli.work import Work, WorkKind
 
 DEMO_IMAGE = Path(os.environ.get("SVC_IMAGES") or Path.home() / ".cache/svc/images") / "demo.qcow2"
 EMAIL = "admin@example.test"
 MACHINE = "demo"
+PROJECT = "default"
+BUILDING = ("vm.create", "vm.reinstall")
+"""Operations of tasks after which a machine is built."""
+POLL = 0.3
 DEFAULT_PORT = 8443
 PROGRAM_DEADLINE = 180.0
 """For a program that runs and is not ready yet: a host that is busy with other things takes a minute over it."""
@@ -63,17 +70,22 @@ class Demo:
 
     async def up(self) -> None:
         self._check_host()
+        restarted = datetime.now(UTC) if self.controller.pid() is None else None
         with SAY.status("starting PostgreSQL and the controller"):
             self.controller.start()
             await self._until_healthy()
         authority = (self.controller_data / "tls" / "authority.pem").read_text()
         profile, password = await self._signed_in(Profile(url=self.url, trusted=authority))
         async with Client.open(profile) as client:
-            await self._join_node(client)
+            await self._join_node(client, restarted)
             await self._import_image(client)
-            machine_password = await self._machine(client)
-            await self._watch_boot(client)
-        self._tell(password, machine_password)
+            machine_password: str | None = None
+            try:
+                machine_password = await self._machine(client)
+                await self._watch_boot(client)
+            finally:
+                if self.vm_id:
+                    self._tell(password, machine_password)
 
     async def down(self) -> None:
         """Shut the machines down while somebody can still tell their node to, then stop the programs."""
@@ -81,7 +93,7 @@ class Demo:
         if stored is not None and self.controller.pid() is not None and self.node.pid() is not None:
             try:
                 async with Client.open(stored) as client:
-                    for vm in (await client.call("GET", "/vms", query={"status": "running"}))["items"]:
+                    for vm in await everything(client, "/vms", status="running"):
                         SAY.print(f"shutting {vm['name']} down")
                         task = await client.call("POST", f"/vms/{vm['id']}/shutdown", body={})
                         await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=100)
@@ -137,21 +149,24 @@ class Demo:
         profiles.save(os.environ, ProfileFile(current=self.profile_name, profiles=kept))
         return profile, password
 
-    async def _join_node(self, client: Client) -> None:
+    async def _join_node(self, client: Client, restarted: datetime | None) -> None:
+        """Until a node is connected. For half a minute after the controller was `restarted` the records still show
+        those as online that were before."""
         with SAY.status("joining this host as a node"):
             if not (self.node_data / "enrolment.json").exists():
                 await self._enrol(client)
             self.node.start()
             with trio.move_on_after(PROGRAM_DEADLINE):
                 while self.node.pid() is not None:
-                    if (await client.call("GET", "/nodes", query={"state": "online"}))["items"]:
+                    nodes = await everything(client, "/nodes", state="online")
+                    if any(restarted is None or _connected_at(node) >= restarted for node in nodes):
                         return
                     reap()
                     await trio.sleep(0.3)
         raise Failure(Exit.UNAVAILABLE, "the node did not come up", f"its log is {self.node.log}")
 
     async def _enrol(self, client: Client) -> None:
-        for node in (await client.call("GET", "/nodes", query={"state": "pending"}))["items"]:
+        for node in await everything(client, "/nodes", state="pending"):
             SAY.print(f"removing the node {node['name']}, whose joining was cut short")
             await client.call("DELETE", f"/nodes/{node['id']}")
         wanted = {"name": os.uname().nodename.split(".")[0].lower() or "node-1"}
@@ -178,28 +193,53 @@ class Demo:
         await transfer.upload(client, "PUT", f"/images/{image['id']}/file", DEMO_IMAGE)
 
     async def _machine(self, client: Client) -> str | None:
-        """The password of a machine made just now; None where it was there already. One that cannot run any more gives
-        way to a new one."""
+        """The password of a machine made just now; None where it was there already. One that was ever built is waited
+        for and started, whatever it is, and never deleted; one whose creation failed gives way to a new one."""
         vm = await _demo_machine(client)
-        if vm is not None and vm["status"] in ("failed", "deleting"):
-            why = vm["status_reason"] or "it is being deleted"
-            SAY.print(f"replacing the machine {MACHINE}: {why}", style="yellow", soft_wrap=True)
-            await self._remove(client, vm)
-            vm = None
         if vm is None:
             return await self._create(client)
         SAY.print(f"the machine {MACHINE} is here already")
         self.vm_id = vm["id"]
-        if vm["status"] == "creating":
-            await self._until_settled(client)
-        elif vm["status"] == "stopped":
-            task = await client.call("POST", f"/vms/{vm['id']}/start", body={})
-            await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=BOOT_DEADLINE)
-        return None
+        with trio.move_on_after(BOOT_DEADLINE):
+            while (vm := await client.call("GET", f"/vms/{self.vm_id}"))["status"] != "running":
+                if vm["status"] == "deleting":
+                    SAY.print(f"the machine {MACHINE} is being deleted; a new one is made then", style="yellow")
+                    await self._until_gone(client)
+                    return await self._create(client)
+                refused = vm["status"] in ("stopped", "failed") and not await self._start(client)
+                if refused and vm["status"] == "failed" and await _never_built(client, self.vm_id):
+                    why = vm["status_reason"] or "its creation failed"
+                    SAY.print(f"replacing the machine {MACHINE}: {why}", style="yellow", soft_wrap=True)
+                    await self._remove(client, vm)
+                    return await self._create(client)
+                await trio.sleep(POLL)
+            return None
+        raise Failure(
+            Exit.WAIT_TIMED_OUT,
+            f"the machine {MACHINE} is {vm['status']}: {vm['status_reason'] or 'its node has not said why'}",
+            f"nothing was deleted; look at svc vm tasks {MACHINE}, and run tools/run again",
+        )
+
+    async def _start(self, client: Client) -> bool:
+        """False where it cannot be started now: something else is done with it, its node is away, or it never was."""
+        try:
+            task = await client.call("POST", f"/vms/{self.vm_id}/start", body={})
+        except Failure as failure:
+            if failure.exit_code in (Exit.CONFLICT, Exit.UNAVAILABLE):
+                return False
+            raise
+        await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=BOOT_DEADLINE)
+        return True
 
     async def _create(self, client: Client) -> str:
-        projects = (await client.call("GET", "/projects"))["items"]
-        project = next(project for project in projects if project["name"] == "default")
+        projects = await everything(client, "/projects")
+        project = next((project for project in projects if project["name"] == PROJECT), None)
+        if project is None:
+            raise Failure(
+                Exit.NOT_FOUND,
+                f"there is no project {PROJECT}, in which the machine {MACHINE} is made; no machine was made",
+                f"svc project create {PROJECT}, then run tools/run again",
+            )
         wanted = {"name": MACHINE, "project_id": project["id"], "image": "demo", "access_mode": "root_password"}
         # The key holds for this one order and its repetitions on a broken connection; a later run orders anew.
         wanted |= {"vcpus": 1, "memory_mib": 256, "disk_gib": 1, "password": True, "idempotency_key": str(uuid4())}
@@ -211,12 +251,14 @@ class Demo:
         return str(created["password"])
 
     async def _remove(self, client: Client, vm: dict[str, Any]) -> None:
-        if vm["status"] != "deleting":
-            task = await client.call("DELETE", f"/vms/{vm['id']}", body={"confirm": MACHINE})
-            await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=BOOT_DEADLINE)
+        task = await client.call("DELETE", f"/vms/{vm['id']}", body={"confirm": MACHINE})
+        await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=BOOT_DEADLINE)
+        await self._until_gone(client)
+
+    async def _until_gone(self, client: Client) -> None:
         with trio.move_on_after(BOOT_DEADLINE):
             while await _demo_machine(client) is not None:
-                await trio.sleep(0.3)
+                await trio.sleep(POLL)
             return
         raise Failure(Exit.WAIT_TIMED_OUT, f"the machine {MACHINE} is still being deleted", "run tools/run again")
 
@@ -225,7 +267,8 @@ class Demo:
         await self._until_running(client)
         seen = b""
         with trio.move_on_after(BOOT_DEADLINE) as patience:
-            async with open_console(client, self.vm_id, "serial") as console:
+            async with AsyncExitStack() as stack:
+                console = await open_patiently(stack, client, self.vm_id, "serial", within=PROGRAM_DEADLINE)
                 await console.send_message(b"\r")
                 try:
                     # The console first repeats what it said earlier, prompts of earlier boots included.
@@ -275,9 +318,31 @@ class Demo:
         print(f"Stop           tools/run --stop{data}", flush=True)
 
 
+async def everything(client: Client, path: str, **query: str) -> list[dict[str, Any]]:
+    """All pages of a list."""
+    found: list[dict[str, Any]] = []
+    for page in itertools.count(1):
+        answer = await client.call("GET", path, query={**query, "page": page, "page_size": 200})
+        rows = answer["items"]
+        found += rows
+        if not rows or len(found) >= answer["total"]:
+            break
+    return found
+
+
 async def _demo_machine(client: Client) -> dict[str, Any] | None:
-    found = (await client.call("GET", "/vms", query={"q": MACHINE}))["items"]
-    return next((vm for vm in found if vm["name"] == MACHINE), None)
+    return next((vm for vm in await everything(client, "/vms", q=MACHINE) if vm["name"] == MACHINE), None)
+
+
+async def _never_built(client: Client, vm_id: str) -> bool:
+    """Whether its tasks show that it was not: one that lost them, or was built by whatever else, is not given up."""
+    tasks = await everything(client, f"/vms/{vm_id}/tasks")
+    ends = {task["status"] for task in tasks if task["op"] in BUILDING}
+    return "failed" in ends and ends.isdisjoint(("succeeded", "running", "queued"))
+
+
+def _connected_at(node: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(node["connected_at"] or "1970-01-01T00:00:00Z")
 
 
 LINE = CommandLine(
