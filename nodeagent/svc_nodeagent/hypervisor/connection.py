@@ -120,6 +120,13 @@ class Connection:
                 )
             except libvirt.libvirtError as error:
                 raise self._translated(error, connection) from error
+            except (SystemError, UnicodeDecodeError) as error:
+                # What the binding makes of a text that is not UTF-8. A guest's agent has said it: libvirt's own are.
+                raise LibvirtError(
+                    FailureCode.HOST,
+                    "libvirt handed on what is no text (not UTF-8): the guest's agent does not answer as it should.",
+                    libvirt.VIR_ERR_AGENT_UNSYNCED,
+                ) from error
             finally:
                 if (seconds := trio.current_time() - began) >= SLOW_SECONDS:
                     hint = "The node's preflight may say why."

@@ -1,14 +1,20 @@
 """Programs of the host, run with argument lists: one way in, one way their failures come out.
 
 Invariants: no shell; standard input is empty unless given; every run has a deadline, after which the program is
-killed; what it wrote on standard error reaches the reader of the failure.
+killed; what it wrote on standard error reaches the reader of the failure; what it prints has a bound, and so has the
+memory of one that reads what others made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 import trio
@@ -18,7 +24,12 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import FailureCode
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+MOST_OUTPUT: Final = 64 * 1024 * 1024
 _SHOWN_ERROR_CHARACTERS = 400
+_MOST_ERROR_BYTES: Final = 64 * 1024
+_TERMINATE_SECONDS: Final = 5.0
+_MOST_MEMORY: Final = {"qemu-img": 2 * 1024**3}
+"""Bytes of its own that a program may have which reads what others made. A check of the largest disk takes 0.5 GiB."""
 log = structlog.get_logger(__name__)
 
 
@@ -78,26 +89,69 @@ async def try_program(
 async def _try_program(
     program: str, command: Sequence[str], stdin: bytes | None, timeout: float, run_as: RunAs | None
 ) -> tuple[int, bytes, str]:
-    with trio.move_on_after(timeout) as deadline:
-        try:
-            done = await trio.run_process(
-                command,
-                stdin=b"" if stdin is None else stdin,
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                env=ENVIRONMENT,
-                user=None if run_as is None else run_as.uid,
-                group=None if run_as is None else run_as.gid,
-                extra_groups=None if run_as is None else run_as.groups,
-            )
-        except FileNotFoundError as error:
-            raise HostError(
-                FailureCode.HOST, f"{program} is not installed on this node.", "Install the node's packages anew."
-            ) from error
-        return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+    bound = _MOST_MEMORY.get(program)
+    if bound is not None and shutil.which(program, path=ENVIRONMENT["PATH"]) is not None:
+        command = [*_prlimit(bound), *command]
+    output = bytearray()
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        if stdin is not None:
+            given.write(stdin)
+            given.seek(0)
+        with trio.move_on_after(timeout) as deadline:
+            try:
+                process = await trio.lowlevel.open_process(
+                    command,
+                    stdin=given,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=ENVIRONMENT,
+                    user=None if run_as is None else run_as.uid,
+                    group=None if run_as is None else run_as.gid,
+                    extra_groups=None if run_as is None else run_as.groups,
+                )
+            except FileNotFoundError as error:
+                raise HostError(
+                    FailureCode.HOST, f"{program} is not installed on this node.", "Install the node's packages anew."
+                ) from error
+            async with _ended(process):
+                assert process.stdout is not None
+                async for piece in process.stdout:
+                    output += piece
+                    if len(output) > MOST_OUTPUT:
+                        raise HostError(
+                            FailureCode.HOST,
+                            f"{program} printed more than {MOST_OUTPUT // 1024**2} MiB and was stopped.",
+                            "See what it was given to read.",
+                        )
+            errors.seek(max(0, errors.seek(0, 2) - _MOST_ERROR_BYTES))
+            return process.returncode or 0, bytes(output), errors.read().decode(errors="replace")
     assert deadline.cancelled_caught
     raise HostError(FailureCode.TIMED_OUT, f"{program} did not end within {timeout:g} s and was stopped.")
+
+
+def _prlimit(most_memory: int) -> tuple[str, ...]:
+    return ("prlimit", f"--data={most_memory}", "--core=0", "--")
+
+
+@asynccontextmanager
+async def _ended(process: trio.Process) -> AsyncIterator[None]:
+    """Wait for the program's end after the block; one that raises ends it."""
+    try:
+        yield
+        await process.wait()
+    except BaseException:
+        process.terminate()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_TERMINATE_SECONDS):
+                await process.wait()
+            process.kill()
+            with trio.move_on_after(_TERMINATE_SECONDS):
+                await process.wait()
+        raise
+    finally:
+        if process.stdout is not None:
+            with trio.CancelScope(shield=True):
+                await process.stdout.aclose()
 
 
 async def host_is_stopping() -> bool:

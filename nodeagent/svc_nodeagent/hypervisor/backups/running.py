@@ -18,6 +18,8 @@ from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
 """Guests go before backups."""
 _MOST_ERROR_BYTES: Final = 4_096
+_OUT_OF_MEMORY: Final = ("runtime: out of memory", "cannot allocate memory", "pthread_create failed", "MemoryError")
+"""As Go and Python begin their last words, which are long."""
 _MOST_FILE_BYTES: Final = 1024**3
 """That a program with a bound may write, what it says on its standard error included."""
 _LEAVE_SECONDS: Final = 3.0
@@ -31,6 +33,10 @@ class Errors:
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the block)
+
+    def first(self) -> str:
+        self.file.seek(0)
+        return self.file.read(_MOST_ERROR_BYTES).decode(errors="replace")
 
     def last(self) -> str:
         self.file.seek(max(0, self.file.seek(0, 2) - _MOST_ERROR_BYTES))
@@ -85,7 +91,10 @@ async def program(
                     if stream is not None:
                         await stream.aclose()
         if process.returncode != 0:
-            raise ProgramFailed(name or str(command[0]), process.returncode or 0, said.last())
+            error = said.last()
+            if most_memory is not None and any(words in said.first() + error for words in _OUT_OF_MEMORY):
+                error = f"it needed more memory than the {most_memory // 1024**2} MiB that it may have"
+            raise ProgramFailed(name or str(command[0]), process.returncode or 0, error)
 
 
 @asynccontextmanager
