@@ -15,6 +15,7 @@ class Extent:
     kills: int
     orders: int
     outages: int
+    failovers: int
     flapping_seconds: float
     flapping_machines: int
     machines: int
@@ -27,9 +28,18 @@ class Extent:
 def extent(request: pytest.FixtureRequest) -> Extent:
     if request.config.getoption("--full"):
         return Extent(
-            kills=100, orders=500, outages=20, flapping_seconds=60.0, flapping_machines=200, machines=1_000, guests=20
+            kills=100,
+            orders=500,
+            outages=20,
+            failovers=20,
+            flapping_seconds=60.0,
+            flapping_machines=200,
+            machines=1_000,
+            guests=20,
         )
-    return Extent(kills=4, orders=50, outages=3, flapping_seconds=5.0, flapping_machines=20, machines=60, guests=4)
+    return Extent(
+        kills=4, orders=50, outages=3, failovers=2, flapping_seconds=5.0, flapping_machines=20, machines=60, guests=4
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

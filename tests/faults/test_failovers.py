@@ -1,18 +1,37 @@
-"""A standby of PostgreSQL takes over that lacks the last commits, while people order machines."""
+"""A standby of PostgreSQL takes over that lacks the last commits, while people order machines and sites."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
 
-from svc_actors.store import Database
+from svc.cli.failures import first_cause
+from svc.cli.panel.core import step_back
+from svc_actors.host.folders import HostFolders
+from svc_actors.store import (
+    PANEL_SCHEMA,
+    Database,
+    DatabaseUrls,
+    SteppedBackError,
+    exclusive,
+    marked,
+    prepare_schema,
+)
 from tests.faults.conftest import Extent
+from tests.panel.jobs.work import queue
 from tests.support.deployment import POLL, Api, Deployment, Refused, Unavailable, open_deployment
+from tests.support.panel import PanelHarness, open_panel
+from tests.support.panel_sites import site_row
 from tests.support.replicated import Replicated, replicated
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -169,7 +188,7 @@ async def test_what_a_failover_loses_is_given_to_nobody_and_shows_as_an_orphan(e
         await until_built(orders, truth, set(orders.acknowledged.values()))
         assert ends == []
         assert await restorations(pair) == 0
-        for round_ in range(1, extent.outages + 1):
+        for round_ in range(1, extent.failovers + 1):
             await pair.make_standby()
             await pair.until_same()
             await pair.cut_off()
@@ -194,3 +213,58 @@ async def test_what_a_failover_loses_is_given_to_nobody_and_shows_as_an_orphan(e
         paused.append(True)
         truth.check()
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def panel_core(pair: Replicated, folder: Path) -> AsyncIterator[PanelHarness]:
+    """The panel's core over the address of the primary, with a server that remembers what it is told."""
+    async with (
+        Database.open(pair.url("svc"), size=8) as database,
+        exclusive(database, "panel"),
+        marked(database, folder, partial(step_back, database, HostFolders(folder))),
+        open_panel(database, folder) as panel,
+    ):
+        yield panel
+
+
+async def add_site(panel: PanelHarness, owner: UUID, domain: str) -> int:
+    """Its record, and what stands for its files."""
+    site = await site_row(panel.database, owner, domain)
+    number = int(await panel.database.fetchval("SELECT number FROM sites WHERE id = $1", site))
+    (panel.services.config.folders.sites / f"s{number}").mkdir(parents=True)
+    return number
+
+
+async def test_a_failover_of_the_panels_database_gives_no_number_and_no_job_twice(
+    extent: Extent, tmp_path: Path
+) -> None:
+    numbers: list[int] = []
+    jobs: list[int] = []
+
+    async def lose(round_: int) -> None:
+        async with panel_core(pair, tmp_path) as panel:
+            await pair.cut_off()
+            numbers.append(await add_site(panel, owner, f"lost-{round_}.example.com"))
+            jobs.append(await queue(panel.database, "updates.look", "look"))
+            await pair.fail_over()
+            await trio.sleep_forever()
+
+    async with replicated() as pair:
+        owner_url, service_url = pair.url("svc_owner"), pair.url("svc")
+        await prepare_schema(DatabaseUrls(owner_url, service_url), PANEL_SCHEMA)
+        async with panel_core(pair, tmp_path) as panel:
+            owner = await panel.person("ada@example.com")
+        for round_ in range(extent.failovers):
+            if round_:
+                await pair.make_standby()
+            await pair.until_same()
+            with trio.fail_after(MINUTE), pytest.raises(ExceptionGroup) as ended:
+                await lose(round_)
+            assert isinstance(first_cause(ended.value), SteppedBackError)
+            async with panel_core(pair, tmp_path) as panel:
+                numbers.append(await add_site(panel, owner, f"new-{round_}.example.com"))
+                jobs.append(await queue(panel.database, "updates.look", "look"))
+                [row] = await panel.database.fetch("SELECT message FROM alerts WHERE key = 'sites-unrecorded'")
+                assert f"s{numbers[-2]}" in row["message"]
+    assert len(set(numbers)) == 2 * extent.failovers
+    assert len(set(jobs)) == 2 * extent.failovers

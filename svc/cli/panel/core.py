@@ -131,7 +131,7 @@ async def open_core(
         sealer = Sealer.from_file(config.data_dir / "secret.key")
         recovering = Recovering(urls.owner, trio.Event() if reopen is None else reopen)
         async with (
-            marked(database, config.data_dir, partial(_step_back, database, config.folders)),
+            marked(database, config.data_dir, partial(step_back, database, config.folders)),
             guarded(database, disk),
             open_services(config, database, host, sealer=sealer, recovering=recovering) as services,
         ):
@@ -140,9 +140,7 @@ async def open_core(
             )
 
 
-async def _step_back(
-    database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]
-) -> None:
+async def step_back(database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
     """The database has lost what was committed after `as_of`: nothing of it is given out or done a second time."""
     numbers = await trio.to_thread.run_sync(Numbers.on, folders)
 
