@@ -109,6 +109,7 @@ async def open_apps(
             recorded = recorded_host()
             host = replace(
                 recorded,
+                launcher=place.keeper,
                 foreign_hosts=foreign_hosts or recorded.foreign_hosts,
                 web=nginx.generations,
                 accounts=FolderAccounts(folders=nginx.folders),

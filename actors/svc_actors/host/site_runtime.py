@@ -62,12 +62,13 @@ def site_command(
     shown: Collection[Path] = (),
     processes: int | None = None,
     log: str | None = None,
+    ends_with_parent: bool = False,
 ) -> tuple[str, ...]:
     """The command by which `command`, an absolute program and its arguments, runs as the account of the site. To be
     started as root, with `site_environment`. `folder`: where it begins, by default the home. `shown`: what else of the
     data folder, or of what is emptied, it may read, as its rights there permit. `processes`: how many the account may
     have at once. `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started
-    with."""
+    with. `ends_with_parent`: it is killed when the process that started it ends."""
     home = folders.sites / account.name
     wanted = {
         "uid": account.uid,
@@ -78,6 +79,7 @@ def site_command(
         "shown": [str(path) for path in (folders.shared_sockets, *shown)],
         "processes": processes,
         "log": None if log is None else str(log_pipe(folders, account, log)),
+        "ends_with_parent": ends_with_parent,
     }
     return (sys.executable, "-I", "-S", str(_ENTER), json.dumps(wanted), *command)
 
@@ -105,7 +107,10 @@ class SiteCommands:
         RLIMIT_DATA is set as well: a process that asks for too much is refused and says so, which is a better end than
         to be killed; and it is what is left where the server has no control groups."""
         processes = None if limits is None else limits.processes
-        words = site_command(self.folders, account, command, folder=folder, shown=shown, processes=processes)
+        # Under systemd it is no process of the core's unit, which would end with that.
+        words = site_command(
+            self.folders, account, command, folder=folder, shown=shown, processes=processes, ends_with_parent=True
+        )
         if limits is not None and limits.memory_mib is not None:
             size = limits.memory_mib * _MIB
             words = ("/usr/bin/prlimit", f"--data={size}:{size}", *words)

@@ -270,6 +270,7 @@ def node_project(package: bytes, **scripts: str) -> dict[str, str | bytes]:
     }
 
 
+NPM = {"build": "npm", "build_script": "build"}
 SAID = npm_package("said", "exports.said = 'one point zero';")
 MAKES_THE_SERVER = """
 const { said } = require("said");
@@ -314,6 +315,23 @@ async def test_a_node_application_that_is_not_built_leaves_what_visitors_see(
     assert said in log
     assert (await world.nginx.visit("app.example")).text == "one"
     assert os.listdir(world.nginx.folders.sites / site["account"] / "releases") == ["1"]
+
+
+async def test_a_build_has_the_memory_of_its_site_that_no_process_has_in_its_size_included(world: AppWorld) -> None:
+    site = await world.site("app.example", runtime="node", entry="server.js", memory_mib=256)
+    fills = """
+    for (const file of ["/tmp/a", "/dev/shm/b"])
+        for (let written = 0; written < 200; written++)
+            require("node:fs").appendFileSync(file, Buffer.alloc(1 << 20, "x"));
+    console.log("had " + "it");
+    """
+
+    job = await deploy(world, site, node_project(SAID, build="node make.js") | {"make.js": fills}, **NPM)
+    log = (await world.root.get(f"/jobs/{job['id']}/log")).text
+
+    assert job["status"] == "failed"
+    assert "added 1 package" in log
+    assert "had it" not in log
 
 
 @dataclass(frozen=True)

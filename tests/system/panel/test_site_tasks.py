@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from svc_actors.host.launcher import Limits
 from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.site_runtime import prepare_shared_sockets, site_service
 from svc_actors.host.site_tasks import HostTasks, Interpreter, SiteScript
-from tests.support.launchers import keeper_place
+from tests.support.launchers import keeper_place, until
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -181,6 +182,25 @@ time.sleep(1000)
 
     assert len(running) == 3
     assert of_ada() == []
+
+
+async def test_a_task_ends_with_the_process_that_the_core_has_for_it(folders: HostFolders) -> None:
+    begun = trio.Event()
+
+    async def take(lines: list[str]) -> None:
+        begun.set()
+
+    async def is_gone() -> bool:
+        return of_ada() == []
+
+    task = script(folders, "print('begun', flush=True); import time; time.sleep(1000)")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(HostTasks(folders, KeeperLauncher(folders), 80, 443).run, task, take)
+        await begun.wait()
+        [running] = of_ada()
+        parent = Path(f"/proc/{running}/stat").read_text().rpartition(") ")[2].split()[1]
+        os.kill(int(parent), signal.SIGKILL)
+        await until(is_gone)
 
 
 def _processor(pid: int | None) -> float:

@@ -46,6 +46,7 @@ _SYS_MOUNT_SETATTR: Final = 442
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
 _ATTR_RDONLY, _ATTR_NOSUID = 0x1, 0x2
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _EMPTIED: Final = ("/home", "/root", "/media", "/mnt", "/run/user", "/run/dbus", "/run/svc-host", "/sys/fs/cgroup")
@@ -140,6 +141,9 @@ def _become(wanted: dict[str, Any]) -> None:
     os.setresuid(uid, uid, uid)
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     seccomp.refuse()
+    if wanted["ends_with_parent"]:
+        # Anew: the kernel forgets it with a change of the account.
+        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     os.chdir(wanted["folder"])
     # What Python ignores is as in a new process.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
