@@ -289,7 +289,10 @@ async def move_file(context: Context[Panel], request: FileMoveRequest) -> FileEn
     target="site",
 )
 async def copy_file(context: Context[Panel], request: FileCopyRequest) -> FileEntry:
-    site, answer = await _change(context, request.id, Copy(request.path, request.to), seconds=_COPY_SECONDS, adds=0)
+    site, folder = await _of(context, request.id)
+    most = await require_disk_room(context.services.database, site.id, 0)
+    copy = Copy(request.path, request.to, most)
+    answer = await context.services.files.ask(folder, copy, seconds=_COPY_SECONDS)
     await _record(context, site, request.path, {"to": request.to})
     return FileEntry.model_validate(answer.result)
 

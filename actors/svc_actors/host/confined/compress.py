@@ -5,6 +5,7 @@ Links are packed as links, never what they lead to: it may be somebody else's. P
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tarfile
@@ -16,6 +17,7 @@ from typing import IO, Any, BinaryIO, Final
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.files import FILE_MODE, entry, finish, open_own, written
 from svc_actors.host.confined.protocol import TEMPORARY, Compress, Failed, FileError
+from svc_actors.host.confined.room import Room
 from svc_actors.host.confined.tree import BLOCK, MAX_DEPTH, Tree, held, told
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
@@ -32,14 +34,24 @@ def compress(tree: Tree, request: Compress) -> dict[str, Any]:
         raise FileError(Failed.INVALID, "An archive is made as zip or tar.gz.")
     folder, name = tree.open_parent(request.to)
     with held(folder), written(tree, request.to) as (file, temporary, placed_as):
-        archive: BinaryIO
-        with told(request.to), os.fdopen(os.dup(file), "wb", buffering=BLOCK) as archive:
+        bounded = _Bounded(os.dup(file), Room(temporary, request.most))
+        with told(request.to), io.BufferedWriter(bounded, BLOCK) as archive:
             pack_all(tree, request.paths, archive)
         with told(request.to):
             finish(file, FILE_MODE)
         with tree.changing, told(request.to):
             kernel.rename(temporary, placed_as, folder, name, replace=False)
         return entry(os.fsdecode(name), os.fstat(file), None)
+
+
+class _Bounded(io.FileIO):
+    def __init__(self, file: int, room: Room) -> None:
+        super().__init__(file, "wb")
+        self._room = room
+
+    def write(self, block: Any, /) -> int:
+        self._room.take(len(memoryview(block)))
+        return super().write(block)
 
 
 def _pack_zip(tree: Tree, paths: list[str], archive: BinaryIO) -> None:

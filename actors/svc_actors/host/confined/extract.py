@@ -18,6 +18,7 @@ from svc_actors.host.confined import kernel
 from svc_actors.host.confined.archive_formats import MAX_TARGET, Kind, Member, members, understood
 from svc_actors.host.confined.files import FOLDER_MODE, write_all
 from svc_actors.host.confined.protocol import TEMPORARY, Extract, Failed, FileError
+from svc_actors.host.confined.room import Room
 from svc_actors.host.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts, remove, told
 
 _MAX_LEVELS: Final = 100
@@ -35,7 +36,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
                 with told(request.to), understood():
-                    entries = unpack(folder, members(archive))
+                    entries = unpack(folder, members(archive), Room(folder, request.most))
                 with tree.changing:
                     _place(tree, temporary, staged, folder, request)
         finally:
@@ -44,7 +45,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
     return {"entries": entries}
 
 
-def unpack(folder: int, of: Iterable[Member]) -> int:
+def unpack(folder: int, of: Iterable[Member], room: Room) -> int:
     """These come into a folder that nobody else has; how many there were."""
     count = 0
     later: list[tuple[list[bytes], Member]] = []
@@ -60,7 +61,7 @@ def unpack(folder: int, of: Iterable[Member]) -> int:
                     made.at(names)
                     folders.append((names, member.mode | stat.S_IRWXU))
                 case Kind.FILE:
-                    _write(made.at(names[:-1]), names[-1], member)
+                    _write(made.at(names[:-1]), names[-1], member, room)
                 case Kind.LINK | Kind.HARD_LINK:
                     later.append((names, member))
         for hard in (True, False):
@@ -123,13 +124,14 @@ def names_of(member: Member) -> list[bytes]:
     return names
 
 
-def _write(folder: int, name: bytes, member: Member) -> None:
+def _write(folder: int, name: bytes, member: Member, room: Room) -> None:
     try:
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     except FileExistsError:
         raise _twice(member.name) from None
     with held(descriptor):
         for block in member.content:
+            room.take(len(block))
             write_all(descriptor, block)
         os.fchmod(descriptor, member.mode & 0o777 | 0o600)
         modified = min(max(member.modified, 0), _LATEST)

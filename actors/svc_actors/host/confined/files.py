@@ -35,8 +35,8 @@ from svc_actors.host.confined.protocol import (
     Stat,
     Write,
 )
+from svc_actors.host.confined.room import Room, copy_content
 from svc_actors.host.confined.tree import (
-    BLOCK,
     MAX_DEPTH,
     Tree,
     check_file,
@@ -279,7 +279,7 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
         with held(target), tree.temporary() as temporary:
             staged = b"copy-" + secrets.token_hex(8).encode()
             try:
-                _copy(source, name, temporary, staged, request.path, 0)
+                _copy(source, name, temporary, staged, request.path, 0, Room(temporary, request.most))
                 with tree.changing, told(request.to):
                     kernel.rename(temporary, staged, target, new, replace=False)
             finally:
@@ -288,7 +288,7 @@ def copy(tree: Tree, request: Copy) -> dict[str, Any]:
     return show(tree, Stat(request.to))
 
 
-def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: int) -> None:
+def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: int, room: Room) -> None:
     """Links are copied as links. Pipes, sockets and devices have no content, and end the copy."""
     if depth > MAX_DEPTH:
         raise FileError(Failed.INVALID, f"Folders in {path} lie too deep in each other.")
@@ -304,13 +304,12 @@ def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: i
             ):
                 for item in os.listdir(inner):
                     below = os.fsencode(item)
-                    _copy(inner, below, made, below, f"{path}/{item}", depth + 1)
+                    _copy(inner, below, made, below, f"{path}/{item}", depth + 1, room)
                 os.fchmod(made, stat.S_IMODE(found.st_mode) & 0o777)
         else:
             with held(open_own(source, name, path)) as original:
                 with held(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)) as made:
-                    while os.sendfile(made, original, None, BLOCK):
-                        pass
+                    copy_content(original, made, room)
                     finish(made, stat.S_IMODE(os.fstat(original).st_mode) & 0o777)
 
 

@@ -129,10 +129,13 @@ class ChangeMode(FileRequest):
 
 @dataclass(frozen=True)
 class Copy(FileRequest):
+    """`most`: bytes that the plan leaves; None without one."""
+
     kind = "copy"
     long = True
     path: str
     to: str
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class Compress(FileRequest):
     paths: list[str]
     to: str
     format: str
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ class Extract(FileRequest):
     path: str
     to: str
     replace: bool
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -302,6 +307,8 @@ def _fits(value: object, annotation: str) -> bool:
             return isinstance(value, bool)
         case "int":
             return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        case "int | None":
+            return value is None or _fits(value, "int")
         case "list[str]":
             return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return False

@@ -35,6 +35,7 @@ from svc_actors.host.confined.extract import names_of, place_over, unpack
 from svc_actors.host.confined.files import FOLDER_MODE
 from svc_actors.host.confined.layers import ZSTD, Content, Peeking, Zstd, entries
 from svc_actors.host.confined.protocol import FileError
+from svc_actors.host.confined.room import Room
 from svc_actors.host.confined.survey import confine, shown
 from svc_actors.host.confined.tree import Tree, held, remove, told
 
@@ -138,7 +139,7 @@ def _into(tree: Tree, members: Iterator[Member]) -> int:
         try:
             with held(kernel.open_beneath(temporary, staged, _FOLDER, follow=False)) as folder:
                 with told("The site's folder"):
-                    count = unpack(folder, members)
+                    count = unpack(folder, members, Room(folder))
                 place_over(tree, folder)
         finally:
             with suppress(OSError):

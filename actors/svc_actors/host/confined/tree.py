@@ -37,7 +37,7 @@ _FAILURES: Final = {
     errno.ENAMETOOLONG: (Failed.INVALID, "{} is too long."),
     errno.EINVAL: (Failed.INVALID, "{} cannot be placed there."),
     errno.ENOSPC: (Failed.NO_SPACE, "There is no space left for {}."),
-    errno.EDQUOT: (Failed.NO_SPACE, "There is no space left for {}."),
+    errno.EDQUOT: (Failed.NO_SPACE, "{} would be more than the plan leaves on the disk; nothing of it was placed."),
     errno.EFBIG: (Failed.NO_SPACE, "{} would be larger than a file may be."),
     errno.EMFILE: (Failed.INVALID, "Folders in {} lie too deep in each other."),
 }

@@ -6,8 +6,8 @@ whose files are taken; `target`, a folder of root's that no site can reach, and 
 
 The site that is read may exchange anything for anything at any moment. So every step is taken from a descriptor of the
 folder above, without following a link, and what was opened is looked at, not what was named: files and folders of the
-site's own account come along, links as they are written, and nothing else. It stands alone, and needs the standard
-library only.
+site's own account come along, links as they are written, and nothing else. The disk's free room is asked for as the
+copy grows, whatever was counted before. It needs the standard library only.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+if __name__ == "__main__":
+    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
+
+from svc_actors.host.confined.room import Room, copy_content
+
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK: Final = 1 << 24
 _MODE: Final = 0o777
 DEEPEST: Final = 200
 """How deep folders are followed: each level takes two descriptors and a call. What a WordPress has is below 20."""
@@ -48,6 +53,7 @@ class TooDeepError(OSError):
 
 @dataclass
 class Counted:
+    room: Room
     files: int = 0
     bytes: int = 0
     left_out: int = 0
@@ -64,20 +70,30 @@ def main() -> int:
             order["to"],
             order["entries"],
             newest=order["newest"],
+            most=order["most"],
         )
-    except TooDeepError as error:
-        print(f"{error.filename}: {error.strerror}.", flush=True)
+    except OSError as error:
+        print(f"{error.filename or 'The copy'}: {error.strerror}.", flush=True)
         return 1
-    print(json.dumps(vars(counted)), flush=True)
+    print(json.dumps({"files": counted.files, "bytes": counted.bytes, "left_out": counted.left_out}), flush=True)
     return 0
 
 
 def copy_entries(
-    source: Path, below: Sequence[str], uid: int, target: Path, to: int, entries: Collection[str], *, newest: bool
+    source: Path,
+    below: Sequence[str],
+    uid: int,
+    target: Path,
+    to: int,
+    entries: Collection[str],
+    *,
+    newest: bool,
+    most: int | None = None,
 ) -> Counted:
-    counted = Counted()
+    """`most`: bytes that the plan of the copy leaves; None without a bound."""
     with opened(source, below, uid) as read:
         write = os.open(target, _FOLDER)
+        counted = Counted(Room(write, most))
         try:
             for entry in entries:
                 with _named(entry):
@@ -92,10 +108,10 @@ def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, 
     """What of this entry the site lacks, or has an older file of, into this folder of the site, from a folder of root's
     in which its account has it too. `since`: only what was written there after this time (nanoseconds). May be
     repeated, also after it was killed. Blocks."""
-    counted = Counted()
     read = os.open(source, _FOLDER)
     try:
         with opened(home, below, uid) as write, _named(entry):
+            counted = Counted(Room(write))
             _copy(read, write, entry, uid, uid, counted, newest=True, since=since)
     finally:
         os.close(read)
@@ -307,8 +323,7 @@ def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Cou
                 os.unlink(_PART, dir_fd=write)
         outer = os.open(_PART if replace else name, _NEW, 0o600, dir_fd=write)
         try:
-            while sent := os.sendfile(outer, inner, None, _BLOCK):
-                counted.bytes += sent
+            counted.bytes += copy_content(inner, outer, counted.room)
             os.fchown(outer, to, to)
             os.fchmod(outer, found.st_mode & _MODE)
             os.utime(outer, ns=(found.st_atime_ns, found.st_mtime_ns))

@@ -50,11 +50,13 @@ WHERE sites.id = $1"""
 """What a site and its account may have on the disk, have, and are about to have by uploads that are open."""
 
 
-async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> None:
-    """Raises `conflict` where a file of so many bytes would be more than the site or its account may have."""
+async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> int | None:
+    """Raises `conflict` where a file of so many bytes would be more than the site or its account may have. How many
+    bytes both may have besides what they have: of what grows as it is written; None without a bound."""
     row = await queryable.fetchrow(_ALLOWED, site_id)
     if row is None:
-        return
+        return None
+    left = None
     for what, allowed, used in (
         (f"The site {row['domain']}", row["site_allowed"], row["site_used"] + row["site_coming"]),
         (f"The plan {row['plan']}", row["allowed"], row["used"] + row["coming"]),
@@ -64,6 +66,10 @@ async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> N
                 f"{what} may have {allowed} MiB on the disk, and {-(-used // MIB)} are used; nothing was written.",
                 hint="Delete files, databases or exports, or ask for more. They are counted again within the hour.",
             )
+        if allowed is not None:
+            room = allowed * MIB - used
+            left = room if left is None else min(left, room)
+    return left
 
 
 async def add_use(tx: Transaction, site_id: UUID, size: int, *, exported: bool = False) -> None:

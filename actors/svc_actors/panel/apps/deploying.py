@@ -24,6 +24,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, SiteLauncher
 from svc_actors.host.site_runtime import SiteCommands, site_environment
 from svc_actors.outbound import Outbound
+from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.apps.deploy_keys import deploy_key_for
 from svc_actors.panel.apps.deployments import (
     let_go,
@@ -114,7 +115,8 @@ class AppDeployment:
         await write_unusable(tx, job.site_id, job.parameters["number"], problem)
 
     async def _unpack(self, run: JobRun, site: SiteRow, to: str) -> None:
-        unpacked = Extract(run.parameters["archive"], to, replace=False)
+        most = await require_disk_room(self._database, site.id, 0)
+        unpacked = Extract(run.parameters["archive"], to, replace=False, most=most)
         answer = await self._files.ask(site_folder(self._folders, site), unpacked, seconds=_FETCH_SECONDS)
         await run.log(f"{answer.result['entries']:,} entries of {unpacked.path} were unpacked.")
 

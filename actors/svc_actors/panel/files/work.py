@@ -7,11 +7,12 @@ from uuid import UUID
 
 from svc_actors.errors import not_found
 from svc_actors.host.confined.protocol import Compress, Extract
-from svc_actors.host.confined_client import ConfinedFiles, SiteFolder
+from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
+from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.files.folders import site_folder
 from svc_actors.panel.jobs import JobRun
-from svc_actors.panel.sites.records import read_site
+from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Database
 
 EXTRACT: Final = "file.extract"
@@ -28,18 +29,22 @@ class FileWork:
         self._folders = folders
 
     async def unpack(self, run: JobRun) -> None:
-        request = Extract(run.parameters["path"], run.parameters["to"], run.parameters["replace"])
-        answer = await self._files.ask(await self._folder(run), request, seconds=SECONDS)
+        site = await self._site(run)
+        most = await require_disk_room(self._database, site.id, 0)
+        request = Extract(run.parameters["path"], run.parameters["to"], run.parameters["replace"], most)
+        answer = await self._files.ask(site_folder(self._folders, site), request, seconds=SECONDS)
         await run.log(f"{answer.result['entries']:,} entries of {request.path} were unpacked.")
 
     async def pack(self, run: JobRun) -> None:
-        request = Compress(list(run.parameters["paths"]), run.parameters["to"], run.parameters["format"])
-        answer = await self._files.ask(await self._folder(run), request, seconds=SECONDS)
+        site = await self._site(run)
+        most = await require_disk_room(self._database, site.id, 0)
+        request = Compress(list(run.parameters["paths"]), run.parameters["to"], run.parameters["format"], most)
+        answer = await self._files.ask(site_folder(self._folders, site), request, seconds=SECONDS)
         await run.log(f"{request.to} was made and has {answer.result['size']:,} bytes.")
 
-    async def _folder(self, run: JobRun) -> SiteFolder:
+    async def _site(self, run: JobRun) -> SiteRow:
         site_id: UUID | None = run.job.site_id
         site = None if site_id is None else await read_site(self._database, site_id)
         if site is None:
             raise not_found("The site is not there any more.")
-        return site_folder(self._folders, site)
+        return site

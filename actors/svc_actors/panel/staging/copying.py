@@ -22,6 +22,7 @@ from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.databases import DatabaseName, database_name
 from svc_actors.host.tree_switch import switch
 from svc_actors.host.wordpress import SiteDatabase
+from svc_actors.panel.accounts.disk_use import require_disk_room
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.php import php_of
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
@@ -92,7 +93,10 @@ class StagingCopy:
             # It counts once the copy is whole.
             await run.transact(partial(write_copied, site_id=live.id, copied=base))
             folder = await self._tools.make_folder(run.id)
-            await self._tools.copy_files(run, live, copy, entries, folder / "new")
+            # One that is refreshed counts already, and is replaced.
+            new = run.job.kind == CREATE
+            most = await require_disk_room(self._tools.database, copy.id, 0) if new else None
+            await self._tools.copy_files(run, live, copy, entries, folder / "new", most=most)
 
     async def copy_database(self, run: JobRun) -> None:
         async with _Removed(self._tools, run):

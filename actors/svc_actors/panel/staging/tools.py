@@ -115,9 +115,18 @@ class Tools:
         )
 
     async def copy_files(
-        self, run: JobRun, site: SiteRow, to: SiteRow, entries: Sequence[str], target: Path, *, newest: bool = False
+        self,
+        run: JobRun,
+        site: SiteRow,
+        to: SiteRow,
+        entries: Sequence[str],
+        target: Path,
+        *,
+        newest: bool = False,
+        most: int | None = None,
     ) -> None:
-        """These entries of a site into `target`/public, as files of the other one's account."""
+        """These entries of a site into `target`/public, as files of the other one's account. `most`: bytes of each
+        folder, None without a bound."""
         folders = {"": target / "public", trees.CONTENT: target / "public" / trees.CONTENT}
         for below, folder in folders.items():
             names = [entry.removeprefix(f"{below}/") for entry in entries if entry.rpartition("/")[0] == below]
@@ -132,6 +141,7 @@ class Tools:
                 "to": to.account.uid,
                 "entries": names,
                 "newest": newest,
+                "most": most,
             }
             file = self.folder(run.id) / "order.json"
             await trio.to_thread.run_sync(file.write_text, json.dumps(order))

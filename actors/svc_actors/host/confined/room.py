@@ -1,0 +1,64 @@
+"""How much a copy may still write, asked while it grows: what it is made of may change meanwhile, and a file may hold
+far less than its size (holes of a sparse file take no disk).
+
+The standard library alone: helpers and programs that run as root use it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+SPARE: Final = 256 << 20
+_SHARE: Final = 50
+"""What is left free on the disk, for the databases of all sites above all: so many bytes, and of a small disk a
+fiftieth."""
+_BLOCK: Final = 1 << 20
+
+
+class Room:
+    """`folder` is a descriptor on the disk that is written to; `most` bytes are left of the plan, None without one."""
+
+    def __init__(self, folder: int, most: int | None = None) -> None:
+        self._folder = folder
+        self._left = most
+
+    def take(self, size: int) -> None:
+        """So many bytes are about to be written. OSError EDQUOT where the plan, ENOSPC where the disk has no room."""
+        if self._left is not None:
+            self._left -= size
+            if self._left < 0:
+                raise OSError(errno.EDQUOT, "the plan leaves no more room on the disk")
+        space = os.fstatvfs(self._folder)
+        if space.f_bavail * space.f_frsize < min(SPARE, space.f_blocks * space.f_frsize // _SHARE) + size:
+            raise OSError(errno.ENOSPC, "the disk has no more room that may be used")
+
+
+def copy_content(source: int, target: int, room: Room) -> int:
+    """The content of a file into an empty one, whose holes are holes again. How many bytes were written; OSError as
+    `Room.take`, and EFBIG where the size is more than this process may make."""
+    written = at = 0
+    # First: what is too large is refused before anything is written.
+    os.ftruncate(target, os.fstat(source).st_size)
+    while (begin := _data_from(source, at)) is not None:
+        at = os.lseek(source, begin, os.SEEK_HOLE)
+        os.lseek(target, begin, os.SEEK_SET)
+        while begin < at:
+            size = min(_BLOCK, at - begin)
+            room.take(size)
+            sent = os.sendfile(target, source, begin, size)
+            if not sent:
+                return written  # It was cut short meanwhile.
+            begin += sent
+            written += sent
+    return written
+
+
+def _data_from(file: int, at: int) -> int | None:
+    try:
+        return os.lseek(file, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
