@@ -60,7 +60,13 @@ OF_THE_SERVER = {
     *("host/accounts.py", "host/databases/instance.py", "host/disk_use.py", "host/keeper/children.py"),
     *("host/keeper/join.py", "host/launcher_keeper.py", "host/launcher_systemd.py", "host/nginx/program.py"),
     *("host/packages.py", "host/php/extensions.py", "host/programs.py", "host/releases/on_systemd.py"),
-    *("host/restic/cell.py", "host/sftp/server.py", "host/subreaper.py", "host/confined/enter_site.py"),
+    *(
+        "host/restic/cell.py",
+        "host/sftp/accept.py",
+        "host/sftp/server.py",
+        "host/subreaper.py",
+        "host/confined/enter_site.py",
+    ),
     *("panel/jobs/run.py", "panel/recovery/remote.py", "panel/recovery/sites.py", "panel/releases/own.py"),
     *("panel/releases/work.py", "panel/sites/php_extensions.py", "panel/updates/work.py"),
 }
