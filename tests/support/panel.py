@@ -118,6 +118,13 @@ class RecordedVitals:
         return self.kept
 
 
+class UnboundVisitors:
+    """No firewall of this machine is touched."""
+
+    async def hold(self) -> None:
+        return
+
+
 DNS_SETTINGS = DnsSettings(addresses=(ip_address("203.0.113.80"),))
 
 
@@ -144,6 +151,7 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
         php_extensions=RecordedExtensions(),
         apps=RecordedApps(),
         sftp=RecordedSftp(),
+        visitors=UnboundVisitors(),
         measure=nothing_measured,
         vitals=RecordedVitals(),
         listeners=lambda: {Listener(family, port): frozenset({0}) for family in families() for port in PORTS},

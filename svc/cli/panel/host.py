@@ -19,6 +19,7 @@ from svc_actors.host.php import PhpServing
 from svc_actors.host.restic import Restic
 from svc_actors.host.sftp import SftpServing
 from svc_actors.host.site_tasks import SiteTasks
+from svc_actors.host.visitors import VisitorBound
 from svc_actors.host.vitals import SystemVitals, Vitals
 from svc_actors.host.wordpress import WordPressSites
 from svc_actors.listening import listeners
@@ -49,6 +50,7 @@ class Host:
     php_extensions: Extensions
     apps: AppServing
     sftp: SftpServing
+    visitors: VisitorBound
     measure: Measure = disk_use
     listeners: Look = listeners
     vitals: Vitals = field(default_factory=SystemVitals)

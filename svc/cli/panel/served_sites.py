@@ -36,6 +36,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Database, EventLog
 
 LOGS_SECONDS: Final = 60.0
+VISITORS_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ async def serve_sites(
         config.sites_http_port: "sites",
         config.sites_https_port: "sites over TLS",
     }
+    loops.repeat_from_now("bound on visitors by address", VISITORS_SECONDS, host.visitors.hold)
     loops.repeat("ports of the panel", PORTS_SECONDS, PortWatch(database, ports, host.listeners).round)
     # Before the programs; what they say until it is there waits.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))

@@ -21,6 +21,7 @@ from svc_actors.host.postgres import Postgres
 from svc_actors.host.restic import SystemRestic
 from svc_actors.host.sftp import SftpServer
 from svc_actors.host.site_tasks import HostTasks
+from svc_actors.host.visitors import NftBound
 from svc_actors.host.wordpress import ServerWordPress, WordPressTree
 from svc_actors.panel.releases.own import this_release
 
@@ -49,5 +50,6 @@ def this_server(config: PanelConfig) -> Host:
         tasks=HostTasks(config.folders, launcher, config.sites_http_port, config.sites_https_port),
         php_extensions=PhpExtensions(),
         sftp=SftpServer(config.folders, config.sftp, launcher),
+        visitors=NftBound([config.sites_http_port, config.sites_https_port]),
         own_release=this_release(),
     )

@@ -18,8 +18,8 @@ BCRYPT = "$2y$05$aaaaaaaaaaaaaaaaaaaaaOjOHCcGZ1ZydhnG2lX11qSmiRJbsbsA."
 SHA256 = "$5$abc$qsg6EHbUzHQzF1POlD7zUwBINSELQxypPaeDcZe6vH0"
 SHA512 = "$6$abc$IdWKNKTJEb8LxY7CGg8YBXlvtfZzFw7Mp/r6niK9YB2mdvgY..TKjv1T..8RadRt2qvUHYRLr/TsVArtr91iR1"
 KNOWN = [
-    *(APR1, "$1$abcdefgh$cHJi5PXp/ki/ktXzqlk6I1", BCRYPT, BCRYPT.replace("2y", "2a"), BCRYPT.replace("05", "10")),
-    *(SHA256, SHA512, SHA512.replace("$6$", "$6$rounds=100000$"), "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=", "abNANd1rDfiNc"),
+    *(APR1, "$1$abcdefgh$cHJi5PXp/ki/ktXzqlk6I1", BCRYPT, BCRYPT.replace("2y", "2a"), BCRYPT.replace("05", "04")),
+    *(SHA256, SHA512, SHA512.replace("$6$", "$6$rounds=10000$"), "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=", "abNANd1rDfiNc"),
 ]
 
 
@@ -38,7 +38,10 @@ def test_what_the_web_server_compares_with_is_taken_over_as_it_is(verifier: str)
         ("$apr1$" + "a" * 40, "does not know"),
         (f"{APR1} x", "does not know"),
         (BCRYPT.replace("$05$", "$31$"), "too long"),
-        (BCRYPT.replace("$05$", "$11$"), "too long"),
+        (BCRYPT.replace("$05$", "$06$"), "too long"),
+        (BCRYPT.replace("$05$", "$10$"), "too long"),
+        (SHA512.replace("$6$", "$6$rounds=10001$"), "too long"),
+        (SHA512.replace("$6$", "$6$rounds=100000$"), "too long"),
         (SHA512.replace("$6$", "$6$rounds=999999999$"), "too long"),
         (SHA256.replace("$5$", "$5$rounds=100001$"), "too long"),
         ("$y$j9T$abcdefgh$IUWJt2doU4Kf6E/JP1UkAT3S5O3Q7SSA8SJirXIlEu9", "too long"),

@@ -50,7 +50,7 @@ VARIABLES = set(
         "args document_root document_uri fastcgi_path_info fastcgi_script_name host http_upgrade https"
         " is_args path_info query_string remote_addr remote_port request_method request_uri scheme server_addr"
         " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
-        " svc_frame_options"
+        " svc_frame_options svc_guess svc_guessing svc_body"
         " svc_referrer_policy svc_hsts svc_passwords svc_realm svc_user svc_authorization remote_user"
         " http_authorization",
     )

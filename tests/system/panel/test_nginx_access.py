@@ -28,7 +28,6 @@ TAKEN_OVER = (
     OF_APACHE.verifier,
     "$1$abcdefgh$cHJi5PXp/ki/ktXzqlk6I1",
     "$2y$05$aaaaaaaaaaaaaaaaaaaaaOjOHCcGZ1ZydhnG2lX11qSmiRJbsbsA.",
-    "$2b$10$aaaaaaaaaaaaaaaaaaaaaO7XrFbtXOCVkGyzQwcWG5SMNX8BkwoRa",
     "$5$abc$qsg6EHbUzHQzF1POlD7zUwBINSELQxypPaeDcZe6vH0",
     "$6$abc$IdWKNKTJEb8LxY7CGg8YBXlvtfZzFw7Mp/r6niK9YB2mdvgY..TKjv1T..8RadRt2qvUHYRLr/TsVArtr91iR1",
     "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",

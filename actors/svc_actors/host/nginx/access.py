@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from svc_actors.host.accepted import ENDS, SPARED, WHOLE, expression
+from svc_actors.host.nginx.visitors import guesses_bounded, guesses_count
 
 _REALM: Final = "A password is needed"
 """Browsers show it, or nothing."""
@@ -28,6 +29,7 @@ def denied_rules(patterns: tuple[str, ...]) -> Iterator[str]:
 def protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
     """`passwords`: the file of each path. The site's programs are told who it is, `$svc_user`, and of the header only
     what is not nginx's own matter, `$svc_authorization`: WordPress would take this password for one of its own."""
+    yield from guesses_bounded()
     yield 'set $svc_passwords "";'
     yield "set $svc_realm off;"
     yield 'set $svc_user "";'
@@ -40,6 +42,7 @@ def protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
         yield f'set $svc_realm "{_REALM}";'
         yield "set $svc_user $remote_user;"
         yield 'set $svc_authorization "";'
+        yield guesses_count()
         yield "}"
     yield "auth_basic $svc_realm;"
     yield "auth_basic_user_file $svc_passwords;"

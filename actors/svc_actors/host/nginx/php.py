@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from svc_actors.host.nginx.visitors import with_bodies
+
 _FASTCGI: Final = {
     "QUERY_STRING": "$query_string",
     "REQUEST_METHOD": "$request_method",
@@ -55,7 +57,10 @@ def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
     yield "try_files $uri $uri/ /index.php$is_args$args;"
     yield "}"
     yield from source_rules(rf"(?!php{_ENDS}){_SOURCE}")
-    yield rf'location ~ "(?s)[^/]\.php{_ENDS}" {{'
+    yield from with_bodies(rf'~ "(?s)[^/]\.php{_ENDS}"', list(_run(socket, told)))
+
+
+def _run(socket: str, told: Mapping[str, str]) -> Iterator[str]:
     yield r'fastcgi_split_path_info "(?s)^(.+?\.php)(/.*)\z";'
     # `try_files` forgets what was split.
     yield "set $path_info $fastcgi_path_info;"
@@ -66,4 +71,3 @@ def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
         yield f"fastcgi_param {name} {value};"
     yield "fastcgi_param HTTPS $https if_not_empty;"
     yield "fastcgi_read_timeout 300s;"
-    yield "}"

@@ -31,6 +31,7 @@ from svc_actors.host.nginx.model import (
 from svc_actors.host.nginx.passwords import password_file
 from svc_actors.host.nginx.php import php_rules, source_rules
 from svc_actors.host.nginx.staged import challenge_rules, staged_rules
+from svc_actors.host.nginx.visitors import GUESSES, visitor_bounds, with_bodies
 from svc_actors.host.nginx.wordpress import wordpress_rules
 
 HTTP_PORT: Final = 80
@@ -40,6 +41,9 @@ GENERATION: Final = "/generation"
 
 LARGEST_BODY: Final = "512m"
 """Of a visitor's request: what WordPress and shops upload. nginx keeps it in a file until it is whole."""
+WORKER_CONNECTIONS: Final = 16_384
+"""With those to PHP and applications. An address may have 3,000 that have not sent their request yet: as many as come
+at once and within `client_header_timeout` (`svc_actors.host.visitors`)."""
 
 
 @dataclass(frozen=True)
@@ -238,9 +242,7 @@ def _told_php(site: SiteServer) -> dict[str, str]:
 
 
 def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
-    yield "location / {"
-    yield f"proxy_pass {upstream};"
-    yield "}"
+    yield from with_bodies("/", [f"proxy_pass {upstream};"])
     yield "proxy_http_version 1.1;"
     # The host that chose this server: `Host` may name another one where the request line has a whole address.
     yield "proxy_set_header Host $host$svc_port;"
@@ -287,11 +289,12 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
     yield f'pid "{folders.run}/nginx.pid";'
     yield f'error_log "{folders.nginx_log}" warn;'
     yield "events {"
-    yield "worker_connections 8192;"
+    yield f"worker_connections {WORKER_CONNECTIONS};"
     yield "}"
     yield "http {"
     yield "include /etc/nginx/mime.types;"
     yield from _HTTP
+    yield from visitor_bounds()
     for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         yield f'{kind}_temp_path "{folders.nginx}/temporary/{kind}";'
     yield "map $scheme $svc_port {"
@@ -319,6 +322,8 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
     yield "server {"
     yield from ports.listen(ports.http, "default_server")
     yield "server_name _;"
+    # So that there is such a variable, also where no site sets it.
+    yield f'set {GUESSES} "";'
     yield from _challenges(folders, otherwise="=444")
     yield "location / {"
     yield "return 444;"

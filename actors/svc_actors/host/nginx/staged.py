@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from svc_actors.host.nginx.visitors import guesses_bounded, guesses_count
+
 _ROBOTS = r"User-agent: *\nDisallow: /\n"
 
 
 def staged_rules(passwords: Path) -> Iterator[str]:
+    yield from guesses_bounded()
+    yield guesses_count()
     yield 'auth_basic "Staging";'
     yield f'auth_basic_user_file "{passwords}";'
     yield 'add_header X-Robots-Tag "noindex, nofollow" always;'

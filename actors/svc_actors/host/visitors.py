@@ -1,0 +1,101 @@
+"""How fast one address may open connections to the web server: a table of nftables of the panel's own.
+
+nginx counts no connection whose request's header is not there yet, so nothing in its configuration keeps one address
+from holding all of them with half requests. Here one that opens more than `AT_ONCE` and `A_SECOND` of them waits: its
+packets are dropped, and its kernel sends them again. With nginx's deadline for a header (20 s) an address holds 3,000
+at most. Counting the connections themselves (`ct count`) was rejected: it has conntrack remember every visitor, in a
+table that a flood fills for everybody.
+
+Programs of sites come by the loopback interface and are counted by their account; root's own and other services of this
+server are not.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import trio
+
+from svc_actors.host.accounts import FIRST_UID
+
+TABLE: Final = "svc_visitors"
+AT_ONCE: Final = 1000
+A_SECOND: Final = 100
+"""An office behind one address, or an edge of a content delivery network, opens some dozens."""
+_OWN_AT_ONCE: Final = 200
+_OWN_A_SECOND: Final = 20
+_PROGRAM: Final = "/usr/sbin/nft"
+_SECONDS: Final = 10.0
+_UNBOUND: Final = "One address can hold all connections of the web server, as nft does not bound them:"
+_SYN: Final = "tcp flags & (fin | syn | rst | ack) == syn"
+
+
+class VisitorsError(Exception):
+    """The bound is not there; the message says why."""
+
+
+class VisitorBound(Protocol):
+    async def hold(self) -> None:
+        """The bound is there, also where somebody removed it. Raises `VisitorsError`."""
+        ...
+
+
+class NftBound:
+    """Of connections to these ports."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = ports
+        self._made = False
+
+    async def hold(self) -> None:
+        # The first call makes it anew: an earlier core may have had other ports.
+        if self._made and (await self._nft("list", "table", "inet", TABLE)).returncode == 0:
+            return
+        ran = await self._nft("-f", "-", given=ruleset(self._ports))
+        if ran.returncode != 0:
+            said = re.sub(r"\s+", " ", ran.stderr.decode(errors="replace")).strip()
+            raise VisitorsError(
+                f"One address can hold all connections of the web server: nft does not bound it: {said}"
+            )
+        self._made = True
+
+    async def _nft(self, *words: str, given: str = "") -> subprocess.CompletedProcess[bytes]:
+        try:
+            with trio.fail_after(_SECONDS):
+                return await trio.run_process(
+                    [_PROGRAM, *words], stdin=given.encode(), capture_stdout=True, capture_stderr=True, check=False
+                )
+        except (OSError, trio.TooSlowError) as error:
+            raise VisitorsError(
+                f"One address can hold all connections of the web server: {_PROGRAM}: {error}"
+            ) from error
+
+
+def ruleset(ports: Sequence[int], loopback: str = "lo") -> str:
+    """What nft(8) makes the table of, in one step, whether it is there or not. Packets that come in by `loopback` are
+    counted where they leave."""
+    places = f"tcp dport {{ {', '.join(map(str, sorted(set(ports))))} }} {_SYN}"
+    rate = f"limit rate over {A_SECOND}/second burst {AT_ONCE} packets"
+    own = f"limit rate over {_OWN_A_SECOND}/second burst {_OWN_AT_ONCE} packets"
+    return f"""\
+table inet {TABLE}
+delete table inet {TABLE}
+table inet {TABLE} {{
+    set of4 {{ type ipv4_addr; size 65536; flags dynamic,timeout; timeout 1m; }}
+    set of6 {{ type ipv6_addr; size 65536; flags dynamic,timeout; timeout 1m; }}
+    set of_sites {{ typeof meta skuid; size 65536; flags dynamic,timeout; timeout 1m; }}
+    chain input {{
+        type filter hook input priority filter - 10; policy accept;
+        iifname "{loopback}" accept
+        {places} update @of4 {{ ip saddr {rate} }} drop
+        {places} update @of6 {{ ip6 saddr & ffff:ffff:ffff:ffff:: {rate} }} drop
+    }}
+    chain output {{
+        type filter hook output priority filter - 10; policy accept;
+        oifname "{loopback}" {places} meta skuid >= {FIRST_UID} update @of_sites {{ meta skuid {own} }} drop
+    }}
+}}
+"""

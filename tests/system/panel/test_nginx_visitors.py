@@ -1,0 +1,147 @@
+"""One visitor holds no more than a share of nginx: connections, bodies, and tries of passwords."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from svc_actors.host.crypt import hash_visitors_password
+from svc_actors.host.nginx import Login, Php, ProtectedPath
+from svc_actors.host.nginx.visitors import LARGE_BODIES
+from svc_actors.host.visitors import AT_ONCE, TABLE, NftBound, ruleset
+from tests.support.apache import accepting, php_fpm
+from tests.support.nginx import Sites, nginx_sites
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+PASSWORD = "correct-horse-battery"
+HOST = "site1001.example"
+
+
+@pytest.fixture
+def nginx() -> Iterator[Sites]:
+    with nginx_sites() as sites:
+        yield sites
+
+
+def client(address: str, **options: Any) -> httpx.AsyncClient:
+    """Of a visitor who comes from this address."""
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(local_address=address, verify=False, **options), timeout=30
+    )
+
+
+async def test_guesses_of_one_address_are_refused_past_a_rate_and_members_are_not(nginx: Sites) -> None:
+    ada = Login(login="ada", verifier=await hash_visitors_password(PASSWORD))
+    site = nginx.site(1001, protected=(ProtectedPath(path="/members", logins=(ada,)),))
+    (nginx.folders.sites / "s1001/public/members").write_text("inside")
+    await nginx.generations.start([site])
+    url = f"http://127.0.0.1:{nginx.ports.http}"
+
+    async def statuses(http: httpx.AsyncClient, path: str, password: str, times: int) -> list[int]:
+        return [
+            (await http.get(f"{url}{path}", headers={"Host": HOST}, auth=("ada", password))).status_code
+            for _ in range(times)
+        ]
+
+    async with client("127.0.0.1") as guesser, client("127.0.0.2") as member:
+        assert set(await statuses(guesser, "/", "wrong", 250)) == {200}, "nothing is asked there"
+        guesses = await statuses(guesser, "/members", "wrong", 300)
+        assert set(await statuses(member, "/members", PASSWORD, 150)) == {200}
+    assert 200 <= guesses.count(401) < 290
+    assert guesses.count(429) == 300 - guesses.count(401)
+
+
+def begun(nginx: Sites, address: str, head: str) -> socket.socket:
+    """A request whose body does not come."""
+    connection = socket.create_connection(("127.0.0.1", nginx.ports.http), source_address=(address, 0), timeout=30)
+    connection.sendall(f"POST /index.php HTTP/1.1\r\nHost: {HOST}\r\n{head}\r\n\r\nx".encode())
+    return connection
+
+
+def answered(connection: socket.socket, seconds: float) -> bytes:
+    ready, _, _ = select.select([connection], [], [], seconds)
+    return connection.recv(4096) if ready else b""
+
+
+async def test_bodies_that_one_visitor_has_under_way_are_bounded_whatever_they_say(nginx: Sites) -> None:
+    root = nginx.folders.sites / "s1001" / "public"
+    with php_fpm(nginx.folders.sites / "php") as php, ExitStack() as stack:
+        await accepting(php)
+        site = nginx.site(1001, serves=Php(root=str(root), socket=str(php)), certificate=nginx.certificate("one"))
+        (root / "index.php").write_text(
+            "<?php echo $_SERVER['PATH_INFO'] ?? '', strlen(file_get_contents('php://input'));"
+        )
+        await nginx.generations.start([site])
+        for number in range(LARGE_BODIES):
+            head = "Content-Length: 00536870911" if number % 2 else "Transfer-Encoding: chunked"
+            stack.enter_context(begun(nginx, "127.0.0.1", head))
+        # nginx has read each of them when it answers one that came after them.
+        assert (await nginx.visit(HOST, "/index.php")).status_code == 200
+        refused = answered(stack.enter_context(begun(nginx, "127.0.0.1", "Content-Length: 20000000")), 30)
+        other = answered(stack.enter_context(begun(nginx, "127.0.0.2", "Content-Length: 20000000")), 0.2)
+        assert refused.startswith(b"HTTP/1.1 429 ")
+        assert other == b""
+
+        async def chunks(count: int) -> AsyncIterator[bytes]:
+            for _ in range(count):
+                yield b"x" * 16384
+
+        url = f"https://127.0.0.1:{nginx.ports.https}"
+        told: dict[str, Any] = {"headers": {"Host": HOST}, "extensions": {"sni_hostname": HOST}}
+        async with client("127.0.0.3", http2=True) as http:
+            assert (await http.get(f"{url}/pretty/link", **told)).text == "0"
+            assert (await http.get(f"{url}/index.php/info", **told)).text == "/info0"
+            assert (await http.request("GET", f"{url}/index.php", content=chunks(1), **told)).text == "16384"
+            assert (await http.post(f"{url}/index.php", content=b"x" * 100_000, **told)).text == "100000"
+            assert (await http.post(f"{url}/index.php", content=chunks(10), **told)).text == "163840"
+            # A read whose body has no length that somebody said would be one more way to fill the disk.
+            assert (await http.request("GET", f"{url}/index.php", content=chunks(40), **told)).status_code == 413
+
+
+def opened(address: str, port: int, count: int) -> int:
+    """How many of `count` connections that one address opens at once are there before the kernel tries again."""
+    with ExitStack() as stack:
+        waiting = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.socket())
+            connection.setblocking(False)
+            # Ended at once: what waits for its end would keep its port from the tests after this one.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.bind((address, 0))
+            assert connection.connect_ex(("127.0.0.1", port)) in (0, errno.EINPROGRESS)
+            connection_poll = select.poll()
+            connection_poll.register(connection, select.POLLOUT)
+            waiting.append(connection_poll)
+        return sum(bool(each.poll(0)) for each in waiting)
+
+
+async def test_one_address_opens_so_many_connections_and_another_is_served(nginx: Sites) -> None:
+    await nginx.generations.start([nginx.site(1001)])
+    bound = NftBound([nginx.ports.http, nginx.ports.https])
+    await bound.hold()
+    await bound.hold()
+    # All visitors of a test come by the loopback interface.
+    rules = ruleset([nginx.ports.http], loopback="none")
+    await trio.run_process(["/usr/sbin/nft", "-f", "-"], stdin=rules.encode())
+    try:
+        found = await trio.to_thread.run_sync(opened, "127.0.0.2", nginx.ports.http, AT_ONCE + 600)
+        page = await nginx.visit(HOST)
+        await bound.hold()
+    finally:
+        await trio.run_process(["/usr/sbin/nft", "delete", "table", "inet", TABLE])
+
+    assert AT_ONCE - 10 <= found < AT_ONCE + 600
+    assert page.text == "page of 1001"
+    # Somebody removed it: it is made again.
+    await bound.hold()
+    await trio.run_process(["/usr/sbin/nft", "delete", "table", "inet", TABLE])
