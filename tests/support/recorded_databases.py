@@ -19,9 +19,11 @@ from svc_actors.host.databases import (
     DatabaseServer,
     EngineKind,
     RunProgram,
+    Session,
     SiteFile,
     UserName,
 )
+from svc_actors.host.databases.memory import SITE_BYTES
 
 
 async def undisturbed(method: str) -> None:
@@ -44,6 +46,8 @@ class RecordedDatabases:
     contents: dict[DatabaseName, str] = field(default_factory=dict)
     accounts: dict[UserName, RecordedUser] = field(default_factory=dict)
     loaded: list[tuple[DatabaseName, Path | SiteFile, SiteAccount]] = field(default_factory=list)
+    greedy: list[Session] = field(default_factory=list)
+    """Sessions that the next look finds taking too much."""
     running: bool = False
     exists: bool = False
     before: Callable[[str], Awaitable[None]] = undisturbed
@@ -51,10 +55,6 @@ class RecordedDatabases:
     @property
     def socket(self) -> Path:
         return Path("/run/databases") / self.kind.value
-
-    @property
-    def connections(self) -> int:
-        return 30
 
     def verifier(self, password: str) -> str:
         return f"stored:{password}"
@@ -71,6 +71,11 @@ class RecordedDatabases:
         await self.before("probe")
         if not self.running:
             raise DatabaseError("it does not run")
+
+    async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
+        await self.before("end_greedy")
+        ended, self.greedy = self.greedy, []
+        return ended
 
     async def create_database(self, name: DatabaseName) -> None:
         await self._begin("create_database")

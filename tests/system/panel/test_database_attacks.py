@@ -26,7 +26,8 @@ from svc_actors.host.databases import (
     user_name,
 )
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.mariadb import MariaDb
+from svc_actors.host.mariadb import MariaDb, memory_tables
+from svc_actors.host.mariadb import server as mariadb_server
 from svc_actors.host.mariadb.tables import MariaDbTables
 from tests.support.databases import Answer, Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
 
@@ -39,10 +40,19 @@ VICTIM = database_name(1003, "shop")
 SCRATCH = [database_name(9, f"push1{name}") for name in ("new", "old")]
 SECRET = "VICTIM-CARD-4711"
 EXCHANGED = 40
+MARIADB_BYTES = 832 << 20
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
+    # A limit that a test comes to with some MiB.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mariadb_server, "_OWN_BYTES", 0)
+        patch.setattr(mariadb_server, "SHARE_BYTES", MARIADB_BYTES)
+        yield from running()
+
+
+def running() -> Iterator[Path]:
     with engines_of_a_module() as shared:
         home = HostFolders(shared).sites / ACCOUNT.name
         home.mkdir(mode=0o711, parents=True)
@@ -386,3 +396,107 @@ async def test_what_is_made_in_postgresql_is_never_called_by_its_superuser(engin
     assert not mark.exists()
     assert await attacker.as_administrator("SELECT rolname FROM pg_roles WHERE rolsuper;") == roles
     assert await attacker.as_administrator("SELECT n FROM cards;", VICTIM) == SECRET
+
+
+def variables(number: int) -> str:
+    """Of 32 MB each."""
+    return "".join(f"SET @v{each} = REPEAT('x', 32000000);\n" for each in range(number))
+
+
+async def test_a_session_that_takes_too_much_memory_of_mariadb_is_ended_and_no_other(engines: Engines) -> None:
+    attacker, victim = Attacker(engines, MARIADB), user_name(1003, "ada")
+    await attacker.prepare()
+    server, pid = engines.servers[MARIADB], await engines.pid(MARIADB)
+    left: list[Answer] = []
+
+    async def keep(sql: str, database: str, user: str) -> None:
+        left.append(await engines.ask(MARIADB, sql, database, user, attacker.password))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep, "SELECT 'mine', SLEEP(3);", VICTIM, victim)
+        nursery.start_soon(keep, variables(8) + "SELECT 'held', SLEEP(3000);", SHOP, USER)
+        with trio.fail_after(60):
+            while not (ended := await server.end_greedy(200 << 20)):
+                await trio.sleep(0.05)  # The client fills its variables outside of this process.
+        with trio.fail_after(60):
+            while await server.end_greedy(200 << 20):
+                await trio.sleep(0.05)  # It is ended outside of this process.
+
+    assert [(session.user, session.bytes > 200 << 20) for session in ended] == [(USER, True)]
+    assert {answer.ok for answer in left} == {True, False}
+    assert [answer.out for answer in left if answer.ok] == ["mine\t0"]
+    assert await engines.pid(MARIADB) == pid
+
+
+async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engines: Engines) -> None:
+    """One after the other and in parts, which count for one table."""
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server = engines.servers[MARIADB]
+    assert isinstance(server, MariaDb)
+    filling = "INSERT IGNORE INTO {} SELECT seq, REPEAT('x', 60000) FROM seq_1_to_250;"
+    row = "(a INT, b VARCHAR(60000)) CHARSET latin1 ENGINE=MEMORY"
+    names = [f"`odd {number}`" for number in range(6)]
+    made = "".join(f"CREATE TABLE {name} {row}; {filling.format(name)}" for name in names)
+    made += f"CREATE TABLE parted {row} PARTITION BY HASH (a) PARTITIONS 6;" + filling.format("parted") * 5
+    await attacker.run(made)
+    victim = (VICTIM, user_name(1003, "ada"), attacker.password)
+    await engines.ask(MARIADB, "CREATE TABLE few (a INT) ENGINE=MEMORY; INSERT INTO few VALUES (1);", *victim)
+    total = "SELECT SUM(DATA_LENGTH + INDEX_LENGTH) FROM information_schema.TABLES WHERE ENGINE = 'MEMORY';"
+    before = int((await attacker.run(total)).out)
+
+    await server.empty_memory_tables()
+
+    assert before > memory_tables.DATABASE_BYTES
+    assert int((await attacker.run(total)).out) <= memory_tables.DATABASE_BYTES
+    assert int((await attacker.run("SELECT SUM(a) FROM `odd 0`;")).out) > 0
+    assert (await engines.ask(MARIADB, "SELECT a FROM few;", *victim)).out == "1"
+
+
+async def test_mariadb_outlives_what_passes_its_limit_of_memory(engines: Engines) -> None:
+    """A user of it may set no buffer above its maximum, and what is allocated above the limit fails alone."""
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    pid = await engines.pid(MARIADB)
+    assert pid is not None
+    limits = Path(f"/proc/{pid}/limits").read_text()
+
+    greedy = await attacker.run(variables(16))
+    other = await attacker.run("SELECT 'alive';")
+    raised = await attacker.run(
+        "SET sort_buffer_size = 1 << 40, join_buffer_size = 1 << 40, max_heap_table_size = 1 << 40; "
+        "SELECT @@sort_buffer_size <= 32 << 20, @@join_buffer_size <= 32 << 20, @@max_heap_table_size <= 16 << 20;"
+    )
+
+    assert str(MARIADB_BYTES) in limits.partition("Max data size")[2].splitlines()[0]
+    assert "Out of memory" in greedy.err
+    assert other.out == "alive"
+    assert raised.out == "1\t1\t1"
+    assert await engines.pid(MARIADB) == pid
+
+
+async def test_a_session_of_postgresql_that_wants_too_much_fails_alone(engines: Engines) -> None:
+    attacker = Attacker(engines, POSTGRESQL)
+    await attacker.prepare()
+    server, pid = engines.servers[POSTGRESQL], await engines.pid(POSTGRESQL)
+    started = await attacker.as_administrator("SELECT pg_postmaster_start_time();")
+    left: list[Answer] = []
+
+    async def keep() -> None:
+        filling = "SELECT array_agg(repeat('x', 1000)) FROM generate_series(1, 50000)"
+        left.append(await attacker.run(f"SELECT length(a::text), pg_sleep(3000) FROM ({filling}) x(a);"))
+
+    single = await attacker.run("SET work_mem = '2000000'; SELECT length(repeat('x', 400000000));")
+    unbounded = await attacker.run("SET temp_file_limit = -1;")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep)
+        with trio.fail_after(60):
+            while not (ended := await server.end_greedy(4 << 20)):
+                await trio.sleep(0.05)  # The client fills its memory outside of this process.
+
+    assert "out of memory" in single.err
+    assert "permission denied" in unbounded.err
+    assert [session.user for session in ended] == [USER]
+    assert not left[0].ok
+    assert await attacker.as_administrator("SELECT pg_postmaster_start_time();") == started
+    assert await engines.pid(POSTGRESQL) == pid

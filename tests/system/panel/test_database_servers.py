@@ -15,6 +15,7 @@ import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import (
+    CONNECTIONS,
     Access,
     DatabaseName,
     EngineKind,
@@ -505,7 +506,7 @@ def is_import(pid: str, folder: Path) -> bool:
 async def test_the_engine_takes_all_connections_of_twenty_sites_and_those_of_another(
     engines: Engines, kind: EngineKind
 ) -> None:
-    connections = engines.servers[kind].connections
+    connections = CONNECTIONS[kind].site
 
     reserved = "current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
     taken = await engines.ask(kind, {MARIADB: "SELECT @@max_connections;", POSTGRESQL: f"SELECT {reserved};"}[kind])

@@ -1,5 +1,7 @@
 """The database servers of the sites, apart from the panel's own: what every engine's driver has in common."""
 
+from svc_actors.host.databases.connections import CONNECTIONS, Connections
+from svc_actors.host.databases.memory import Session
 from svc_actors.host.databases.names import (
     LABEL,
     DatabaseName,
@@ -21,14 +23,17 @@ from svc_actors.host.databases.server import (
 )
 
 __all__ = [
+    "CONNECTIONS",
     "LABEL",
     "Access",
+    "Connections",
     "DatabaseError",
     "DatabaseName",
     "DatabaseServer",
     "DatabaseServers",
     "EngineKind",
     "RunProgram",
+    "Session",
     "SiteFile",
     "UserName",
     "database_name",

@@ -42,6 +42,10 @@ def owner_of(name: DatabaseName) -> UserName:
     return UserName(f"owner_{checked(name)}")
 
 
+def is_database(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def checked(name: str) -> str:
     """ValueError for what is no name of ours: a driver that is given one has been called wrongly."""
     if not _NAME.fullmatch(name):

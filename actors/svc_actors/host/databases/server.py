@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases.memory import SITE_BYTES, Session
 from svc_actors.host.databases.names import DatabaseName, UserName
 
 
@@ -71,11 +72,6 @@ class DatabaseServer(Protocol):
         """It was set up once, and may hold databases."""
         ...
 
-    @property
-    def connections(self) -> int:
-        """How many the users of one site may have at a time, all of them together."""
-        ...
-
     def verifier(self, password: str) -> str:
         """What the engine keeps of a password."""
         ...
@@ -90,6 +86,10 @@ class DatabaseServer(Protocol):
 
     async def probe(self) -> None:
         """It answers now, without having been told to start."""
+        ...
+
+    async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
+        """End the sessions of sites that take more memory than they may, and say which. None where it does not run."""
         ...
 
     async def create_database(self, name: DatabaseName) -> None: ...

@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases.connections import CONNECTIONS
 from svc_actors.host.databases.instance import Instance
+from svc_actors.host.databases.memory import (
+    SESSION_BYTES,
+    SHARE_BYTES,
+    SITE_BYTES,
+    Session,
+    is_of_site,
+    resident,
+    to_end,
+)
 from svc_actors.host.databases.names import DatabaseName, UserName, checked, owner_of
 from svc_actors.host.databases.passwords import native_hash, new_password
-from svc_actors.host.databases.server import Access, RunProgram, SiteFile
+from svc_actors.host.databases.server import Access, DatabaseError, EngineKind, RunProgram, SiteFile
 from svc_actors.host.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
@@ -26,13 +37,12 @@ from svc_actors.host.databases.transfer import (
 )
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
+from svc_actors.host.mariadb import memory_tables
 from svc_actors.host.mariadb.owner import MariaDbOwners
 from svc_actors.host.mariadb.root import CLIENT, Root, RootStatement
 from svc_actors.host.programs import Program
 
 SERVICE: Final = ServiceName("mariadb")
-CONNECTIONS: Final = 30
-"""Of all users of one site at a time."""
 ACCOUNT: Final = "mysql"
 """Of Debian's package."""
 _SERVER: Final = "/usr/sbin/mariadbd"
@@ -40,6 +50,33 @@ DUMP: Final = "/usr/bin/mariadb-dump"
 DUMP_OPTIONS: Final = (
     *("--single-transaction", "--quick", "--hex-blob", "--no-tablespaces", "--max-allowed-packet=64M"),
     *("--default-character-set=utf8mb4", "--dump-date"),
+)
+_OWN_BYTES: Final = 1280 << 20
+"""Besides what sessions take: buffers (64 MiB), caches, and 292 KiB for the stack of each connection that there may be;
+resident of it are some 250 MiB."""
+_MEMORY: Final = (
+    f"--max-session-mem-used={SESSION_BYTES}",
+    # Sessions set these as they like, up to the maximum.
+    f"--maximum-max-session-mem-used={SESSION_BYTES}",
+    "--maximum-sort-buffer-size=32M",
+    "--maximum-join-buffer-size=32M",
+    "--maximum-join-buffer-space-limit=64M",
+    "--maximum-read-buffer-size=8M",
+    "--maximum-read-rnd-buffer-size=8M",
+    "--maximum-mrr-buffer-size=8M",
+    "--maximum-tmp-memory-table-size=64M",
+    f"--maximum-max-heap-table-size={memory_tables.TABLE_BYTES}",
+    "--maximum-bulk-insert-buffer-size=16M",
+    "--maximum-preload-buffer-size=8M",
+    "--maximum-group-concat-max-len=16M",
+    "--maximum-query-prealloc-size=1M",
+    "--maximum-transaction-prealloc-size=1M",
+    "--aria-sort-buffer-size=32M",
+    "--maximum-aria-sort-buffer-size=32M",
+    "--myisam-sort-buffer-size=32M",
+    "--maximum-myisam-sort-buffer-size=32M",
+    # All temporary tables of InnoDB are in this file.
+    "--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:4G",
 )
 _SET_UP: Final = "/usr/bin/mariadb-install-db"
 DUMP_MARKER: Final = "-- Dump completed"
@@ -63,12 +100,12 @@ class MariaDb:
         return self._folders.mariadb_socket
 
     @property
-    def exists(self) -> bool:
-        return self._instance.exists
+    def _pid_file(self) -> Path:
+        return self._sockets / "mariadbd.pid"
 
     @property
-    def connections(self) -> int:
-        return CONNECTIONS
+    def exists(self) -> bool:
+        return self._instance.exists
 
     def verifier(self, password: str) -> str:
         return native_hash(password)
@@ -80,11 +117,12 @@ class MariaDb:
             name=SERVICE,
             command=(
                 # With as few files as a program begins with (1024) it takes 594 connections, whatever it is told.
-                *("/usr/bin/prlimit", "--nofile=8192:", _SERVER),
+                # What is allocated above the limit of memory fails with its statement, and not with the server.
+                *("/usr/bin/prlimit", "--nofile=8192:", f"--data={SHARE_BYTES + _OWN_BYTES}", _SERVER),
                 "--no-defaults",
                 f"--datadir={instance.data}",
                 f"--socket={self.socket}",
-                f"--pid-file={self._sockets / 'mariadbd.pid'}",
+                f"--pid-file={self._pid_file}",
                 "--skip-networking",
                 "--skip-name-resolve",
                 "--skip-log-bin",
@@ -94,9 +132,9 @@ class MariaDb:
                 "--symbolic-links=0",
                 "--character-set-server=utf8mb4",
                 "--collation-server=utf8mb4_unicode_ci",
-                # Twenty sites with all of theirs, and what the panel itself asks meanwhile; one more is kept for root.
-                # A connection that is not there takes nothing.
-                f"--max-connections={20 * CONNECTIONS + 100}",
+                # One more is kept for root. A connection that is not there takes nothing.
+                f"--max-connections={CONNECTIONS[EngineKind.MARIADB].server}",
+                *_MEMORY,
                 "--max-allowed-packet=64M",
                 "--innodb-buffer-pool-size=64M",
                 # What an event runs counts as no connection of its user: a customer could have any number of them.
@@ -118,6 +156,25 @@ class MariaDb:
 
     async def probe(self) -> None:
         await self.root.ask(RootStatement.PROBE())
+
+    async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
+        _, taken = await trio.to_thread.run_sync(resident, self._pid_file)
+        if taken < site_most:
+            return []  # No site has more than that, and nothing needs to be asked.
+        if taken > SHARE_BYTES // 2:
+            await self.empty_memory_tables()
+        found = await self.root.ask(RootStatement.MEMORY(number=1 << 20))
+        rows = [line.split("\t") for line in found.splitlines()]
+        sessions = [Session(int(number), user, int(size)) for number, user, size in rows if is_of_site(user)]
+        ended = to_end(sessions, site_most)
+        for session in ended:
+            with suppress(DatabaseError):  # It may have ended by itself.
+                await self.root.ask(RootStatement.END_SESSION(number=session.number))
+        return ended
+
+    async def empty_memory_tables(self) -> None:
+        """No site has more than it may in tables that are kept in memory."""
+        await memory_tables.empty_largest(self._instance.data, self.owners)
 
     async def create_database(self, name: DatabaseName) -> None:
         owner = owner_of(name)

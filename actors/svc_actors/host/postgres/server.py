@@ -24,12 +24,14 @@ from typing import Final
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases.connections import CONNECTIONS
 from svc_actors.host.databases.instance import Instance
+from svc_actors.host.databases.memory import SESSION_BYTES, SHARE_BYTES, SITE_BYTES, Session, resident, to_end
 from svc_actors.host.databases.names import DatabaseName, UserName, checked, owner_of, prefix_of
 from svc_actors.host.databases.owners import CONNECTIONS as OWNERS_CONNECTIONS
 from svc_actors.host.databases.owners import Owners
 from svc_actors.host.databases.passwords import scram_verifier
-from svc_actors.host.databases.server import Access, RunProgram, SiteFile
+from svc_actors.host.databases.server import Access, EngineKind, RunProgram, SiteFile
 from svc_actors.host.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
@@ -37,7 +39,8 @@ from svc_actors.host.databases.transfer import (
     load_command,
 )
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
+from svc_actors.host.launcher import Limits, Service, ServiceName, SiteLauncher
+from svc_actors.host.postgres.sessions import sessions_of
 from svc_actors.host.postgres.superuser import Superuser
 from svc_actors.host.postgres.superuser import SuperuserStatement as Do
 from svc_actors.host.programs import Program
@@ -49,8 +52,9 @@ VERSION: Final = 15
 _PROGRAMS: Final = Path(f"/usr/lib/postgresql/{VERSION}/bin")
 PSQL: Final = _PROGRAMS / "psql"
 _MARKER: Final = "-- PostgreSQL database dump complete"
-CONNECTIONS: Final = 20
-"""Of all users of one site at a time; each is a process."""
+_SHARES: Final = CONNECTIONS[EngineKind.POSTGRESQL]
+_OWN_BYTES: Final = 512 << 20
+"""Besides what sessions take: 48 MiB of buffers, which processes share, and files that it reads and writes."""
 _RESERVED: Final = 10
 """That nobody but a superuser, who is the panel, is given."""
 _PEER: Final = "svc"
@@ -78,10 +82,6 @@ class Postgres:
     def exists(self) -> bool:
         return self._instance.exists
 
-    @property
-    def connections(self) -> int:
-        return CONNECTIONS
-
     def verifier(self, password: str) -> str:
         return scram_verifier(password)
 
@@ -93,8 +93,9 @@ class Postgres:
             "hba_file": str(self._folder / "pg_hba.conf"),
             "ident_file": str(self._folder / "pg_ident.conf"),
             "password_encryption": "scram-sha-256",
-            # Twenty sites with all of theirs, and what the panel itself asks meanwhile.
-            "max_connections": str(20 * CONNECTIONS + 50),
+            "max_connections": str(_SHARES.server),
+            # Of each process, and a superuser's to change.
+            "temp_file_limit": "2GB",
             "superuser_reserved_connections": str(_RESERVED),
             "shared_buffers": "48MB",
             "jit": "off",
@@ -104,7 +105,8 @@ class Postgres:
         return Service(
             name=SERVICE,
             command=(
-                str(_PROGRAMS / "postgres"),
+                # Of each session's process: what is allocated above it fails with its statement (53200).
+                *("/usr/bin/prlimit", f"--data={SESSION_BYTES}", str(_PROGRAMS / "postgres")),
                 *("-D", str(instance.data)),
                 *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
             ),
@@ -112,6 +114,8 @@ class Postgres:
             group=ACCOUNT,
             environment={"LANG": "C.UTF-8"},
             log=instance.log,
+            # Of all of it together, parallel queries and files in memory included.
+            limits=Limits(memory_mib=(SHARE_BYTES + _OWN_BYTES) >> 20),
             # Sessions are ended, and what they were doing is rolled back.
             stop_signal=signal.SIGINT,
             stop_seconds=120.0,
@@ -128,13 +132,23 @@ class Postgres:
     async def probe(self) -> None:
         await self._superuser.ask(Do.PROBE())
 
+    async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
+        ended = to_end(await trio.to_thread.run_sync(self._sessions), site_most)
+        if ended:
+            await self._superuser.ask(*(Do.END_SESSION(number=session.number) for session in ended))
+        return ended
+
+    def _sessions(self) -> list[Session]:
+        pid, _ = resident(self._instance.data / "postmaster.pid")
+        return sessions_of(pid) if pid else []
+
     async def create_database(self, name: DatabaseName) -> None:
         owner, reader = owner_of(name), _reader_of(name)
         await self._superuser.ask(
             Do.CLOSE_OWN_DATABASES(),
             Do.CREATE_ROLE(role=owner),
             Do.CREATE_ROLE(role=reader),
-            Do.CREATE_DATABASE(database=name, owner=owner, number=CONNECTIONS + OWNERS_CONNECTIONS),
+            Do.CREATE_DATABASE(database=name, owner=owner, number=_SHARES.site + OWNERS_CONNECTIONS),
             Do.CLOSE_DATABASE(database=name),
             Do.LET_CONNECT(database=name, role=reader),
         )

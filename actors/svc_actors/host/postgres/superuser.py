@@ -68,6 +68,7 @@ class SuperuserStatement(Enum):
     GRANT = "GRANT {granted} TO {role}"
     REVOKE = "REVOKE {granted} FROM {role}"
     DISCONNECT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
+    END_SESSION = "SELECT pg_terminate_backend({number})"
     ROLES_OF = (
         "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
         "WHERE member = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"

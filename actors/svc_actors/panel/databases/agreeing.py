@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from svc_actors.errors import ServiceError, unavailable
-from svc_actors.host.databases import DatabaseError, DatabaseServer, DatabaseServers, EngineKind
+from svc_actors.host.databases import CONNECTIONS, DatabaseError, DatabaseServer, DatabaseServers, EngineKind, Session
 from svc_actors.host.launcher import LauncherError
 from svc_actors.panel.databases.changes import delete_all_of_site
 from svc_actors.panel.databases.records import (
@@ -41,6 +41,7 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database, Transaction
 
 RESUME_SECONDS: Final = 30.0
+_LOOK_MOST_SECONDS: Final = 10.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 
@@ -94,6 +95,20 @@ class SiteDatabases:
             with suppress(ServiceError):
                 await self.agree(row["site_id"])
 
+    async def end_greedy(self) -> None:
+        """One look at what the sessions of sites take of the engines' memory."""
+        for kind, server in self._servers.items():
+            ended: list[Session] = []
+            # An engine that hangs keeps no look from the other.
+            with trio.move_on_after(_LOOK_MOST_SECONDS):
+                try:
+                    ended = await server.end_greedy()
+                except DatabaseError as error:
+                    log.warning("databases.memory_not_looked_at", engine=kind.value, error=str(error))
+            for session in ended:
+                mib = session.bytes >> 20
+                log.warning("databases.session_ended", engine=kind.value, user=session.user, memory_mib=mib)
+
     async def _agree(self, site_id: UUID) -> None:
         databases, users = await under_way(self._database, site_id)
         subjects: list[DatabaseRow | DatabaseUserRow] = [*databases, *users]
@@ -118,10 +133,12 @@ class SiteDatabases:
         await remove_record(self._database, row)
 
     async def _set_user(self, user: DatabaseUserRow) -> None:
-        access, beside = await grants_of(self._database, user), await users_beside(self._database, user)
+        access = await grants_of(self._database, user)
+        of_site, of_customer = await users_beside(self._database, user)
+        connections = CONNECTIONS[user.engine].of_user(of_site=of_site, of_customer=of_customer)
 
         async def work(server: DatabaseServer) -> None:
-            await server.create_user(user.name, user.verifier, max(1, server.connections // beside))
+            await server.create_user(user.name, user.verifier, connections)
             await server.grant(user.name, access)
 
         await self._told(user, work)

@@ -3,11 +3,12 @@ told after it (`SiteDatabases.agree`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
 from svc_actors.errors import conflict
-from svc_actors.host.databases import Access, EngineKind, database_name, user_name
+from svc_actors.host.databases import CONNECTIONS, Access, EngineKind, database_name, user_name
 from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
 from svc_actors.panel.databases.records import (
     DATABASE_COLUMNS,
@@ -16,6 +17,8 @@ from svc_actors.panel.databases.records import (
     DatabaseUserRow,
     as_database,
     as_user,
+    users_of_customer,
+    write_customer_wanted,
     write_move,
     write_others_wanted,
     write_user_wanted,
@@ -64,6 +67,14 @@ async def create_user(
     )
     if held >= MOST_USERS:
         raise conflict(f"A site has at most {MOST_USERS} users of databases of one engine; nothing was created.")
+    await lock_owner(tx, site.owner_id)
+    most = CONNECTIONS[database.engine].customer
+    of_customer = await users_of_customer(tx, site.owner_id, database.engine)
+    if of_customer >= most:
+        raise conflict(
+            f"The sites of a customer have at most {most} users of databases of one engine; nothing was created.",
+            hint="Delete users that nothing uses, or have several databases of a site used by one user.",
+        )
     row = await tx.fetchrow(
         f"""INSERT INTO database_users (site_id, engine, name, verifier) VALUES ($1, $2, $3, $4)
             ON CONFLICT (engine, name) DO NOTHING RETURNING {USER_COLUMNS}""",
@@ -76,6 +87,8 @@ async def create_user(
         raise conflict(f"The site has a database user {label} of this engine; nothing was created.")
     user = as_user(row)
     await write_others_wanted(tx, user)
+    if CONNECTIONS[user.engine].is_shared(of_customer + 1):
+        await write_customer_wanted(tx, site.owner_id, user.engine)
     await _write_grant(tx, user, database, access)
     await audit.record(tx, caller, user.target, {"database": database.name, "access": access.value})
     return user
@@ -104,6 +117,7 @@ async def set_access(
 async def delete_user(tx: Transaction, caller: Caller, user: DatabaseUserRow) -> None:
     await tx.execute("UPDATE database_users SET status = 'deleting' WHERE id = $1", user.id)
     await write_others_wanted(tx, user)
+    await _share_again(tx, user.site_id, [user.engine])
     await audit.record(tx, caller, user.target)
 
 
@@ -129,6 +143,7 @@ async def delete_all_of_site(tx: Transaction, site: SiteRow) -> None:
     rows = await tx.fetch("SELECT id FROM databases WHERE site_id = $1 FOR NO KEY UPDATE", site.id)
     await write_move(tx, [row["id"] for row in rows], DatabaseMove.DELETE)
     await tx.execute("UPDATE database_users SET status = 'deleting' WHERE site_id = $1", site.id)
+    await _share_again(tx, site.id, EngineKind)
 
 
 async def _site(tx: Transaction, site_id: UUID) -> SiteRow:
@@ -143,6 +158,14 @@ async def _require_room(tx: Transaction, site: SiteRow) -> None:
     held = await tx.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
     if held >= MOST_OF_A_SITE:
         raise conflict(f"A site has at most {MOST_OF_A_SITE} databases; nothing was created.")
+
+
+async def _share_again(tx: Transaction, site_id: UUID, engines: Iterable[EngineKind]) -> None:
+    """What users of a site that are removed have had is shared by all that their customer has."""
+    owner_id = await tx.fetchval("SELECT owner_id FROM sites WHERE id = $1", site_id)
+    for engine in engines:
+        if CONNECTIONS[engine].is_shared(await users_of_customer(tx, owner_id, engine)):
+            await write_customer_wanted(tx, owner_id, engine)
 
 
 async def _write_grant(tx: Transaction, user: DatabaseUserRow, database: DatabaseRow, access: Access) -> None:

@@ -132,12 +132,27 @@ async def grants_of(queryable: Queryable, user: DatabaseUserRow) -> dict[Databas
     return {DatabaseName(row["name"]): Access(row["access"]) for row in rows}
 
 
-async def users_beside(queryable: Queryable, user: DatabaseUserRow) -> int:
-    """How many users its site has in its engine, itself among them."""
-    found: int = await queryable.fetchval(
-        "SELECT count(*) FROM database_users WHERE site_id = $1 AND engine = $2 AND status = 'active'",
+async def users_beside(queryable: Queryable, user: DatabaseUserRow) -> tuple[int, int]:
+    """How many users its site has in its engine, and how many its customer, itself among them."""
+    row = await queryable.fetchrow(
+        """SELECT count(*) FILTER (WHERE site_id = $1) AS of_site, count(*) AS of_customer
+           FROM database_users JOIN sites ON sites.id = site_id
+           WHERE engine = $2 AND database_users.status = 'active'
+           AND owner_id = (SELECT owner_id FROM sites WHERE id = $1)""",
         user.site_id,
         user.engine.value,
+    )
+    assert row is not None
+    return max(1, row["of_site"]), max(1, row["of_customer"])
+
+
+async def users_of_customer(queryable: Queryable, owner_id: UUID, engine: EngineKind) -> int:
+    """Those that are being removed included: they may be connected."""
+    found: int = await queryable.fetchval(
+        """SELECT count(*) FROM database_users JOIN sites ON sites.id = site_id
+           WHERE engine = $2 AND owner_id = $1""",
+        owner_id,
+        engine.value,
     )
     return found
 
@@ -178,6 +193,16 @@ async def write_others_wanted(tx: Transaction, user: DatabaseUserRow) -> None:
         user.site_id,
         user.engine.value,
         user.id,
+    )
+
+
+async def write_customer_wanted(tx: Transaction, owner_id: UUID, engine: EngineKind) -> None:
+    """All users of the customer in the engine have more or fewer connections each."""
+    await tx.execute(
+        """UPDATE database_users SET wanted = wanted + 1
+           WHERE engine = $2 AND status = 'active' AND site_id IN (SELECT id FROM sites WHERE owner_id = $1)""",
+        owner_id,
+        engine.value,
     )
 
 

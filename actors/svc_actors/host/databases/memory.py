@@ -1,0 +1,90 @@
+"""How much memory the sessions of sites take in an engine, and which of them are ended.
+
+Neither MariaDB 10.11 nor PostgreSQL bounds a session: a variable of MariaDB is counted and not refused, and a user of
+PostgreSQL sets work_mem as it likes. Two things together do:
+
+- a limit of the kernel that fails one allocation: the statement ends with "out of memory", the engine goes on;
+- a look each second that ends the sessions of the site that takes the most, largest first, before that limit is met by
+  others.
+
+The sum fits the machine: `SHARE_BYTES` for each engine, whatever its sites do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_MIB: Final = 1 << 20
+_STEP: Final = 256 * _MIB
+"""Machines of nearly the same size get the same, so that an engine is not started anew for a balloon."""
+SITE_BYTES: Final = 512 * _MIB
+"""Of all sessions of a site."""
+SESSION_BYTES: Final = 256 * _MIB
+"""Of one: the largest packet (64 MiB) is held some three times while it is inserted."""
+LOOK_SECONDS: Final = 1.0
+
+
+def share_of(machine: int) -> int:
+    """Bytes that the sessions of one engine have together: a quarter of the machine, 512 MiB at least."""
+    return max(2 * _STEP, machine // 4 // _STEP * _STEP)
+
+
+SHARE_BYTES: Final = share_of(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+_USER: Final = re.compile(r"(?:owner_)?s[0-9]+_\w+")
+
+
+def is_of_site(user: str) -> bool:
+    return _USER.fullmatch(user) is not None
+
+
+@dataclass(frozen=True)
+class Session:
+    """Of a site's user or a database's owner. `number` is what the engine calls it."""
+
+    number: int
+    user: str
+    bytes: int
+
+    @property
+    def site(self) -> str:
+        return self.user.removeprefix("owner_").partition("_")[0]
+
+
+def to_end(
+    sessions: Collection[Session], site_most: int = SITE_BYTES, most: int = SHARE_BYTES * 3 // 4
+) -> list[Session]:
+    """Those by which a site has more than it may; then those of the largest site, while all together have more."""
+    sites = defaultdict(list)
+    for session in sorted(sessions, key=lambda each: each.bytes):
+        sites[session.site].append(session)
+    ended = []
+
+    def taken(site: str) -> int:
+        return sum(session.bytes for session in sites[site])
+
+    for site in sites:
+        while taken(site) > site_most:
+            ended.append(sites[site].pop())
+    while sum(taken(site) for site in sites) > most:
+        ended.append(sites[max(sites, key=taken)].pop())
+    return ended
+
+
+def resident(pid_file: Path) -> tuple[int, int]:
+    """The process that such a file names, and the bytes of memory that are its own; (0, 0) where none runs. Blocks."""
+    try:
+        pid = int(pid_file.read_text().split()[0])
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return pid, int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0, 0

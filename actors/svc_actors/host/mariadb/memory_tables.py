@@ -1,0 +1,79 @@
+"""Tables of MariaDB's engine MEMORY: they are of no session, and stay in memory until the server is started anew.
+
+A table has at most 16 MiB, and there may be as many as a customer likes. The engine cannot be refused (MariaDB has no
+disabled_storage_engines), so what a site has above its bound is emptied, as any start of the server does. Which tables
+are of it is read from the files that describe them, as asking the server would open every table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.host.databases.names import DatabaseName, is_database
+from svc_actors.host.mariadb.owner import MariaDbOwners
+
+TABLE_BYTES: Final = 16 << 20
+"""max_heap_table_size, which no session can raise."""
+DATABASE_BYTES: Final = 128 << 20
+_BINARY: Final = b"\xfe\x01"
+"""What the description of a table begins with; that of a view is text."""
+_ENGINE_AT: Final = 3
+_PARTITION_ENGINE_AT: Final = 61
+_MEMORY: Final = 6
+"""DB_TYPE_HEAP."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
+
+
+def databases_with(data: Path) -> Counter[DatabaseName]:
+    """How many tables of the engine each database of a site has; one in parts counts as many. Blocks."""
+    found: Counter[DatabaseName] = Counter()
+    for database in os.scandir(data):
+        if not database.is_dir(follow_symlinks=False) or not is_database(database.name):
+            continue
+        for entry in os.scandir(database.path):
+            if entry.name.endswith(".frm"):
+                found[DatabaseName(database.name)] += _tables_of(Path(entry.path))
+    return +found
+
+
+def _tables_of(file: Path) -> int:
+    try:
+        with file.open("rb") as described:
+            head = described.read(_PARTITION_ENGINE_AT + 1)
+    except OSError:
+        return 0  # It was dropped meanwhile.
+    if len(head) <= _PARTITION_ENGINE_AT or not head.startswith(_BINARY):
+        return 0
+    if head[_PARTITION_ENGINE_AT] == _MEMORY:
+        return DATABASE_BYTES // TABLE_BYTES + 1
+    return int(head[_ENGINE_AT] == _MEMORY)
+
+
+async def empty_largest(data: Path, owners: MariaDbOwners) -> None:
+    """No database has more than `DATABASE_BYTES` in such tables; the largest are emptied. Raises `DatabaseError`."""
+    for database, count in (await trio.to_thread.run_sync(databases_with, data)).items():
+        if count * TABLE_BYTES <= DATABASE_BYTES:
+            continue
+        async with owners.session(database) as owner:
+            told = await owner.ask(
+                "SELECT DATA_LENGTH + INDEX_LENGTH, HEX(TABLE_NAME) FROM information_schema.TABLES "
+                f"WHERE TABLE_SCHEMA = '{database}' AND ENGINE = 'MEMORY' ORDER BY 1 DESC"
+            )
+            sizes = [(int(size), bytes.fromhex(name).decode()) for size, name in map(str.split, told.splitlines())]
+            taken, emptied = sum(size for size, _ in sizes), []
+            for size, name in sizes:
+                if taken <= DATABASE_BYTES:
+                    break
+                quoted = name.replace("`", "``")
+                emptied.append(f"TRUNCATE TABLE `{database}`.`{quoted}`")
+                taken -= size
+            if emptied:
+                await owner.ask(*emptied)
+                log.warning("databases.memory_tables_emptied", database=database, tables=len(emptied))

@@ -1,0 +1,44 @@
+"""What the sessions of PostgreSQL take of the memory, as the kernel counts it for their processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from svc_actors.host.databases.memory import Session
+
+_TITLE: Final = re.compile(r"postgres: ((?:owner_)?s[0-9]+_\w+) \w+ \[local\]")
+_WORKER: Final = re.compile(r"postgres: parallel worker for PID ([0-9]+)")
+_FIELD: Final = re.compile(r"^(RssAnon|RssShmem):\s+([0-9]+) kB$", re.MULTILINE)
+_COMMON_BYTES: Final = 128 << 20
+"""Of shared memory: what all processes have, shared_buffers above all. What is above it a parallel query has made."""
+
+
+def sessions_of(postmaster: int) -> list[Session]:
+    """Of the users of sites. What a parallel worker takes is its leader's. Blocks."""
+    found: dict[int, Session] = {}
+    workers: list[tuple[int, int]] = []
+    for pid in _children(postmaster):
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0 ")
+            sizes = dict(_FIELD.findall(Path(f"/proc/{pid}/status").read_text()))
+        except OSError:
+            continue  # It has ended.
+        shared = int(sizes.get("RssShmem", 0)) << 10
+        taken = (int(sizes.get("RssAnon", 0)) << 10) + max(0, shared - _COMMON_BYTES)
+        if user := _TITLE.match(title):
+            found[pid] = Session(pid, user[1], taken)
+        elif leader := _WORKER.match(title):
+            workers.append((int(leader[1]), taken))
+    for pid, taken in workers:
+        if pid in found:
+            found[pid] = Session(pid, found[pid].user, found[pid].bytes + taken)
+    return list(found.values())
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
