@@ -1,6 +1,6 @@
 /** Search from the header: the controller's own, over everything the caller may see. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, ApiError } from "../shared/api";
+import { api, failureOf } from "../shared/api";
 import { changed, go } from "../shared/page";
 import { note } from "../shared/ui";
 
@@ -55,8 +55,8 @@ function look(text: string): void {
     try {
       const found = await api.get<SearchResult[]>("/search", { q: text });
       if (mine === asked) results = found;
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+    } catch (thrown) {
+      const error = failureOf(thrown);
       note(error.message, true);
     }
     changed();

@@ -18,6 +18,13 @@ export interface Page<T> {
   pages: number;
 }
 
+/** What a view shows of anything that was thrown: what is no answer of the service is a fault of the page's own. */
+export function failureOf(problem: unknown): ApiError {
+  if (problem instanceof ApiError) return problem;
+  console.error(problem);
+  return new ApiError(0, "internal", "The page failed.", "Load it again; the browser's console says more.");
+}
+
 const READ_ATTEMPTS = 3;
 const RETRY_MILLISECONDS = 400;
 
@@ -32,16 +39,24 @@ async function call<T>(method: Method, path: string, body?: unknown, signal?: Ab
     request.body = JSON.stringify(body);
   }
   if (signal) request.signal = signal;
-  const response = await reach(`/api/v1${path}`, request, method === "GET" ? READ_ATTEMPTS : 1);
+  const [response, text] = await reach(`/api/v1${path}`, request, method === "GET" ? READ_ATTEMPTS : 1);
   tell(method, response.status);
-  return answered<T>(response.status, response.headers.get("Content-Type"), await response.text());
+  return answered<T>(response.status, response.headers.get("Content-Type"), text);
 }
 
 function answered<T>(status: number, type: string | null, text: string): T {
-  const json = (type ?? "").includes("json") && text ? JSON.parse(text) : null;
+  const json = (type ?? "").includes("json") && text ? parsed(text) : null;
   if (status >= 200 && status < 300) return json as T;
   const failure = json?.error ?? {};
   throw new ApiError(status, failure.code ?? "internal", failure.message ?? `The service answered ${status}.`, failure.hint ?? null);
+}
+
+function parsed(text: string) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError(0, "unavailable", "The service's answer cannot be read.", "It may be restarting.");
+  }
 }
 
 /** Send a file as the whole body. `sent` hears how many bytes have gone, which fetch does not tell. */
@@ -61,16 +76,22 @@ async function putFile<T>(path: string, file: File, sent: (bytes: number) => voi
   return answered<T>(request.status, request.getResponseHeader("Content-Type"), request.responseText);
 }
 
-/** A read that got no answer (a network that changed, a service that restarts) is asked again; an order never is. */
-async function reach(url: string, request: RequestInit, attempts: number): Promise<Response> {
+/**
+ * A read that got no whole answer (a network that changed, a service that restarts) is asked again; an order never is. A
+ * connection may break off in the midst of the body, too. Raises nothing but `ApiError`, and what ends an aborted request.
+ */
+async function reach(url: string, request: RequestInit, attempts: number): Promise<[Response, string]> {
   for (let attempt = 1; ; attempt++) {
+    let answer: Response | null = null;
     try {
-      return await fetch(url, request);
+      answer = await fetch(url, request);
+      return [answer, await answer.text()];
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
       if (attempt >= attempts) {
         tell(request.method as Method, 0);
-        throw new ApiError(0, "unavailable", "The service cannot be reached.", "It may be restarting.");
+        const hint = answer && request.method !== "GET" ? "What was asked may have been done: look first." : "It may be restarting.";
+        throw new ApiError(0, "unavailable", "The service cannot be reached.", hint);
       }
       await new Promise((resolve) => setTimeout(resolve, attempt * RETRY_MILLISECONDS));
     }

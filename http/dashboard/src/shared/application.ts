@@ -1,6 +1,6 @@
 /** A dashboard: who is signed in, the frame around every view, and which view the address names. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, ApiError } from "./api";
+import { api, failureOf } from "./api";
 import { connection } from "./changes";
 import { address, changed, go, mount, type View } from "./page";
 import { attempt, notesTemplate, type Fragment } from "./ui";
@@ -78,8 +78,8 @@ export function run<Me extends Person>(application: Application<Me>): void {
   async function look(): Promise<Session<Me>> {
     try {
       return { is: "in", me: await api.get<Me>("/me") };
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+    } catch (thrown) {
+      const error = failureOf(thrown);
       return error.status === 401 ? await signedOut() : { is: "unreachable", why: error.message };
     }
   }
@@ -87,8 +87,8 @@ export function run<Me extends Person>(application: Application<Me>): void {
   async function signedOut(): Promise<Session<Me>> {
     try {
       return { is: "out", view: await application.signedOut(() => void begin()) };
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+    } catch (thrown) {
+      const error = failureOf(thrown);
       return { is: "unreachable", why: error.message };
     }
   }

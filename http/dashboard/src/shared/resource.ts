@@ -2,7 +2,7 @@
  * Something of the API that a view shows: loaded, and loaded again when the event stream says that it may have changed.
  * One request at a time; changes while it runs lead to one more, never to a pile.
  */
-import { ApiError } from "./api";
+import { type ApiError, failureOf } from "./api";
 import { listen, type Kind } from "./changes";
 import { changed } from "./page";
 
@@ -44,10 +44,15 @@ export class Resource<T> {
       this.error = null;
     } catch (error) {
       if (running.signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      this.error = error;
-      if (error.status === 401) dispatchEvent(new Event("signed-out"));
+      this.error = failureOf(error);
+      if (this.error.status === 401) dispatchEvent(new Event("signed-out"));
+    } finally {
+      // Another load may have taken its place.
+      if (this.running === running) this.ended();
     }
+  }
+
+  private ended(): void {
     this.running = null;
     changed();
     if (this.again) {

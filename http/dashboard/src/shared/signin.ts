@@ -1,6 +1,6 @@
 /** The pages for who is not signed in: first-run setup with the installer's token, sign-in, and a password by mail. */
 import { html, nothing } from "lit-html";
-import { api, ApiError } from "./api";
+import { api, type ApiError, failureOf } from "./api";
 import type { CodeNeeded, LoginResult, SignedInByCode } from "./generated";
 import { address, changed, type View } from "./page";
 import { failure, inputs, valuesOf, type Field, type Fragment, type Values } from "./ui";
@@ -136,9 +136,8 @@ function entry(title: string, action: string, text: Fragment, fields: Field[], s
     changed();
     try {
       result = (await send(valuesOf(event.target as HTMLFormElement))) || null;
-    } catch (problem) {
-      if (!(problem instanceof ApiError)) throw problem;
-      error = problem;
+    } catch (thrown) {
+      error = failureOf(thrown);
     } finally {
       busy = false;
       changed();

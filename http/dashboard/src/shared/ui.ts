@@ -1,7 +1,7 @@
 /** Small pieces that every view is made of. */
 import { html, nothing, render, type TemplateResult } from "lit-html";
 import { repeat } from "lit-html/directives/repeat.js";
-import { ApiError } from "./api";
+import { type ApiError, failureOf } from "./api";
 import { changed } from "./page";
 import type { Resource } from "./resource";
 
@@ -158,8 +158,10 @@ export async function attempt(work: () => Promise<unknown>, done?: string): Prom
   try {
     await work();
     if (done) note(done);
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
+  } catch (thrown) {
+    // What somebody stopped is no failure.
+    if (thrown instanceof DOMException && thrown.name === "AbortError") throw thrown;
+    const error = failureOf(thrown);
     note(error.hint ? `${error.message} (${error.hint})` : error.message, true);
   }
 }
@@ -266,9 +268,8 @@ export function ask(form: Form): void {
     try {
       result = (await form.submit(values)) || null;
       if (!result) dialog.close();
-    } catch (problem) {
-      if (!(problem instanceof ApiError)) throw problem;
-      error = problem;
+    } catch (thrown) {
+      error = failureOf(thrown);
     } finally {
       busy = false;
       draw();

@@ -2,7 +2,7 @@
  * A console that stays: a ticket, a websocket opened with it, and when that ends a new ticket, for a spent one opens
  * nothing. The wait between attempts grows; the machine being off is no reason to give up, being signed out is.
  */
-import { api, ApiError } from "../../shared/api";
+import { api, type ApiError, failureOf } from "../../shared/api";
 
 export type ConsoleKind = "vnc" | "serial";
 
@@ -36,8 +36,8 @@ export class Connection {
     let ticket: ConsoleTicket;
     try {
       ticket = await api.post<ConsoleTicket>(`/vms/${this.machine}/console`, { kind: this.kind });
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+    } catch (thrown) {
+      const error = failureOf(thrown);
       this.refused(error);
       return;
     }

@@ -1,6 +1,6 @@
 /** The form that creates a machine. The key makes a repeated submit the same order. */
 import { html } from "lit-html";
-import { api, ApiError, everyOf, firstOf } from "../../shared/api";
+import { api, everyOf, firstOf, failureOf } from "../../shared/api";
 import type { Image, Machine, Me, Named, Node, Plan } from "../model";
 import type { SecurityGroup } from "../networking";
 import { go } from "../../shared/page";
@@ -16,8 +16,8 @@ interface Created {
 export async function createMachine(me: Me): Promise<void> {
   try {
     await form(me);
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
+  } catch (thrown) {
+    const error = failureOf(thrown);
     note(error.message, true);
   }
 }

@@ -3,7 +3,7 @@
  * decides. What is not saved is kept while the page is open, and leaving it asks first.
  */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, ApiError } from "../../shared/api";
+import { api, type ApiError, failureOf } from "../../shared/api";
 import { changed, type Part } from "../../shared/page";
 import { ask, bytes, failure, note } from "../../shared/ui";
 import type { FileContent, FileWritten } from "../model";
@@ -34,9 +34,8 @@ export function editor(site: string, path: string, writable: boolean): Part {
       const file = await api.get<FileContent>(`/sites/${site}/files/content`, { path });
       keep({ before: file.content, sha256: file.sha256, text: file.content });
       error = null;
-    } catch (problem) {
-      if (!(problem instanceof ApiError)) throw problem;
-      error = problem;
+    } catch (thrown) {
+      error = failureOf(thrown);
     }
     changed();
   }
@@ -57,8 +56,8 @@ export function editor(site: string, path: string, writable: boolean): Part {
       // What was typed meanwhile is not saved yet.
       keep({ before: text, sha256: written.sha256, text: draft?.text ?? text });
       note("Saved.");
-    } catch (problem) {
-      if (!(problem instanceof ApiError)) throw problem;
+    } catch (thrown) {
+      const problem = failureOf(thrown);
       error = problem;
       if (problem.code === "conflict") decide(text);
     } finally {

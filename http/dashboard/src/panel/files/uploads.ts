@@ -3,7 +3,7 @@
  * part that was not taken is sent again, and one whose file is chosen again after the page was closed goes on from what
  * had come (the service keeps it for a day).
  */
-import { api, ApiError } from "../../shared/api";
+import { api, ApiError, failureOf } from "../../shared/api";
 import { changed } from "../../shared/page";
 import type { FileUpload } from "../model";
 import { joined } from "./paths";
@@ -75,14 +75,14 @@ async function sendInTurn(): Promise<void> {
       one.state = "sending";
       await sendOne(one, stop.signal);
       one.state = "done";
-      for (const notify of listeners) notify(one);
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+    } catch (thrown) {
+      const error = failureOf(thrown);
       Object.assign(one, { state: "stopped", error });
     } finally {
       stops.delete(one);
       changed();
     }
+    if (one.state === "done") for (const notify of listeners) notify(one);
   }
 }
 

@@ -1,6 +1,6 @@
 /** Imports: sites of other hosts, uploaded as an archive or fetched by SSH, gone through item by item, and applied. */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, ApiError, type Page } from "../../shared/api";
+import { api, type ApiError, type Page, failureOf } from "../../shared/api";
 import { list } from "../../shared/list";
 import { changed, go, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
@@ -68,9 +68,8 @@ async function upload(file: File): Promise<void> {
     await api.post(`${place}/finish`, { sha256 });
     sending = null;
     go(`/imports/${begun.id}`);
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    now.error = error;
+  } catch (thrown) {
+    now.error = failureOf(thrown);
   }
   changed();
 }

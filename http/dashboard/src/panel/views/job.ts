@@ -1,7 +1,7 @@
 /** One job: its steps, and its log as it grows. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { repeat } from "lit-html/directives/repeat.js";
-import { api, ApiError } from "../../shared/api";
+import { api, type ApiError, failureOf } from "../../shared/api";
 import { changed, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { badge, facts, failure, shown, when } from "../../shared/ui";
@@ -94,9 +94,9 @@ function followedLog(id: string, ended: () => void): { draw(): TemplateResult; d
         }
         changed();
         if (open && !more.length && !after) await pause(RETRY_MILLISECONDS / 3);
-      } catch (problem) {
+      } catch (thrown) {
         if (stopped.signal.aborted) return;
-        if (!(problem instanceof ApiError)) throw problem;
+        const problem = failureOf(thrown);
         error = problem;
         changed();
         if (problem.status === 404) return;

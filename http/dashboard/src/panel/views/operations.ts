@@ -3,7 +3,7 @@
  * is done here, and nothing is out of reach of who does not write programs.
  */
 import { html, nothing, type TemplateResult } from "lit-html";
-import { api, ApiError, type Page } from "../../shared/api";
+import { api, type ApiError, type Page, failureOf } from "../../shared/api";
 import { address, changed, refine, type View } from "../../shared/page";
 import { Resource } from "../../shared/resource";
 import { failure, inputs, valuesOf as typedIn, type Field, type Values } from "../../shared/ui";
@@ -86,9 +86,8 @@ function operationView(name: OperationName, operation: Operation): View {
     changed();
     try {
       answer = (await perform(name, nested(valuesOf(fields(), values)))) ?? {};
-    } catch (problem) {
-      if (!(problem instanceof ApiError)) throw problem;
-      error = problem;
+    } catch (thrown) {
+      error = failureOf(thrown);
     } finally {
       busy = false;
       changed();
