@@ -21,7 +21,18 @@ from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
-from svc_nodeagent.protocol import DomainChanged, DomainState, Heartbeat, NodeOperation, OperationResult
+from svc_nodeagent.protocol import (
+    CachedImage,
+    DomainChanged,
+    DomainState,
+    Heartbeat,
+    ImageFormat,
+    InventoryResult,
+    KeptDisk,
+    NodeOperation,
+    ObservedVolume,
+    OperationResult,
+)
 from svc_nodeagent.simulated import Behaviour, SimulatedHost
 from tests.support.machine_records import record_machines
 
@@ -128,6 +139,40 @@ async def open_nodes(database: Database) -> AsyncIterator[Nodes]:
 
 def change(vm_id: UUID, state: DomainState) -> DomainChanged:
     return DomainChanged(vm_id=vm_id, state=state, reason="", at=datetime.now(UTC))
+
+
+async def test_a_node_that_names_everything_twice_has_it_once(database: Database) -> None:
+    async with open_nodes(database) as nodes:
+        node_id = await nodes.new(machines=2)
+        honest = nodes.query
+
+        async def twice(node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult:
+            answer = await honest(node_id, operation, timeout=timeout)
+            if not isinstance(answer, InventoryResult):
+                return answer
+            disk = KeptDisk(name="retained/x", vm_id=uuid4(), vm_name="x", size_bytes=2**30)
+            volume = ObservedVolume(volume_id=uuid4(), vm_id=None, index=None, size_bytes=2**30)
+            image = CachedImage(
+                image_id=await database.fetchval("SELECT id FROM images LIMIT 1"),
+                format=ImageFormat.QCOW2,
+                size_bytes=1,
+                digest="0",
+                pulled_at=datetime.now(),
+            )
+            return answer.model_copy(
+                update={
+                    "domains": answer.domains * 2,
+                    "images": (image, image),
+                    "volumes": (volume, volume),
+                    "kept_disks": (disk, disk),
+                }
+            )
+
+        nodes.query = twice  # type: ignore[method-assign]
+        await nodes.watch.inspect(node_id)
+        for table, number in {"observed_domains": 2, "node_images": 1, "volumes": 2}.items():
+            assert await database.fetchval(f"SELECT count(*) FROM {table}") == number
+        assert set((await nodes.observed(node_id)).values()) == {DomainState.RUNNING.value}
 
 
 async def test_a_node_that_cannot_be_recorded_holds_up_no_other(database: Database) -> None:

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc_actors.controller.traffic.periods import Period, period_of, shifted, start_of, until
-from svc_actors.controller.traffic.readings import Month, month_of, months_of, store_readings
+from svc_actors.controller.traffic.readings import LINK_MBPS, Month, month_of, months_of, store_readings
 from tests.support.traffic import TrafficHarness, reading
 
 NOVEMBER = Period("2026-11")
@@ -71,11 +72,22 @@ async def test_a_figure_never_goes_back(stage: TrafficHarness) -> None:
 async def test_two_nodes_with_the_same_ledger_count_beside_each_other(stage: TrafficHarness) -> None:
     vm_id, other = await stage.machine("web"), await stage.node("beta")
     await stage.hear(reading(vm_id, 100))
-    await stage.database.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, other)
+    await move(stage, vm_id, other)
     await stage.hear(reading(vm_id, 30), node_id=other)
     # Where it came from still answers for what it counted.
     await stage.hear(reading(vm_id, 110))
     assert (await month_of(stage.database, vm_id, NOVEMBER)).sent_bytes == 140
+
+
+async def move(stage: TrafficHarness, vm_id: UUID, node_id: UUID) -> None:
+    """At the moment that the stage has for now."""
+    await stage.database.execute("UPDATE vms SET node_id = $2 WHERE id = $1", vm_id, node_id)
+    await stage.database.execute(
+        """UPDATE machine_stays SET since = CASE WHEN since > $2 THEN $2 ELSE since END,
+                                    until = CASE WHEN until > $2 THEN $2 ELSE until END WHERE vm_id = $1""",
+        vm_id,
+        stage.now,
+    )
 
 
 async def refused(stage: TrafficHarness, node_id: UUID, *vm_ids: UUID, period: str = "2026-11") -> tuple[int, int]:
@@ -91,6 +103,42 @@ async def test_a_node_counts_for_no_machine_but_its_own(stage: TrafficHarness) -
     await stage.hear(reading(own, 5))
     assert await refused(stage, liar, own, uuid4()) == (2, 0)
     assert (await month_of(stage.database, own, NOVEMBER)).sent_bytes == 5
+
+
+async def test_after_a_machine_has_left_its_node_counts_to_then_and_no_longer(stage: TrafficHarness) -> None:
+    vm_id, other = await stage.machine("web"), await stage.node("beta")
+    await stage.hear(reading(vm_id, 100))
+    await move(stage, vm_id, other)
+    stage.now = datetime(2026, 12, 20, tzinfo=UTC)
+    # Its last reading comes late, since the node was away; the months after it are the other node's.
+    await stage.hear(reading(vm_id, 150))
+    assert (await month_of(stage.database, vm_id, NOVEMBER)).sent_bytes == 150
+    assert await refused(stage, stage.node_id, vm_id, period="2026-12") == (0, 1)
+    assert await refused(stage, other, vm_id, period="2026-12") == (0, 0)
+    await move(stage, vm_id, stage.node_id)
+    assert await refused(stage, stage.node_id, vm_id, period="2026-12") == (0, 0)
+    assert (await month_of(stage.database, vm_id, Period("2026-12"))).sent_bytes == 2000
+
+
+@pytest.mark.parametrize("rate_mbps", [None, 8])
+@pytest.mark.parametrize("left", [False, True])
+async def test_no_node_counts_more_than_the_rate_could_carry_while_the_machine_was_there(
+    stage: TrafficHarness, rate_mbps: int | None, left: bool
+) -> None:
+    came = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    vm_id = await stage.machine("web", created_at=came)
+    await stage.database.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
+    if left:
+        await move(stage, vm_id, await stage.node("beta"))
+        stage.now = datetime(2026, 11, 28, tzinfo=UTC)
+    # A day, an hour for clocks that differ, and a tenth for headers; whatever number of ledgers it is said in.
+    most = 25 * 3600 * (rate_mbps or LINK_MBPS) * 1_000_000 // 8 * 11 // 10
+    for _ in range(3):
+        async with stage.database.transaction() as tx:
+            told = await store_readings(tx, stage.node_id, uuid4(), [reading(vm_id, 2**53, 2**53)], now=stage.now)
+        assert told.beyond == {vm_id}
+        month = await month_of(stage.database, vm_id, NOVEMBER)
+        assert (month.sent_bytes, month.received_bytes) == (most, most)
 
 
 async def test_a_month_that_cannot_be_is_not_taken(stage: TrafficHarness) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -157,20 +157,22 @@ class ImageSources:
         result = await run.perform(ImagePull(image=spec), step=step, timeout=PULL_TIMEOUT, node_id=node_id, span=span)
         if not isinstance(result, ImageResult):
             raise TypeError(f"image.pull was answered with {result.kind}")
-        await note_cached(self._database, node_id, result.image, digest=spec.digest)
+        await note_cached(self._database, node_id, [result.image.model_copy(update={"digest": spec.digest})])
         return result
 
 
-async def note_cached(queryable: Queryable, node_id: UUID, image: CachedImage, *, digest: str | None = None) -> None:
-    """Record that a node has an image. `digest` is the publisher's where the node has just checked it."""
+async def note_cached(queryable: Queryable, node_id: UUID, images: Sequence[CachedImage]) -> None:
+    """Record that a node has these images, each once."""
     await queryable.execute(
         """INSERT INTO node_images (node_id, image_id, digest, size_bytes, pulled_at)
-           SELECT $1, id, $3, $4, $5 FROM images WHERE id = $2
+           SELECT $1, images.id, said.digest, said.size_bytes, said.pulled_at
+           FROM unnest($2::uuid[], $3::text[], $4::bigint[], $5::timestamptz[])
+                AS said (id, digest, size_bytes, pulled_at) JOIN images ON images.id = said.id
            ON CONFLICT (node_id, image_id)
            DO UPDATE SET digest = excluded.digest, size_bytes = excluded.size_bytes, pulled_at = excluded.pulled_at""",
         node_id,
-        image.image_id,
-        digest or image.digest,
-        image.size_bytes,
-        image.pulled_at,
+        [image.image_id for image in images],
+        [image.digest for image in images],
+        [image.size_bytes for image in images],
+        [image.pulled_at for image in images],
     )

@@ -27,6 +27,7 @@ from svc_actors.controller.networking.carried import adopt_network
 from svc_actors.controller.networking.changes import network_applied
 from svc_actors.controller.networking.security_groups import join_groups, usable_groups
 from svc_actors.controller.placement.scheduler import lock_capacity
+from svc_actors.controller.said import said_name
 from svc_actors.errors import conflict, not_found, unavailable
 from svc_actors.store import Caller, ForeignKeyViolationError, Target, Transaction, UniqueViolationError, audit
 from svc_nodeagent.protocol import (
@@ -108,7 +109,7 @@ async def adopt_unknown(
         )
     groups = await usable_groups(tx, adoption.project_id, adoption.group_ids) if adoption.group_ids else []
     await lock_capacity(tx, node_id)
-    name = adoption.name or kept.name
+    name = adoption.name or said_name(kept.name, f"adopted-{kept.vm_id.hex[:8]}")
     try:
         async with tx.savepoint():
             await _insert(tx, caller, node_id, kept, state, adoption, name)
@@ -191,7 +192,7 @@ async def _insert(
                    CASE WHEN $10 = 'running' THEN now() END, $17, $18)""",
         kept.vm_id,
         name,
-        kept.seed.hostname,
+        said_name(kept.seed.hostname, f"adopted-{kept.vm_id.hex[:8]}"),
         adoption.project_id,
         node_id,
         image_id,

@@ -22,7 +22,7 @@ from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.tasks.runner import Ending, Task
 from svc_actors.controller.volumes import orders as volume_orders
 from svc_actors.controller.volumes import states as volume_states
-from svc_actors.controller.volumes.records import keep_disk, machine_gone
+from svc_actors.controller.volumes.records import MOST_KEPT, keep_disk, machine_gone
 from svc_actors.store import Transaction, UniqueViolationError
 from svc_nodeagent.protocol import DeleteResult, DomainResult
 
@@ -158,7 +158,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
     if vm.node_id is not None:
-        for kept in result.retained_disks:
+        for kept in result.retained_disks[:MOST_KEPT]:
             await keep_disk(
                 tx,
                 name=vm.name,
@@ -167,6 +167,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
                 size_gib=vm.disk_gib,
                 kept_name=kept,
                 vm_id=vm.id,
+                ordered=True,
             )
     await call_watch(tx)
     status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)

@@ -352,9 +352,11 @@ class Node(Actor):
         self._services.gateway.drop(self.node_id, "The node was deleted.")
 
     async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
-        domains = inventory.domains
+        # By uuid: a host that names one twice has it once.
+        domains = {domain.uuid: domain for domain in inventory.domains}.values()
         await tx.execute(
-            "DELETE FROM observed_domains WHERE node_id = $1 AND uuid <> ALL($2::uuid[])",
+            """DELETE FROM observed_domains old WHERE node_id = $1
+               AND NOT EXISTS (SELECT FROM unnest($2::uuid[]) AS seen (uuid) WHERE seen.uuid = old.uuid)""",
             self.node_id,
             [domain.uuid for domain in domains],
         )
@@ -379,13 +381,14 @@ class Node(Actor):
 
     async def _write_images(self, tx: Transaction, inventory: InventoryResult) -> None:
         """The cache as it is; a file of an image the controller does not know is not a row of anybody's."""
+        images = {cached.image_id: cached for cached in inventory.images}
         await tx.execute(
-            "DELETE FROM node_images WHERE node_id = $1 AND image_id <> ALL($2::uuid[])",
+            """DELETE FROM node_images old WHERE node_id = $1
+               AND NOT EXISTS (SELECT FROM unnest($2::uuid[]) AS seen (id) WHERE seen.id = old.image_id)""",
             self.node_id,
-            [cached.image_id for cached in inventory.images],
+            list(images),
         )
-        for cached in inventory.images:
-            await note_cached(tx, self.node_id, cached)
+        await note_cached(tx, self.node_id, list(images.values()))
 
 
 def offline_alert(node_id: UUID) -> str:

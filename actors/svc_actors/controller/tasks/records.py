@@ -271,13 +271,18 @@ async def log_tasks(tx: Transaction, lines: Sequence[NewLine], *, wait: bool = F
     """Add a line each to the logs of different tasks, or start them, in one statement; gives for each task whether its
     log had room for the line. A full log keeps the task's message and progress up to date. Passed over is what has
     ended, and what somebody else holds, unless it shall `wait` for that."""
+    if wait:
+        await tx.execute(
+            "SELECT FROM tasks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE",
+            [line.task_id for line in lines],
+        )
     rows = await tx.fetch(
-        f"""WITH new AS (
+        """WITH new AS (
                SELECT * FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[])
                    AS new (task_id, said, percent, level, starts, beyond)
            ), held AS (
                SELECT id, last_position FROM tasks WHERE id = ANY($1::uuid[]) AND status IN ('queued', 'running')
-               FOR NO KEY UPDATE {"" if wait else "SKIP LOCKED"}
+               FOR NO KEY UPDATE SKIP LOCKED
            ), judged AS (
                SELECT new.*, said IS NOT NULL AND (beyond OR last_position < $7) AS written
                FROM new JOIN held ON held.id = new.task_id

@@ -3,7 +3,8 @@
 Invariants:
 - a figure never reads high: a reading holds the most that one ledger of one node has ever said for a month, so one that
   is repeated or overtaken counts nothing twice, and a ledger that was begun anew adds beside the old;
-- a node's report counts only for machines that are placed on it, or were when it first spoke of them;
+- a node's report counts only for the time in which the machine was on it, as the records have that, and is no more
+  than the machine's rate, or a link's where it has none, could carry in that time;
 - every figure comes with `resets`, `samples` and `first_at`, which say why it may read low (specification, Plan
   policies).
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -65,13 +66,42 @@ async def months_of(queryable: Queryable, vm_id: UUID, last: Period, count: int 
     return [known.get(period, Month(period)) for period in periods]
 
 
+LINK_MBPS: Final = 100_000
+"""What is believed of a machine without a rate of its own: no host has a faster link."""
+_SKEW: Final = timedelta(hours=1)
+"""By which clocks may differ: so much longer a machine may have been there."""
+_HEADERS: Final = 1.1
+"""Counted bytes for a byte of the rate: frames have headers that some rates leave out."""
+
+
 @dataclass(frozen=True)
 class Refused:
-    """What of a node's answer was not taken in: readings of machines that are not its own, and of months that cannot
-    be (before the machine, or past the next month by the controller's clock)."""
+    """What of a node's answer was not taken in: readings of machines that never were its own, of months that cannot be
+    (before the machine came, after it left, or past the next month by the controller's clock), and, of those that were
+    cut, what no rate could have carried."""
 
     foreign: frozenset[UUID]
     untimely: frozenset[UUID]
+    beyond: frozenset[UUID] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Stay:
+    """When a machine was on the node; `until` None: it is there."""
+
+    since: datetime
+    until: datetime | None
+    rate_mbps: int
+
+    def may_count(self, period: str, now: datetime) -> bool:
+        # A month early: the node's clock may be behind, or the controller's was ahead when it made the machine.
+        last = next_period(period_of(now)) if self.until is None else period_of(self.until)
+        return shifted(period_of(self.since), -1) <= period <= last
+
+    def seconds_in(self, period: str, now: datetime) -> float:
+        first, end = start_of(Period(period)), start_of(next_period(Period(period)))
+        there = min(self.until or now, now, end) - max(self.since, first)
+        return max(0.0, there.total_seconds())
 
 
 async def store_readings(
@@ -80,22 +110,55 @@ async def store_readings(
     """Take in what a node has counted. The month after this one is taken too: the node's clock may be ahead."""
     named = sorted({reading.vm_id for reading in readings})
     rows = await tx.fetch(
-        """SELECT id, created_at FROM vms
-           WHERE id = ANY($2::uuid[]) AND ($1 IN (node_id, moved_from) OR EXISTS (
-               SELECT FROM traffic_readings known WHERE known.vm_id = vms.id AND known.node_id = $1))""",
+        """SELECT vms.id, stays.since, least(stays.until, vms.deleted_at) AS until, vms.rate_mbps
+           FROM machine_stays stays JOIN vms ON vms.id = stays.vm_id
+           WHERE stays.node_id = $1 AND stays.vm_id = ANY($2::uuid[])""",
         node_id,
         named,
     )
-    made = {row["id"]: row["created_at"] for row in rows}
-    last = next_period(period_of(now))
-    own = [reading for reading in readings if reading.vm_id in made]
-    # A month early: the node's clock may be behind, or the controller's was ahead when it made the machine.
-    timely = [each for each in own if shifted(period_of(made[each.vm_id]), -1) <= each.period <= last]
-    await _write(tx, node_id, ledger_id, _merged(timely))
+    stays: dict[UUID, list[_Stay]] = {}
+    for row in rows:
+        stays.setdefault(row["id"], []).append(_Stay(row["since"], row["until"], row["rate_mbps"] or LINK_MBPS))
+    own = [reading for reading in readings if reading.vm_id in stays]
+    timely = _merged(each for each in own if any(stay.may_count(each.period, now) for stay in stays[each.vm_id]))
+    counted = await _counted_elsewhere(tx, node_id, ledger_id, timely)
+    bounded = [
+        _bounded(each, stays[each.vm_id], counted.get((each.vm_id, each.period), (0, 0)), now) for each in timely
+    ]
+    await _write(tx, node_id, ledger_id, bounded)
     return Refused(
-        foreign=frozenset(named) - made.keys(),
+        foreign=frozenset(named) - stays.keys(),
         untimely=frozenset(each.vm_id for each in own) - {each.vm_id for each in timely},
+        beyond=frozenset(each.vm_id for each, said in zip(bounded, timely, strict=True) if each != said),
     )
+
+
+async def _counted_elsewhere(
+    tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading]
+) -> dict[tuple[UUID, str], tuple[int, int]]:
+    """Received and sent by machine and month, by the node's other ledgers: it may have as many as it likes."""
+    rows = await tx.fetch(
+        """SELECT vm_id, period, sum(received)::numeric AS received, sum(sent)::numeric AS sent FROM traffic_readings
+           WHERE vm_id = ANY($1::uuid[]) AND period = ANY($2::text[]) AND node_id = $3 AND ledger_id <> $4
+           GROUP BY vm_id, period""",
+        list({each.vm_id for each in readings}),
+        list({each.period for each in readings}),
+        node_id,
+        ledger_id,
+    )
+    return {(row["vm_id"], row["period"]): (int(row["received"]), int(row["sent"])) for row in rows}
+
+
+def _bounded(
+    reading: TrafficReading, stays: Sequence[_Stay], counted: tuple[int, int], now: datetime
+) -> TrafficReading:
+    seconds = sum(stay.seconds_in(reading.period, now) for stay in stays) + _SKEW.total_seconds()
+    most = int(seconds * max(stay.rate_mbps for stay in stays) * 1_000_000 / 8 * _HEADERS)
+    received, sent = (
+        min(said, max(0, most - already))
+        for said, already in zip((reading.received, reading.sent), counted, strict=True)
+    )
+    return reading.model_copy(update={"received": received, "sent": sent})
 
 
 def _merged(readings: Iterable[TrafficReading]) -> list[TrafficReading]:

@@ -95,6 +95,9 @@ class TrafficWatch:
             refused = await store_readings(tx, node_id, result.ledger_id, result.readings, now=self._clock())
         if refused.untimely:
             log.warning("traffic.untimely", node_id=str(node_id), machines=len(refused.untimely))
+        if refused.beyond:
+            some = [str(vm_id) for vm_id in sorted(refused.beyond)[:5]]
+            log.warning("traffic.beyond_rate", node_id=str(node_id), machines=len(refused.beyond), some=some)
         self._point_out(node_id, sorted(refused.foreign))
 
     async def enforce(self) -> None:

@@ -6,32 +6,49 @@
 
 Invariants: what has a task under way is its task's to decide; what was decided since the inventory was asked for is
 newer; a volume that was deleted is not brought back; nothing is removed from a node.
+
+A node says what it has, never whose that is. What it has found is the project's of a machine that is or was on it, as
+the records have that, and of nobody else; it counts towards no limit of a project (`ordered_gib`), passes none of a
+machine, and is only so many rows a node. The rest is one alert. So many lost volumes are one as well: a file system
+that is not mounted has thousands. However long the lists are, they are a few statements, since the node's row is held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import structlog
 
-from svc_actors.alerts import Severity, Told, raise_alert
+from svc_actors.alerts import Severity, Told, close_alert, raise_alert
+from svc_actors.controller.said import said_name
 from svc_actors.controller.volumes.records import (
+    MOST_KEPT,
     VolumeRow,
     as_volume,
     found,
+    found_alert,
     keep_disk,
+    many_missing_alert,
     missing_alert,
-    write_size,
+    write_lost,
+    write_sizes_said,
 )
 from svc_actors.controller.volumes.states import Finding, IllegalMove, VolumeState
 from svc_actors.store import Transaction, UniqueViolationError
-from svc_nodeagent.protocol import InventoryResult, KeptDisk, ObservedVolume
+from svc_nodeagent.protocol import MOST_VOLUMES, InventoryResult, KeptDisk, ObservedVolume
 
 _GIB: Final = 1024**3
 log = structlog.get_logger(__name__)
+MOST_FOUND: Final = 256
+"""Volumes and kept disks of nobody that one node is recorded to have. Those that are given to a project make room."""
+MOST_TOLD_ALONE: Final = 10
+"""Lost volumes of a node that have an alert each, which tells their owners."""
+_MOST_NAMED: Final = 5
+_MOST_GIB: Final = 2**20
+"""A size beyond which no file system goes; sums of it stay numbers that a column holds."""
 _MISSING: Final = "Its node does not have it any more."
 
 # All that the inventory can concern, but for what was decided since it was asked for and what a task decides.
@@ -51,39 +68,41 @@ async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryRes
     seen = {each.volume_id: each for each in inventory.volumes}
     kept = {each.name: each for each in inventory.kept_disks}
     rows = await tx.fetch(_RECORDED, node_id, list(seen), asked_at)
-    names = {row["kept_name"] for row in rows if row["kept_name"] is not None and row["id"] not in seen}
+    lost: list[VolumeRow] = []
+    sizes: dict[UUID, int] = {}
     for row in rows:
         volume = as_volume(row)
         here = volume.node_id == node_id and row["moving_to"] is None and row["moved_from"] is None
-        if here and not row["decided"] and volume.state is not VolumeState.DELETED:
-            await _compare(tx, volume, seen.get(volume.id), kept)
+        if not here or row["decided"] or volume.state is VolumeState.DELETED:
+            continue
+        disk = kept.get(volume.kept_name or "")
+        observed = seen.get(volume.id)
+        size_bytes = observed.size_bytes if observed is not None else disk.size_bytes if disk is not None else 0
+        if size_bytes:
+            await _compare(tx, volume, observed)
+            if (size_gib := _gib(size_bytes)) != volume.size_gib:
+                sizes[volume.id] = size_gib
+        elif volume.made and volume.state is not VolumeState.FAILED:
+            lost.append(volume)
+    await write_sizes_said(tx, sizes)
+    await write_lost(tx, lost, _MISSING)
+    await _tell_of_lost(tx, node_id)
     known = {row["id"] for row in rows}
-    for observed in inventory.volumes:
-        if observed.volume_id not in known and observed.size_bytes:
-            await _record_found(tx, node_id, observed)
-    for disk in inventory.kept_disks:
-        if disk.name not in names:
-            await _record_kept(tx, node_id, disk)
+    new = [each for each in seen.values() if each.volume_id not in known and each.size_bytes]
+    left_out = await _record_found(tx, node_id, new)
+    left_out += await _record_kept(tx, node_id, list(kept.values()))
+    await _tell_of_left_out(tx, node_id, left_out)
 
 
-async def _compare(
-    tx: Transaction, volume: VolumeRow, observed: ObservedVolume | None, kept: Mapping[str, KeptDisk]
-) -> None:
-    disk = kept.get(volume.kept_name or "")
-    size_bytes = observed.size_bytes if observed is not None else disk.size_bytes if disk is not None else 0
-    if not size_bytes:
-        if volume.made and volume.state is not VolumeState.FAILED:
-            await _missing(tx, volume)
-        return
+async def _compare(tx: Transaction, volume: VolumeRow, observed: ObservedVolume | None) -> None:
+    """Where it is, of one that is there."""
     vm_id, index = (observed.vm_id, observed.index) if observed is not None else (None, None)
     settled = volume.state in (VolumeState.AVAILABLE, VolumeState.IN_USE)
     if not settled or (vm_id, index) != (volume.vm_id, volume.disk_index):
         if vm_id is None:
             await _found(tx, volume, Finding.FREE)
-        elif await _project_of(tx, vm_id, volume.node_id) is not None:
+        elif await _may_have(tx, vm_id, volume):
             await _found(tx, volume, Finding.ATTACHED, vm_id=vm_id, index=index)
-    if (size_gib := -(-size_bytes // _GIB)) != volume.size_gib:
-        await write_size(tx, volume.id, size_gib)
 
 
 async def _found(
@@ -97,65 +116,184 @@ async def _found(
         log.warning("volume.not_recorded", volume_id=str(volume.id), state=volume.state.value, found=finding.value)
 
 
-async def _missing(tx: Transaction, volume: VolumeRow) -> None:
-    await found(tx, volume, Finding.LOST, error=_MISSING)
-    node = await tx.fetchval("SELECT name FROM nodes WHERE id = $1", volume.node_id)
-    told = None
-    if volume.project_id is not None:
-        told = Told(volume.project_id, f"Volume {volume.name} is not on its node any more; the provider was told.")
+async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
+    """By what is lost now, not by what was lost just now: few have an alert each, and many one together."""
+    rows = await tx.fetch(
+        """SELECT volumes.id, volumes.name, volumes.project_id, nodes.name AS node
+           FROM volumes JOIN nodes ON nodes.id = volumes.node_id
+           WHERE node_id = $1 AND volumes.deleted_at IS NULL AND volumes.state = 'failed' AND volumes.error = $2
+           ORDER BY volumes.created_at, volumes.id""",
+        node_id,
+        _MISSING,
+    )
+    if len(rows) > MOST_TOLD_ALONE:
+        for key in await _open_alerts(tx, [missing_alert(row["id"]) for row in rows]):
+            await close_alert(tx, key)
+        await raise_alert(
+            tx,
+            many_missing_alert(node_id),
+            f"{len(rows)} volumes are not on node {rows[0]['node']} any more: {_few([row['name'] for row in rows])}."
+            " Bring their files back (a file system that is not mounted?), or delete the volumes.",
+            severity=Severity.CRITICAL,
+            resource_kind="node",
+            resource_id=node_id,
+        )
+        return
+    await close_alert(tx, many_missing_alert(node_id))
+    for row in rows:
+        told = None
+        if row["project_id"] is not None:
+            told = Told(row["project_id"], f"Volume {row['name']} is not on its node any more; the provider was told.")
+        await raise_alert(
+            tx,
+            missing_alert(row["id"]),
+            f"Volume {row['name']} ({row['id']}) is not on node {row['node']} any more. Bring its file back (a file"
+            " system that is not mounted?), or delete the volume.",
+            severity=Severity.CRITICAL,
+            resource_kind="node",
+            resource_id=node_id,
+            told=told,
+        )
+
+
+async def _record_found(tx: Transaction, node_id: UUID, new: Sequence[ObservedVolume]) -> list[str]:
+    """One that a machine has is its project's, as far as a machine may have them; one of a machine that no record knows
+    waits for that. Gives those that are not recorded."""
+    if not new:
+        return []
+    arguments = (
+        node_id,
+        [each.volume_id for each in new],
+        [each.vm_id for each in new],
+        [each.index for each in new],
+        [_gib(each.size_bytes) for each in new],
+    )
+    await tx.execute(
+        f"""WITH new AS ({_NEW}), placed AS (
+               SELECT new.*, row_number() OVER (PARTITION BY new.vm_id ORDER BY index, new.id) AS nth,
+                      (SELECT count(*) FROM volumes WHERE vm_id = new.vm_id) AS has
+               FROM new
+           )
+           INSERT INTO volumes (id, name, project_id, node_id, size_gib, state, vm_id, disk_index, made_at)
+           SELECT id, 'found-' || left(replace(id::text, '-', ''), 8), project_id, $1, gib,
+                  CASE WHEN nobodys THEN 'available' ELSE 'in_use' END, vm_id, index, now()
+           FROM placed WHERE CASE WHEN nobodys THEN nth <= $6 ELSE nth + has <= $7 END
+           ON CONFLICT DO NOTHING""",
+        *arguments,
+        await _room_for_nobodys(tx, node_id),
+        MOST_VOLUMES,
+    )
+    rows = await tx.fetch(
+        f"""SELECT new.id::text FROM ({_NEW}) new WHERE NOT EXISTS (SELECT FROM volumes WHERE volumes.id = new.id)
+            ORDER BY new.id""",
+        *arguments,
+    )
+    return [row["id"] for row in rows]
+
+
+_NEW: Final = """
+SELECT said.*, vms.project_id, said.vm_id IS NULL AS nobodys
+FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::integer[]) AS said (id, vm_id, index, gib)
+LEFT JOIN vms ON vms.id = said.vm_id AND vms.node_id = $1 AND vms.deleted_at IS NULL
+WHERE said.vm_id IS NULL OR vms.id IS NOT NULL"""
+"""Found volumes, without those of machines that are not the node's."""
+
+
+async def _record_kept(tx: Transaction, node_id: UUID, disks: Sequence[KeptDisk]) -> list[str]:
+    """Those of a machine that is or was on the node are its project's; any other is nobody's. Gives those that are not
+    recorded."""
+    new = await tx.fetch(
+        """SELECT said.name, said.vm_id, said.vm_name, said.gib, vms.name AS machine, vms.project_id
+           FROM unnest($2::text[], $3::uuid[], $4::text[], $5::integer[]) AS said (name, vm_id, vm_name, gib)
+           LEFT JOIN vms ON vms.id = said.vm_id AND EXISTS (
+               SELECT FROM machine_stays stays WHERE stays.vm_id = vms.id AND stays.node_id = $1)
+           WHERE NOT EXISTS (SELECT FROM volumes WHERE volumes.node_id = $1 AND volumes.kept_name = said.name)
+           ORDER BY said.name""",
+        node_id,
+        [disk.name for disk in disks],
+        [disk.vm_id for disk in disks],
+        [disk.vm_name for disk in disks],
+        [_gib(disk.size_bytes) for disk in disks],
+    )
+    if not new:
+        return []
+    room = await _room_for_nobodys(tx, node_id)
+    rows = await tx.fetch(
+        "SELECT kept_of, count(*) AS number FROM volumes WHERE kept_of = ANY($1::uuid[]) GROUP BY kept_of",
+        [row["vm_id"] for row in new],
+    )
+    of_machines = {row["kept_of"]: row["number"] for row in rows}
+    left_out, recorded = list[str](), 0
+    for row in new:
+        nobodys, has = row["project_id"] is None, of_machines.get(row["vm_id"], 0)
+        if recorded == MOST_FOUND or (not room if nobodys else has >= MOST_KEPT):
+            left_out.append(row["name"])
+            continue
+        recorded += 1
+        room -= nobodys
+        of_machines[row["vm_id"]] = has + 1
+        await keep_disk(
+            tx,
+            name=row["machine"] or said_name(row["vm_name"], f"kept-{row['vm_id'].hex[:8]}"),
+            project_id=row["project_id"],
+            node_id=node_id,
+            size_gib=row["gib"],
+            kept_name=row["name"],
+            vm_id=row["vm_id"],
+            ordered=False,
+        )
+    return left_out
+
+
+async def _tell_of_left_out(tx: Transaction, node_id: UUID, left_out: Sequence[str]) -> None:
+    if not left_out:
+        await close_alert(tx, found_alert(node_id))
+        return
+    node = await tx.fetchval("SELECT name FROM nodes WHERE id = $1", node_id)
     await raise_alert(
         tx,
-        missing_alert(volume.id),
-        f"Volume {volume.name} ({volume.id}) is not on node {node} any more. Bring its file back (a file system that is"
-        " not mounted?), or delete the volume.",
-        severity=Severity.CRITICAL,
+        found_alert(node_id),
+        f"Node {node} says that it has {len(left_out)} more disks that no record knows, and they are not recorded:"
+        f" {_few(left_out)}. {MOST_FOUND} of nobody, and {MOST_VOLUMES} volumes of a machine, are. Delete or give away"
+        " those that are recorded of it, and see to the host.",
         resource_kind="node",
-        resource_id=volume.node_id,
-        told=told,
+        resource_id=node_id,
     )
 
 
-async def _record_found(tx: Transaction, node_id: UUID, observed: ObservedVolume) -> None:
-    """One that a machine has is its project's; one of a machine that no record knows waits for that."""
-    project_id = None
-    if observed.vm_id is not None:
-        project_id = await _project_of(tx, observed.vm_id, node_id)
-        if project_id is None:
-            return
-    try:
-        async with tx.savepoint():
-            await tx.execute(
-                """INSERT INTO volumes (id, name, project_id, node_id, size_gib, state, vm_id, disk_index, made_at)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now()) ON CONFLICT (id) DO NOTHING""",
-                observed.volume_id,
-                f"found-{observed.volume_id.hex[:8]}",
-                project_id,
-                node_id,
-                max(1, -(-observed.size_bytes // _GIB)),
-                (VolumeState.IN_USE if observed.vm_id is not None else VolumeState.AVAILABLE).value,
-                observed.vm_id,
-                observed.index,
-            )
-    except UniqueViolationError:
-        log.warning("volume.not_recorded", volume_id=str(observed.volume_id), state="unknown", found="attached")
-
-
-async def _record_kept(tx: Transaction, node_id: UUID, disk: KeptDisk) -> None:
-    machine = await tx.fetchrow("SELECT name, project_id FROM vms WHERE id = $1", disk.vm_id)
-    await keep_disk(
-        tx,
-        name=(machine["name"] if machine is not None else disk.vm_name) or f"kept-{disk.vm_id.hex[:8]}",
-        project_id=machine["project_id"] if machine is not None else None,
-        node_id=node_id,
-        size_gib=max(1, -(-disk.size_bytes // _GIB)),
-        kept_name=disk.name,
-        vm_id=disk.vm_id,
+async def _room_for_nobodys(tx: Transaction, node_id: UUID) -> int:
+    has = await tx.fetchval(
+        "SELECT count(*) FROM volumes WHERE node_id = $1 AND project_id IS NULL AND deleted_at IS NULL", node_id
     )
+    return max(0, MOST_FOUND - int(has))
 
 
-async def _project_of(tx: Transaction, vm_id: UUID, node_id: UUID) -> UUID | None:
-    """None where it is no machine of the node's."""
-    project_id: UUID | None = await tx.fetchval(
-        "SELECT project_id FROM vms WHERE id = $1 AND node_id = $2 AND deleted_at IS NULL", vm_id, node_id
+async def _open_alerts(tx: Transaction, keys: Collection[str]) -> list[str]:
+    rows = await tx.fetch("SELECT key FROM alerts WHERE key = ANY($1::text[]) AND closed_at IS NULL", list(keys))
+    return [row["key"] for row in rows]
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(name[:64] for name in names[:_MOST_NAMED]) + more
+
+
+def _gib(size_bytes: int) -> int:
+    return min(max(1, -(-size_bytes // _GIB)), _MOST_GIB)
+
+
+async def _may_have(tx: Transaction, vm_id: UUID, volume: VolumeRow) -> bool:
+    """Whether the machine is the node's and the volume may be its: of the same project, or of none as yet, and one of
+    so many."""
+    return bool(
+        await tx.fetchval(
+            """SELECT ($3::uuid IS NULL OR project_id = $3)
+                      AND (SELECT count(*) FROM volumes WHERE vm_id = $1 AND id <> $4) < $5
+               FROM vms WHERE id = $1 AND node_id = $2 AND deleted_at IS NULL""",
+            vm_id,
+            volume.node_id,
+            volume.project_id,
+            volume.id,
+            MOST_VOLUMES,
+        )
     )
-    return project_id

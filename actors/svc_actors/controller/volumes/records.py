@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID, uuid4
@@ -25,6 +25,8 @@ from svc_nodeagent.protocol import MOST_VOLUMES, DiskSpec, volume_serial
 MOST: Final = 10
 MOST_GIB: Final = 500
 """What a project may have where the settings say nothing else."""
+MOST_KEPT: Final = 16
+"""Disks of one machine that are volumes after it was deleted, whatever its node names: as many as a machine has."""
 SPEAKS: Final = 5
 """The version of the node protocol that has volumes first."""
 
@@ -120,9 +122,9 @@ async def insert_volume(
     try:
         async with tx.savepoint():
             row = await tx.fetchone(
-                """INSERT INTO volumes (name, project_id, node_id, size_gib, state, vm_id, disk_index, labels,
-                                        delete_with_machine, protected, created_by)
-                   VALUES ($1, $2, $3, $4, 'creating', $5, $6, $7, $8, $9, $10) RETURNING *""",
+                """INSERT INTO volumes (name, project_id, node_id, size_gib, ordered_gib, state, vm_id, disk_index,
+                                        labels, delete_with_machine, protected, created_by)
+                   VALUES ($1, $2, $3, $4, $4, 'creating', $5, $6, $7, $8, $9, $10) RETURNING *""",
                 new.name,
                 new.project_id,
                 new.node_id,
@@ -187,12 +189,39 @@ async def begin_growth(tx: Transaction, volume: VolumeRow, size_gib: int, *, bou
         await _require_allowed(tx, volume.project_id, volumes=0, gib=more, bounded=bounded)
     await require_room(tx, volume.node_id, vcpus=0, memory_mib=0, disk_gib=more)
     await _write(tx, volume, VolumeOrder.GROW, vm_id=volume.vm_id, index=volume.disk_index)
-    row = await tx.fetchone("UPDATE volumes SET size_gib = $2 WHERE id = $1 RETURNING *", volume.id, size_gib)
+    row = await tx.fetchone(
+        "UPDATE volumes SET size_gib = $2, ordered_gib = $2 WHERE id = $1 RETURNING *", volume.id, size_gib
+    )
     return as_volume(row)
 
 
 async def write_size(tx: Transaction, volume_id: UUID, size_gib: int) -> None:
-    await tx.execute("UPDATE volumes SET size_gib = $2, changed_at = now() WHERE id = $1", volume_id, size_gib)
+    """The size that it was ordered with."""
+    await tx.execute(
+        "UPDATE volumes SET size_gib = $2, ordered_gib = $2, changed_at = now() WHERE id = $1", volume_id, size_gib
+    )
+
+
+async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> None:
+    """Sizes that their node says they have, whatever was ordered."""
+    if sizes_gib:
+        await tx.execute(
+            """UPDATE volumes SET size_gib = said.gib, changed_at = now()
+               FROM unnest($1::uuid[], $2::integer[]) AS said (id, gib) WHERE volumes.id = said.id""",
+            list(sizes_gib),
+            list(sizes_gib.values()),
+        )
+
+
+async def write_lost(tx: Transaction, volumes: Collection[VolumeRow], error: str) -> None:
+    """Many that are lost at once: as `found` with `Finding.LOST` of each, which have all been made."""
+    if volumes:
+        await tx.execute(
+            """UPDATE volumes SET state = $2, error = $3, changed_at = now() WHERE id = ANY($1::uuid[])""",
+            [volume.id for volume in volumes],
+            VolumeState.FAILED.value,
+            error,
+        )
 
 
 async def found(
@@ -248,17 +277,27 @@ async def write_marks(tx: Transaction, volume: VolumeRow, marks: Marks) -> None:
 
 
 async def keep_disk(
-    tx: Transaction, *, name: str, project_id: UUID | None, node_id: UUID, size_gib: int, kept_name: str, vm_id: UUID
+    tx: Transaction,
+    *,
+    name: str,
+    project_id: UUID | None,
+    node_id: UUID,
+    size_gib: int,
+    kept_name: str,
+    vm_id: UUID,
+    ordered: bool,
 ) -> None:
-    """A disk that was kept is a volume, whatever its project has of them already. One that is recorded stays."""
+    """A disk that was kept is a volume, whatever its project has of them already. One that is recorded stays.
+    `ordered`: it was kept as its owner ordered, and not only its node says so."""
     if await tx.fetchval("SELECT true FROM volumes WHERE node_id = $1 AND kept_name = $2", node_id, kept_name):
         return
     for each in (name, f"{name}-{uuid4().hex[:8]}"):
         try:
             async with tx.savepoint():
                 await tx.execute(
-                    """INSERT INTO volumes (name, project_id, node_id, size_gib, state, kept_name, kept_of, made_at)
-                       VALUES ($1, $2, $3, $4, 'available', $5, $6, now())
+                    """INSERT INTO volumes (name, project_id, node_id, size_gib, ordered_gib, state, kept_name, kept_of,
+                                            made_at)
+                       VALUES ($1, $2, $3, $4, CASE WHEN $7 THEN $4::integer END, 'available', $5, $6, now())
                        ON CONFLICT (node_id, kept_name) WHERE kept_name IS NOT NULL DO NOTHING""",
                     each,
                     project_id,
@@ -266,6 +305,7 @@ async def keep_disk(
                     size_gib,
                     kept_name,
                     vm_id,
+                    ordered,
                 )
         except UniqueViolationError:
             continue
@@ -340,6 +380,16 @@ def missing_alert(volume_id: UUID) -> str:
     return f"volume-missing:{volume_id}"
 
 
+def many_missing_alert(node_id: UUID) -> str:
+    """Of a node that misses so many that an alert each would hide all others."""
+    return f"volumes-missing:{node_id}"
+
+
+def found_alert(node_id: UUID) -> str:
+    """Of a node that says that it has more than is recorded of its word."""
+    return f"volumes-found:{node_id}"
+
+
 async def _free_index(tx: Transaction, vm_id: UUID) -> int:
     taken = {row["disk_index"] for row in await tx.fetch("SELECT disk_index FROM volumes WHERE vm_id = $1", vm_id)}
     if len(taken) >= MOST_VOLUMES:
@@ -361,8 +411,9 @@ async def _require_allowed(tx: Transaction, project_id: UUID, *, volumes: int, g
     set_to = {row["name"]: int(row["value"]) for row in rows}
     most, most_gib = set_to.get("most_volumes", MOST), set_to.get("most_volume_gib", MOST_GIB)
     has = await tx.fetchone(
-        """SELECT count(*) AS volumes, coalesce(sum(size_gib), 0)::int AS gib FROM volumes
-           WHERE project_id = $1 AND deleted_at IS NULL AND NOT (state = 'failed' AND made_at IS NULL)""",
+        """SELECT count(*) AS volumes, coalesce(sum(ordered_gib), 0)::int AS gib FROM volumes
+           WHERE project_id = $1 AND ordered_gib IS NOT NULL AND deleted_at IS NULL
+                 AND NOT (state = 'failed' AND made_at IS NULL)""",
         project_id,
     )
     if volumes and has["volumes"] + volumes > most:
