@@ -11,6 +11,7 @@ from pathlib import Path
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.confined.sql_look import LOOKED, NoDumpError, SqlLook
 from svc_actors.host.confined.sql_rows import ROWS, RowCounter
 from svc_actors.host.databases import (
     Access,
@@ -121,6 +122,20 @@ class RecordedDatabases:
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:
         await self._begin("dump")
         file.write_bytes(gzip.compress(self.contents[name].encode(), mtime=0))
+
+    async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+        """As the real ones, without their confinement."""
+        await self._begin("look")
+        look = SqlLook(self.kind.value)
+        try:
+            content = (source if isinstance(source, Path) else source.root / source.path).read_bytes()
+            content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+            for line in content.splitlines(keepends=True):
+                look.feed(line, begins=True)
+            look.finish()
+        except (NoDumpError, EOFError, OSError) as error:
+            await run(("/bin/sh", "-c", 'printf "%s\\n" "$1"; exit 3', "look", str(error)), seconds=10)
+        await run(("/usr/bin/printf", f"{LOOKED}{look.size}\\n"), seconds=10)
 
     async def load(
         self,

@@ -63,7 +63,7 @@ async def recover_site_data(
     staging = StagingTools(database, config.folders, databases, host.wordpress, host.tables, actors)
     undoing = Undoing(staging)
     await undoing.recover()
-    return SiteData(databases, DatabaseTransfers(database, databases, config.folders), backups, staging, undoing)
+    return SiteData(databases, DatabaseTransfers(database, databases, config.folders, tools), backups, staging, undoing)
 
 
 def look_after_site_data(loops: Loops, data: SiteData) -> None:

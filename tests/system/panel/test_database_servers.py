@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import hashlib
+import lzma
 import os
 import shutil
 import signal
@@ -27,7 +30,12 @@ from svc_actors.host.databases import (
     user_name,
 )
 from svc_actors.host.folders import HostFolders
+from svc_actors.panel.backups import Places
+from svc_actors.store import Database
 from tests.support.databases import Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
+from tests.support.restic import RecordedRestic
+from tests.support.site_backups import open_backed
+from tests.support.site_files import give
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -512,3 +520,102 @@ async def test_the_engine_takes_all_connections_of_twenty_sites_and_those_of_ano
     taken = await engines.ask(kind, {MARIADB: "SELECT @@max_connections;", POSTGRESQL: f"SELECT {reserved};"}[kind])
 
     assert int(taken.out) >= 21 * connections
+
+
+ORDERS = "CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1), (2), (3);"
+CREATED = "CREATE TABLE other (id int);\n"
+CUT_OF_MARIADB = f"-- MariaDB dump 10.19  Distrib 10.11.6-MariaDB\n--\n{CREATED}".encode()
+CUT_OF_POSTGRESQL = f"--\n-- PostgreSQL database dump\n--\n{CREATED}".encode()
+PACKED = gzip.compress(CREATED.encode() * 200)
+WRONG: dict[str, bytes | None] = {
+    # Refused by a look at the file.
+    "empty.sql": b"",
+    "blanks.sql": b"\n \t\r\n",
+    "comments.sql": b"-- only a comment\n/* and another */\n",
+    "empty.sql.gz": gzip.compress(b""),
+    "comment.sql.bz2": bz2.compress(b"-- only a comment\n"),
+    "dump.sql.zip": b"PK\x03\x04\x14\x00\x00\x00rest of a zip",
+    "dump.sql.zst": b"\x28\xb5\x2f\xfdrest",
+    "dump.custom": b"PGDMP\x01\x0erest of pg_dump's own format",
+    "cut-early.sql.gz": PACKED[:40],
+    "cut-late.sql.gz": PACKED[:-8],
+    "damaged.sql.gz": PACKED[:30] + b"\xff" * 10 + PACKED[40:],
+    "cut.sql.bz2": bz2.compress(CREATED.encode() * 9000)[:60],
+    "cut.sql.xz": lzma.compress(CREATED.encode() * 9000)[:60],
+    "utf-16.sql": b"\xff\xfe" + CREATED.encode("utf-16-le"),
+    "utf-16-without-mark.sql": CREATED.encode("utf-16-be"),
+    "page.sql": b"<!DOCTYPE html><title>404 Not Found</title>",
+    "api.sql": b'{"error": "denied"}',
+    "picture.sql": b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+    "random.sql": hashlib.shake_256(b"seed").digest(20_000),
+    "zeros.sql": bytes(4096),
+    "full-disk.sql": CREATED.encode() + bytes(4096),
+    "archive.sql": b"dump.sql" + bytes(504) + CREATED.encode(),
+    "folder": None,
+    # Refused by the engine, after the first statements were run.
+    "prose.sql": b"Dear customer, your database is attached.\n",
+    "typing-error.sql": CREATED.encode() + b"INSRT INTO other VALUES (1);\n",
+    "open-string.sql": CREATED.encode() + b"INSERT INTO other VALUES ('1\n",
+    "drops-first.sql": b"DROP TABLE IF EXISTS orders;\nCREATE TABLE orders (id int;\n",
+    "twice.sql": b"CREATE TABLE orders (id int PRIMARY KEY);\nINSERT INTO orders VALUES (1), (1);\n",
+    "foreign.sql": CREATED.encode() + b"INSERT INTO s1999_shop.other VALUES (1);\n",
+}
+OF_ENGINE: dict[EngineKind, dict[str, bytes | None]] = {
+    MARIADB: {
+        **WRONG,
+        "cut.sql": CUT_OF_MARIADB,
+        "cut.sql.gz": gzip.compress(CUT_OF_MARIADB),
+        "of-another.sql": CUT_OF_POSTGRESQL + b"-- PostgreSQL database dump complete\n",
+        "collation.sql": b"CREATE TABLE u (n varchar(20) COLLATE utf8mb4_9999_ai_ci);\n",
+    },
+    POSTGRESQL: {
+        "cut.sql": CUT_OF_POSTGRESQL,
+        "of-another.sql": CUT_OF_MARIADB + b"-- Dump completed on 2026-01-02  3:04:05\n",
+        "collation.sql": b'CREATE TABLE u (n text COLLATE "xx_XX");\n',
+        **{name: WRONG[name] for name in ("empty.sql", "comments.sql", "cut-late.sql.gz", "utf-16.sql", "folder")},
+        **{name: WRONG[name] for name in ("typing-error.sql", "twice.sql", "drops-first.sql")},
+    },
+}
+
+
+async def test_nothing_is_lost_when_a_wrong_file_replaces_what_is_in_a_database(
+    engines: Engines, folder: Path, panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the panel's own jobs. Its folder is that of the engines, as the programs of sites see both."""
+    shutil.rmtree(HostFolders(folder).sites, ignore_errors=True)
+    wrong: dict[str, str] = {}
+    async with open_backed(panel_database, folder, RecordedRestic(), engines.servers) as world:
+        give(world.home, "private/folder/inside", b"")
+        for kind in EngineKind:
+            order = {"site_id": str(world.site), "name": "shop", "engine": kind.value, "user": "ada"}
+            made = (await world.ada.post("/databases", order)).json()
+            database, login = made["database"], made["login"]
+            filled = await engines.ask(kind, ORDERS, database["name"], login["user"]["name"], login["password"])
+            assert filled.ok, filled.err
+
+            async def replace(path: str, order: str = f"/databases/{database['id']}/import") -> dict[str, Any]:
+                return await world.ended(await world.ada.post(order, {"path": f"private/{path}", "replace": True}))
+
+            async def judge(path: str, kind: EngineKind = kind, name: str = database["name"]) -> None:
+                job = await replace(path)
+                left = await engines.ask(kind, "SELECT id FROM orders ORDER BY id;", name)
+                if job["status"] != "failed" or left.out.split() != ["1", "2", "3"]:
+                    wrong[f"{kind.value} {path}"] = f"{job['status']}: {job['error']}; {left}"
+
+            for path, content in OF_ENGINE[kind].items():
+                if content is not None:
+                    give(world.home, f"private/{path}", content)
+                await judge(path)
+            give(world.home, "private/good.sql", CREATED.encode())
+            with monkeypatch.context() as full:
+                full.setattr(Places, "free_bytes", lambda places: 1 << 20)
+                await judge("good.sql")
+            good = await replace("good.sql")
+            after = await engines.ask(kind, "SELECT count(*) FROM other;", database["name"])
+
+            assert good["status"] == "succeeded", good
+            assert after.out == "0"
+        kept = Places(HostFolders(folder)).kept_aside()
+
+    assert wrong == {}
+    assert kept == []

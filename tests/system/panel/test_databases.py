@@ -107,14 +107,18 @@ async def test_databases_of_both_engines_live_and_go_with_their_site(panel: Pane
     assert f"s{site['number']}" not in accounts.out
 
 
-async def test_an_import_ends_with_the_core_that_is_killed_and_can_be_made_again(panel: PanelPrograms) -> None:
+async def test_an_import_that_replaces_is_undone_by_a_kill_and_can_be_made_again(
+    panel: PanelPrograms,
+) -> None:
     site = await panel.site("ada.example.com")
     async with panel.client() as root:
         database, how = await create(root, site, EngineKind.MARIADB)
         engine = await ask(EngineKind.MARIADB, how[1], "SELECT @@global.pid_file;")
         pid = Path(engine.out).read_text()
+        await run(how, "CREATE TABLE orders (id int); INSERT INTO orders VALUES (7);")
         await write(root, site, TABLE + "SELECT SLEEP(300);")
-        job = await post(root, f"/databases/{database['id']}/import", {"path": "private/dump.sql"})
+        wanted = {"path": "private/dump.sql", "replace": True}
+        job = await post(root, f"/databases/{database['id']}/import", wanted)
         with trio.fail_after(60):
             while "SLEEP" not in (await ask(EngineKind.MARIADB, how[1], "SHOW PROCESSLIST;")).out:
                 await trio.sleep(0.1)  # It is done outside of this process.
@@ -125,11 +129,15 @@ async def test_an_import_ends_with_the_core_that_is_killed_and_can_be_made_again
     async with panel.client() as root:
         interrupted = (await root.get(f"/jobs/{job['id']}")).json()
         clients = await trio.run_process(["pgrep", "-f", f"mariadb .*{how[1]}"], capture_stdout=True, check=False)
+        with trio.fail_after(90):
+            while (put_back := await run(how, "SELECT id FROM orders;")) != "7":
+                await trio.sleep(0.1)  # It is done outside of this process.
         await write(root, site, "DROP TABLE IF EXISTS things; " + TABLE)
         again = await ended(root, await post(root, f"/databases/{database['id']}/import", {"path": "private/dump.sql"}))
 
     assert (interrupted["status"], interrupted["error"]["message"]) == ("failed", "interrupted: core restarted")
     assert clients.stdout == b""
+    assert put_back == "7"
     assert again["status"] == "succeeded", again
     assert await run(how, READ) == "Größe"
     assert Path(engine.out).read_text() == pid

@@ -4,7 +4,8 @@
 The order is a JSON object: `uid` and `gid` of a site's account; `root` and `path` of a file of the site's, both null
 where the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments; `rows`,
 whether a line `rows ["TABLE", NUMBER]` is said of each table of MariaDB that it fills (`sql_rows`). The account of the
-database comes in the environment.
+database comes in the environment. Without a `command` the file is looked at (`sql_look`), and a line `holds NUMBER`
+says how many bytes of SQL it has.
 
 Dumps are written by anybody. What they could do beyond SQL is the client's own commands: running programs, reading and
 writing files, connecting elsewhere. It is started in the site's view of the server (`enter_site`), so that programs of
@@ -37,6 +38,7 @@ import signal
 import stat
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, cast
 
@@ -45,6 +47,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import kernel
+from svc_actors.host.confined.sql_look import LOOKED, NoDumpError, SqlLook
 from svc_actors.host.confined.sql_rows import ROWS, RowCounter
 
 _BLOCK: Final = 1 << 20
@@ -78,8 +81,8 @@ def main() -> int:
     order = json.loads(sys.argv[1])
     try:
         file, nowhere = _confine(order), os.open(os.devnull, os.O_RDWR)
-        return _run(order, file, nowhere)
-    except (RefusedError, OSError) as error:
+        return _look(order, file) if order["command"] is None else _run(order, file, nowhere)
+    except (RefusedError, NoDumpError, OSError) as error:
         print(error, flush=True)
         return _FAILED
 
@@ -111,6 +114,23 @@ def _site_file(root: int, path: str, uid: int) -> int:
     return file
 
 
+def _look(order: dict[str, Any], file: int) -> int:
+    """Read the file to its end. Its whole size is unpacked, so what is told is what the engine would be given."""
+    _lock(None)
+    for limit, most in _LIMITS.items():
+        resource.setrlimit(limit, (most, most))
+    look = SqlLook(order["dialect"])
+    try:
+        with os.fdopen(file, "rb") as raw:
+            for begins, piece in _lines(_unpacked(raw)):
+                look.feed(piece, begins=begins)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
+        raise RefusedError(f"The file cannot be read to its end: {error}") from error
+    look.finish()
+    print(f"{LOOKED}{look.size}", flush=True)
+    return 0
+
+
 def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
     _lock(order["command"][0])
     for limit, most in _LIMITS.items():
@@ -132,7 +152,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
             client.stdin.close()
         except BrokenPipeError:
             pass  # It has stopped at an error, and says which.
-        except (OSError, EOFError, lzma.LZMAError, MemoryError) as error:
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
             client.kill()
             raise RefusedError(f"The file cannot be read to its end: {error}") from error
         status = client.wait()
@@ -143,14 +163,16 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _lock(program: str) -> None:
+def _lock(program: str | None) -> None:
+    """`program`: the one that may be started."""
     abi = kernel.landlock_abi()
     if abi < kernel.LOWEST_ABI:
         raise RefusedError(
             f"This kernel cannot confine a dump: it has Landlock {abi}, and {kernel.LOWEST_ABI} is needed."
         )
     readable = [os.open(folder, os.O_PATH | os.O_CLOEXEC) for folder in _READABLE]
-    programs = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (program, *glob.glob(_INTERPRETERS))]
+    runs = () if program is None else (program, *glob.glob(_INTERPRETERS))
+    programs = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in runs]
     kernel.landlock_reading(readable, programs, abi)
     for descriptor in (*readable, *programs):
         os.close(descriptor)

@@ -135,6 +135,12 @@ class DatabaseServer(Protocol):
         when it is whole: the engine's own program has succeeded, and its last line is there. Raises what `run` does."""
         ...
 
+    async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+        """Read a file to its end as `load` would, and change nothing: it is SQL of this engine, holds a statement, and
+        is whole where its writer says so (`svc_actors.host.confined.sql_look`). A line LOOKED says how many bytes of
+        SQL it has. Raises what `run` does."""
+        ...
+
     async def load(
         self,
         name: DatabaseName,

@@ -21,6 +21,7 @@ _PACKAGE: Final = _SQL.parents[2]
 _INTERPRETER: Final = os.path.realpath(sys.executable)
 """Of the system, and not the link of a virtual environment, which is where the code is."""
 DUMP_SECONDS: Final = 3 * 3600.0
+LOOK_SECONDS: Final = 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0
 
 
@@ -36,13 +37,13 @@ async def load_command(
     dialect: str,
     source: Path | SiteFile,
     account: SiteAccount,
-    command: tuple[str, ...],
+    command: tuple[str, ...] | None,
     *,
     rows: bool = False,
 ) -> tuple[str, ...]:
-    """As the site's account, and in its view of the server: its other programs can reach into this one, and find
-    nothing there that they do not have. The view has this code too where it lies in a home of somebody's or in /tmp.
-    Raises `DatabaseError`."""
+    """`command` None: the file is looked at. As the site's account, and in its view of the server: its other programs
+    can reach into this one, and find nothing there that they do not have. The view has this code too where it lies in a
+    home of somebody's or in /tmp. Raises `DatabaseError`."""
     site = source if isinstance(source, SiteFile) else None
     order = {
         "uid": account.uid,

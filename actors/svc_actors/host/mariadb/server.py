@@ -32,6 +32,7 @@ from svc_actors.host.databases.server import Access, DatabaseError, EngineKind, 
 from svc_actors.host.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
+    LOOK_SECONDS,
     dump_command,
     load_command,
 )
@@ -247,6 +248,10 @@ class MariaDb:
                 seconds=DUMP_SECONDS,
                 environment=session.environment,
             )
+
+    async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+        command = await load_command(self._folders, self._instance.launcher, "mariadb", source, account, None)
+        await run(command, seconds=LOOK_SECONDS, stdin=source if isinstance(source, Path) else None)
 
     async def load(
         self,

@@ -35,6 +35,7 @@ from svc_actors.host.databases.server import Access, EngineKind, RunProgram, Sit
 from svc_actors.host.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
+    LOOK_SECONDS,
     dump_command,
     load_command,
 )
@@ -235,6 +236,10 @@ class Postgres:
         )
         async with self._opened(name) as password:
             await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment={"PGPASSWORD": password})
+
+    async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
+        command = await load_command(self._folders, self._instance.launcher, "postgresql", source, account, None)
+        await run(command, seconds=LOOK_SECONDS, stdin=source if isinstance(source, Path) else None)
 
     async def load(
         self,

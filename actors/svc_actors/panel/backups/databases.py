@@ -132,7 +132,7 @@ class DatabaseBackups:
         targets = await self.targets(site, dumped)
         try:
             for dump, row in targets:
-                await self._dump(run, row, aside / _file(row.engine, row.name))
+                await self.set_aside(run, row, aside)
                 await self._load(run, site, row, content / FOLDER / dump.file)
                 await run.log(f"{row.name} has what the backup holds of it.")
         except BaseException:
@@ -149,6 +149,10 @@ class DatabaseBackups:
                 await self._load(run, site, row, file)
                 await run.log(f"{row.name} has again what it had before.")
         await trio.to_thread.run_sync(_remove, aside)
+
+    async def set_aside(self, run: JobRun, row: DatabaseRow, aside: Path) -> None:
+        """Dump what is in a database to where `put_back` finds it."""
+        await self._dump(run, row, aside / _file(row.engine, row.name))
 
     async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:
         await trio.to_thread.run_sync(lambda: file.parent.mkdir(mode=0o700, parents=True, exist_ok=True))

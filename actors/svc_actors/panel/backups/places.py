@@ -4,7 +4,7 @@ backups/repositories/<id>/      a site's repository
 backups/repositories/<id>.list  the manifest of its last backup, so that what has not changed is not read again
 backups/repositories/<id>.checked  is as old as the last check of all of it
 backups/work/<job>/             what a job needs, gone with it
-backups/put-back/<job>/         what was in the databases that an interrupted restoration was loading
+backups/put-back/<job>/         what was in the databases that an interrupted restoration or import was loading
 sites/.restore-<job>/           what is restored, beside the homes so that it gets there by rename(2)
 """
 
@@ -24,6 +24,7 @@ from svc_actors.host.restic.driver import CONTENT, TREE
 from svc_actors.host.tree_removal import remove_tree
 
 RESTORE: Final = ".restore-"
+_READY: Final = "ready"
 SPARE_BYTES: Final = 256 << 20
 """What a backup leaves free on a disk: the panel and the sites live on it."""
 CHECKED_SECONDS: Final = 20 * 3600.0
@@ -69,7 +70,7 @@ class Places:
         return self.work(job_id) / "said"
 
     def aside(self, job_id: int) -> Path:
-        """What was in the databases that a restoration loads."""
+        """What was in the databases that a restoration or an import loads."""
         return self.work(job_id) / "aside"
 
     def put_back(self, job_id: int) -> Path:
@@ -88,6 +89,20 @@ class Places:
             (work / name).mkdir(mode=0o700)
         write_secret(work / "password", password)
         return work
+
+    def make_ready(self, job_id: int) -> Path:
+        """A folder for what is in the database that an import will empty."""
+        ready = self.work(job_id) / _READY
+        self.remove_work(job_id)
+        for folder in (self.backups, ready.parent.parent, ready.parent, ready):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return ready
+
+    def put_aside(self, job_id: int) -> None:
+        """From now on whatever ends the job puts back what was made ready: before, nothing was removed, and to load it
+        again would take away what visitors have written since."""
+        (self.work(job_id) / _READY).rename(self.aside(job_id))
+        sync_folder(self.work(job_id))
 
     def make_staging(self, job_id: int) -> Path:
         staging = self.staging(job_id)
@@ -133,7 +148,7 @@ class Places:
         return sorted({int(name) for name in (*work, *staging) if name.isdigit()})
 
     def free_bytes(self) -> int:
-        return free_bytes_of(self.backups)
+        return free_bytes_of(self.backups if self.backups.exists() else self.folders.data)
 
 
 def free_bytes_of(folder: Path) -> int:

@@ -2,6 +2,10 @@
 
     exports/<id>.sql.gz   0600 root, gone with its record after a week
 
+An import looks at its file first (`look_at`). One that replaces dumps what is in the database aside before it empties
+it: whatever ends it then, the job itself or a later one (`backups.put_back`) has the database hold that again. One that
+adds puts nothing back: that would take away what visitors have written meanwhile.
+
 Invariant: a file without a record, or of an export that is not ready and that no job makes, is removed by `sweep`.
 """
 
@@ -19,10 +23,13 @@ from uuid import UUID
 import trio
 
 from svc_actors.errors import ServiceError, capacity, conflict, not_found, unavailable
-from svc_actors.host.databases import DatabaseError, DatabaseServer, EngineKind, SiteFile
+from svc_actors.host.databases import DatabaseServer, EngineKind, SiteFile
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import add_use, require_disk_room
+from svc_actors.panel.backups.databases import told as translated
+from svc_actors.panel.backups.tools import Tools
 from svc_actors.panel.databases.agreeing import SiteDatabases
+from svc_actors.panel.databases.looking import look_at
 from svc_actors.panel.databases.records import DatabaseRow, read_database
 from svc_actors.panel.databases.states import DatabaseStatus
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, ProgramFailed, enqueue, require_turn
@@ -93,7 +100,7 @@ async def begin_import(
     """`source` is either `path`, a file of the site, or `export`, one of the exports. The database's row is locked."""
     _require_active(database)
     await require_disk_room(tx, database.site_id, 0)
-    steps = ("empty", "load") if replace else ("load",)
+    steps = ("look", "set_aside", "replace") if replace else ("look", "load")
     parameters = {"database": str(database.id), **source}
     job = await _enqueue(tx, IMPORT, f"Import into {database.name}", database, steps, parameters)
     await audit.record(tx, caller, database.target, {**source, "replace": replace, "job": job.id})
@@ -143,10 +150,11 @@ class DatabaseTransfers:
     """The work of both kinds of jobs. Everything is looked up when a job runs: much may have happened since it was
     queued."""
 
-    def __init__(self, database: Database, databases: SiteDatabases, folders: HostFolders) -> None:
+    def __init__(self, database: Database, databases: SiteDatabases, folders: HostFolders, tools: Tools) -> None:
         self._database = database
         self._databases = databases
         self._folders = folders
+        self._tools = tools
 
     async def dump(self, run: JobRun) -> None:
         row, server = await self._of(run)
@@ -154,10 +162,8 @@ class DatabaseTransfers:
         file = export_file(self._folders, export_id)
         await trio.to_thread.run_sync(lambda: self._folders.exports.mkdir(mode=0o700, parents=True, exist_ok=True))
         await self._require_space(row, server)
-        try:
+        with translated():
             await server.dump(row.name, file, run.program)
-        except DatabaseError as error:
-            raise unavailable(str(error)) from error
         size, sha256 = await trio.to_thread.run_sync(_measured, file)
 
         async def ready(tx: Transaction) -> None:
@@ -172,33 +178,86 @@ class DatabaseTransfers:
         await run.transact(ready)
         await run.log(f"{row.name} was exported: {size:,} bytes, compressed.")
 
-    async def empty(self, run: JobRun) -> None:
-        row, _ = await self._of(run)
-        await self._databases.empty(row.id)
-        await run.log(f"What was in {row.name} is removed.")
+    async def look(self, run: JobRun) -> None:
+        row, server = await self._of(run)
+        site, source = await self._source(run, row)
+        await self._tools.put_back(run, site)
+        size = await look_at(run, server, source, site)
+        with translated():
+            held = (await server.sizes([row.name])).get(row.name, 0) if self._replaces(run) else 0
+        await self._tools.require_room(
+            size + held,
+            what="The import",
+            left=f"{row.name} is as it was",
+            hint="Free some space, or import a smaller dump.",
+        )
+        await run.log(f"The dump has {size:,} bytes of SQL.")
+
+    async def set_aside(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            row, _ = await self._of(run)
+            ready = await trio.to_thread.run_sync(self._tools.places.make_ready, run.id)
+            await self._tools.databases.set_aside(run, row, ready)
+            await run.log(f"What is in {row.name} is kept aside until the dump is in it.")
+
+    async def replace(self, run: JobRun) -> None:
+        async with self._tools.cleaned_on_failure(run):
+            row, server = await self._of(run)
+            site, source = await self._source(run, row)
+            await run.log(f"Loading; should this be cut short, {row.name} gets back what it had.")
+            await trio.to_thread.run_sync(self._tools.places.put_aside, run.id)
+            try:
+                await self._databases.empty(row.id)
+                await self._load(run, row, server, site, source)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await self._put_back(run, row, site)
+                raise
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._tools.places.drop_aside, run.id)
+        await self._tools.clean(run.id)
+        await run.log(f"All of it is in {row.name}.")
 
     async def load(self, run: JobRun) -> None:
         row, server = await self._of(run)
-        site = await read_site(self._database, row.site_id)
-        if site is None:
-            raise not_found("The site is not there any more.")
-        source: Path | SiteFile
-        if "export" in run.parameters:
-            source = export_file(self._folders, UUID(run.parameters["export"]))
-            if not await trio.Path(source).exists():
-                raise not_found("The export is not there any more.")
-        else:
-            source = SiteFile(self._folders.sites / site.account.name, run.parameters["path"])
+        site, source = await self._source(run, row)
         # Before it: a core that is killed says nothing afterwards, and who reads why a job has ended reads its log.
         again = ": import it again with replace" if row.engine is EngineKind.MARIADB else ""
         await run.log(f"Loading; should this be cut short, {_LEFT[row.engine]} of the dump is in {row.name}{again}.")
-        try:
-            await server.load(row.name, source, site.account, run.program)
-        except ProgramFailed as error:
-            raise _not_loaded(row.engine, error) from error
-        except DatabaseError as error:
-            raise unavailable(str(error)) from error
+        await self._load(run, row, server, site, source)
         await run.log(f"All of it is in {row.name}.")
+
+    async def _load(
+        self, run: JobRun, row: DatabaseRow, server: DatabaseServer, site: SiteRow, source: Path | SiteFile
+    ) -> None:
+        try:
+            with translated():
+                await server.load(row.name, source, site.account, run.program)
+        except ProgramFailed as error:
+            raise _not_loaded(row, error, replaced=self._replaces(run)) from error
+
+    async def _put_back(self, run: JobRun, row: DatabaseRow, site: SiteRow) -> None:
+        try:
+            await self._tools.databases.put_back(run, site, self._tools.places.aside(run.id))
+        except ServiceError as error:
+            raise unavailable(
+                f"The import failed, and what was in {row.name} could not be put back yet: {error.message}",
+                hint="It is kept on this server, and put back every ten minutes until that succeeds.",
+            ) from error
+
+    async def _source(self, run: JobRun, row: DatabaseRow) -> tuple[SiteRow, Path | SiteFile]:
+        site = await read_site(self._database, row.site_id)
+        if site is None:
+            raise not_found("The site is not there any more.")
+        if "export" not in run.parameters:
+            return site, SiteFile(self._folders.sites / site.account.name, run.parameters["path"])
+        source = export_file(self._folders, UUID(run.parameters["export"]))
+        if not await trio.Path(source).exists():
+            raise not_found("The export is not there any more.")
+        return site, source
+
+    def _replaces(self, run: JobRun) -> bool:
+        return "replace" in run.steps
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         """Of an export that failed, was cancelled or interrupted nothing is kept."""
@@ -230,10 +289,8 @@ class DatabaseTransfers:
 
     async def _require_space(self, row: DatabaseRow, server: DatabaseServer) -> None:
         """A full disk would take the panel and its sites along. Compressed, a dump is smaller than its database."""
-        try:
+        with translated():
             size = (await server.sizes([row.name])).get(row.name, 0)
-        except DatabaseError as error:
-            raise unavailable(str(error)) from error
         disk = os.statvfs(self._folders.exports)
         free = disk.f_bavail * disk.f_frsize
         if free < size:
@@ -259,13 +316,15 @@ def _require_active(database: DatabaseRow) -> None:
         raise conflict(f"The database {database.name} is {database.status.value}.", hint="Wait until it is active.")
 
 
-def _not_loaded(engine: EngineKind, error: ProgramFailed) -> ServiceError:
-    if engine is EngineKind.POSTGRESQL:
-        return conflict(
-            f"Nothing was imported: {error.last or error.message}", hint="Mend the dump, and import it again."
-        )
+def _not_loaded(row: DatabaseRow, error: ProgramFailed, *, replaced: bool) -> ServiceError:
+    why = error.last or error.message
+    if replaced:
+        message = f"Nothing was imported, and {row.name} has what it had before: {why}"
+        return conflict(message, hint="Mend the dump, and import it again.")
+    if row.engine is EngineKind.POSTGRESQL:
+        return conflict(f"Nothing was imported: {why}", hint="Mend the dump, and import it again.")
     return conflict(
-        f"The import has stopped: {error.last or error.message}",
+        f"The import has stopped: {why}",
         hint="What stands before that is in the database. Mend the dump, and import it again with replace.",
     )
 

@@ -1,0 +1,49 @@
+"""A dump is looked at before anything is removed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from svc_actors.errors import invalid, unavailable
+from svc_actors.host.confined.sql_look import LOOKED
+from svc_actors.host.databases import DatabaseError, DatabaseServer, SiteFile
+from svc_actors.panel.jobs import JobRun, ProgramFailed
+from svc_actors.panel.sites.records import SiteRow
+
+_REFUSED: Final = 3
+"""The exit status by which the program that reads dumps refuses one (`svc_actors.host.confined.sql`)."""
+
+
+async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:
+    """How many bytes of SQL it has, unpacked. Raises `invalid` where it is none that the engine could load: not SQL,
+    another engine's, without a statement, or cut; and `unavailable`."""
+    size = 0
+
+    async def read(lines: list[str]) -> None:
+        nonlocal size
+        for line in lines:
+            if line.startswith(LOOKED):
+                size = int(line.removeprefix(LOOKED))
+            else:
+                await run.log(line)
+
+    async def program(
+        command: tuple[str, ...],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        stdin: Path | None = None,
+    ) -> None:
+        await run.program(command, seconds=seconds, environment=environment, stdin=stdin, read=read)
+
+    try:
+        await server.look(source, site.account, program)
+    except ProgramFailed as error:
+        if error.status != _REFUSED:
+            raise
+        raise invalid(error.last) from error
+    except DatabaseError as error:
+        raise unavailable(str(error)) from error
+    return size
