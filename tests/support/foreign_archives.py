@@ -29,6 +29,7 @@ CREATE TABLE `wp_options` (`option_id` bigint PRIMARY KEY, `option_name` varchar
   DEFAULT CHARSET=utf8mb4;
 INSERT INTO `wp_options` VALUES (1,'siteurl','https://shop.example'),
  (2,'widgets','a:1:{s:5:"title";s:18:"Größe – 日本";}');
+-- Dump completed on 2026-01-02  3:04:05
 """
 ZONE: Final = """$TTL 14400
 @ 86400 IN SOA ns1.old.example. root.old.example. ( 2026010101 3600 1800

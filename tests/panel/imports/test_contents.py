@@ -168,3 +168,18 @@ def test_one_extension_has_one_name_however_it_is_written() -> None:
         "curl",
         "opcache",
     ]
+
+
+async def test_a_dump_that_the_old_host_did_not_finish_fails_alone_and_blocks(
+    moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "DUMP", foreign.DUMP.partition("INSERT")[0])
+    job = await moved.come()
+    log = (await moved.world.ada.get(f"/jobs/{job['id']}/log")).json()
+    report = await moved.report()
+
+    assert job["status"] == "succeeded", job
+    assert any(f"database {DATABASE}: its dump was not loaded: It ends before" in line["message"] for line in log)
+    assert moved.world.mariadb.loaded == []
+    assert report["verdict"] == "blocked"
+    assert f"{DATABASE} (It ends before its end" in reasons(report, blocking=True)["dumps"]

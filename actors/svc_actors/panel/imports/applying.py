@@ -29,13 +29,14 @@ from svc_actors.host.database_clients import HOST
 from svc_actors.host.databases import DatabaseError, EngineKind, SiteFile, database_name
 from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import SiteDatabase
+from svc_actors.panel.databases.looking import look_at as look_at_dump
 from svc_actors.panel.files import site_folder
 from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
 from svc_actors.panel.imports.belongings import ASIDE, CALLER, Belongings
 from svc_actors.panel.imports.blocking import blocking_lines
-from svc_actors.panel.imports.contents import Counted, TableFacts, look_at, lost_rows
+from svc_actors.panel.imports.contents import NOT_LOADED, Counted, TableFacts, look_at, lost_rows
 from svc_actors.panel.imports.passwords import aside_passwords, brought_passwords, kept_passwords
 from svc_actors.panel.imports.plan import (
     Choices,
@@ -287,9 +288,17 @@ class ImportApplication:
         database_id = await self._database.fetchval(
             "SELECT id FROM databases WHERE engine = 'mariadb' AND name = $1", name
         )
-        await self._parts.databases.empty(database_id)
         source = SiteFile(self._parts.folders.sites / site.account.name, f"{ASIDE}/{label}.sql")
         server = self._parts.databases.server(EngineKind.MARIADB)
+        try:
+            await look_at_dump(run, server, source, site)
+        except ServiceError as error:
+            if error.code is not ErrorCode.INVALID:
+                raise
+            # A dump that the old host did not finish fails alone: its other sites and databases come all the same.
+            await self._rest.note(run, applied, Kind.DATABASE, database.name, f"{NOT_LOADED}{error.message}")
+            return
+        await self._parts.databases.empty(database_id)
         told = Counted(run)
         try:
             await server.load(name, source, site.account, told.program, rows=True)

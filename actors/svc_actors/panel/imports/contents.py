@@ -27,6 +27,8 @@ from svc_actors.panel.jobs import JobRun
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database
 
+NOT_LOADED: Final = "its dump was not loaded: "
+"""Begins what is noted of a database that came without its content."""
 MOST_TABLES: Final = 300
 """That a report names."""
 _LOOK_SECONDS: Final = 600.0

@@ -33,7 +33,7 @@ from svc_actors.panel.files import site_folder
 from svc_actors.panel.imports.applied import choices_of
 from svc_actors.panel.imports.blocking import blocking_lines
 from svc_actors.panel.imports.comparing import Answer, are_pages, check, difference, difference_of_pages, is_asked
-from svc_actors.panel.imports.contents import Contents, served_by
+from svc_actors.panel.imports.contents import NOT_LOADED, Contents, served_by
 from svc_actors.panel.imports.plan import task_of
 from svc_actors.panel.imports.records import read_import
 from svc_actors.panel.jobs import JobRun
@@ -256,6 +256,13 @@ class MigrationVerification:
         databases = [each for each in account.databases if each.site == found.domain]
         held = await self._database.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
         checks.append(check("databases", held >= len(databases), f"it had {len(databases)} databases, and has {held}"))
+        empty = [
+            f"{note['name']} ({note['reason'].removeprefix(NOT_LOADED)})"
+            for note in imported.outcome or ()
+            if note["kind"] == Kind.DATABASE.value and note["reason"].startswith(NOT_LOADED)
+            if note["name"] in {each.name for each in databases}
+        ]
+        checks.append(check("dumps", not empty, f"dumps that were not loaded: {', '.join(empty)}"[:400]))
         return checks, found
 
 
