@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.store import Database, DatabaseUrls, prepare_schema
+from svc_actors.store import CommitMarks, Database, DatabaseUrls, prepare_schema
 from svc_actors.store.embedded import PROGRAMS
+from svc_actors.store.marks import FILE
 from svc_actors.store.reach import server_account
 from tests.cli.conftest import Terminal
 
@@ -95,13 +96,21 @@ async def test_a_moment_between_two_changes_is_brought_back_and_hosts_are_compar
                 while await database.fetchval("SELECT pg_is_in_recovery()"):
                     await trio.sleep(0.05)  # the server promotes itself
             names = {row["name"] for row in await database.fetch("SELECT name FROM locations")}
+        marks = CommitMarks.load(tmp_path / "data")
+        marks.committed(marks.draw())
+        marks.note_key(("token:1", "order-7"))
+        (tmp_path / "data").mkdir()
+        await marks.write()
         command = ("controller", "rewound", "--as-of", f"{moment:%Y-%m-%dT%H:%M:%S}", "--data", str(tmp_path / "data"))
         done = await Terminal(tmp_path).ok(*command, SVC_DATABASE_URL=server.url)
         async with Database.open(server.url, size=1) as database:
             marked = await database.fetchval("SELECT count(*) FROM restorations")
+            refused = await database.fetchval("SELECT fingerprint FROM idempotency_keys WHERE key = 'order-7'")
     finally:
         await server.stop(base)
 
     assert names == {"before"}
     assert "Sessions ended: 0" in done.out
     assert marked == 1
+    assert refused == b"", "the order may have been carried out since"
+    assert not (tmp_path / "data" / FILE).exists(), "the next start takes no second step back"

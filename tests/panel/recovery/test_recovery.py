@@ -11,6 +11,7 @@ import pytest
 
 from svc_actors.errors import unavailable
 from svc_actors.panel.recovery import staged
+from svc_actors.store.marks import FILE
 from tests.support.harness import PASSWORD
 from tests.support.lost_server import Hosting, Server
 from tests.support.restic import RecordedRestic, failing
@@ -58,6 +59,8 @@ async def test_people_sites_and_their_files_are_back_on_a_new_server(
         before = await a_life(old, disk)
     shutil.rmtree(tmp_path / "old")
     await become(hosting, new_url, tmp_path / "new", disk, before["key"])
+    marks = tmp_path / "new" / FILE
+    marks.touch()
 
     async with hosting.open(new_url, tmp_path / "new", "203.0.113.99") as server:
         state = await server.recovery()
@@ -85,6 +88,7 @@ async def test_people_sites_and_their_files_are_back_on_a_new_server(
     assert [row["event"] for row in told] == ["recovery.completed"]
     assert again.status_code == 409
     assert not (tmp_path / "new" / "recovery" / "staged").exists()
+    assert not marks.exists(), "another database was put in place on purpose, and is no step back"
 
 
 async def test_restic_is_started_for_a_site_as_often_as_its_recovery_needs(
