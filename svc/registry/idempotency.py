@@ -27,6 +27,7 @@ from svc.registry.operation import Context, Model, Services
 from svc.registry.principal import Principal
 from svc_actors.errors import ServiceError, conflict, unauthenticated, unavailable
 from svc_actors.store import Database, Transaction
+from svc_actors.store.marks import LOST, REFUSE_KEYS
 
 T = TypeVar("T")
 
@@ -36,8 +37,6 @@ PATIENCE = 120.0
 _CLOCK_MARGIN = 60.0
 _FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
 _RELEASE_DEADLINE = 5.0
-_LOST = b""
-"""The fingerprint of no request."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
@@ -95,19 +94,7 @@ async def forget_expired(database: Database) -> int:
 async def refuse_lost(tx: Transaction, keys: Sequence[tuple[str, str]]) -> None:
     """Have these keys, each with whose it is, refused for 24 hours, where no answer is kept: the database has lost what
     was done under them, so another order with the same key would be done twice."""
-    await tx.execute(
-        """
-        INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
-        SELECT owner, key, '', $3, $4, now() FROM unnest($1::text[], $2::text[]) AS lost (owner, key)
-        ON CONFLICT (owner, key) DO UPDATE
-        SET fingerprint = excluded.fingerprint, claim = excluded.claim, created_at = now(), leased_until = now()
-        WHERE held.answer IS NULL
-        """,
-        [owner for owner, _ in keys],
-        [key for _, key in keys],
-        _LOST,
-        uuid.uuid4(),
-    )
+    await tx.execute(REFUSE_KEYS, [owner for owner, _ in keys], [key for _, key in keys])
 
 
 async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
@@ -192,7 +179,7 @@ class _Order:
         )
         if row is None:
             return None
-        if row["fingerprint"] == _LOST:
+        if row["fingerprint"] == LOST:
             raise conflict(
                 "The database has lost its last changes, an order with this idempotency key among them. Whether that "
                 "was carried out is not known; nothing was done now.",

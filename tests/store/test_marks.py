@@ -189,6 +189,48 @@ async def test_a_service_stops_when_the_holder_of_its_lock_sees_a_step_back(data
     await stops(database_url, tmp_path, connect_nothing)
 
 
+async def test_a_service_elsewhere_deals_with_what_another_has_noticed(database_url: str, tmp_path: Path) -> None:
+    """A standby takes the lock while the one that noticed ends: it knows nothing of what was lost."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    assert await started(database_url, theirs) == []
+
+    async def connect(database: Database) -> None:
+        assert database.marks is not None
+        database.marks.note_key(("token:1", "order-7"))
+        with pytest.raises(ServiceError):
+            async with database.session():
+                pytest.fail("it is used")
+
+    await stops(database_url, ours, connect)
+    async with Database.open(database_url, size=1) as other:
+        assert await other.fetchval("SELECT fingerprint FROM idempotency_keys WHERE key = 'order-7'") == b""
+
+    assert len(await started(database_url, theirs)) == 1
+    assert await started(database_url, theirs) == []
+
+
+async def test_a_service_that_serves_already_stops_for_what_another_has_noticed(
+    database_url: str, tmp_path: Path
+) -> None:
+    notice = "INSERT INTO commit_marks SELECT gen_random_uuid(), -1, 0, now()"
+
+    async def serve() -> None:
+        async with (
+            Database.open(database_url) as database,
+            exclusive(database, "controller"),
+            marked(database, tmp_path, Steps()),
+        ):
+            async with Database.open(database_url, size=1) as other:
+                await other.execute(notice)
+            await trio.sleep_forever()
+
+    with trio.fail_after(PATIENCE), pytest.raises(ExceptionGroup) as ended:
+        await serve()
+    assert ended.group_contains(SteppedBackError)
+
+
 async def test_a_lost_lock_is_retaken_where_nothing_is_lost(database_url: str, tmp_path: Path) -> None:
     """A planned switchover ends every session, and the server that answers next has all commits."""
     everyone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> "
@@ -248,8 +290,11 @@ class Standby:
     """Answers as a server does that is not promoted yet, without any commit of ours."""
 
     async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]:
-        row: Any = {"standby": True, "slots": [], "marks": []}
+        row: Any = {"standby": True, "pending": False, "slots": [], "marks": []}
         return [row]
+
+    async def command(self, sql: str, args: tuple[object, ...]) -> str:
+        raise AssertionError("a standby takes no changes")
 
 
 async def test_a_standby_that_lags_has_lost_nothing_and_is_not_used(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ Theory of operation. Each transaction that writes leaves a mark, in the transact
 one of a few rows of this service (`commit_marks`). What was acknowledged is remembered here, and once a second in a
 file of the data folder. A database that shows less than is remembered has lost a commit; the log of a server is lost
 from its end, so one that shows all of it has lost nothing of ours. That is compared on each new connection before it is
-used, once a second by whoever holds the service's lock, and at each start.
+used, once a second by the holder of the service's lock, and at each start.
+
+Who notices it says so in the database (`_PENDING`) and stops; who starts next deals with it first, be that the same
+service or a standby on another host, which knows nothing of what was lost.
 
 Rejected: the system identifier and the timeline, which change at a planned switchover that loses nothing, and stay when
 a snapshot of the server's disk is put back; positions in the write-ahead log, since where a timeline forked is shown to
@@ -59,15 +62,31 @@ WRITE_MARK: Final = """
     INSERT INTO commit_marks AS kept (holder, slot, value, at) VALUES ($1, $2, $3, clock_timestamp())
     ON CONFLICT (holder, slot) DO UPDATE SET value = greatest(kept.value, excluded.value), at = excluded.at
 """
-_READ: Final = """
+_PENDING: Final = -1
+"""The slot of a row that says: a step back was noticed, and nobody has dealt with it yet."""
+_READ: Final = f"""
     SELECT pg_is_in_recovery() AS standby,
-           array(SELECT slot FROM commit_marks WHERE holder = $1 ORDER BY slot) AS slots,
-           array(SELECT value FROM commit_marks WHERE holder = $1 ORDER BY slot) AS marks
+           EXISTS (SELECT FROM commit_marks WHERE slot = {_PENDING}) AS pending,
+           array(SELECT slot FROM commit_marks WHERE holder = $1 AND slot >= 0 ORDER BY slot) AS slots,
+           array(SELECT value FROM commit_marks WHERE holder = $1 AND slot >= 0 ORDER BY slot) AS marks
 """
 _AS_OF: Final = """
-    SELECT coalesce((SELECT max(at) FROM commit_marks WHERE holder = $1), (SELECT max(at) FROM commit_marks),
-                    (SELECT max(at) FROM event))
+    SELECT coalesce((SELECT max(at) FROM commit_marks WHERE slot >= 0), (SELECT max(at) FROM event))
 """
+_TELL: Final = f"""
+    INSERT INTO commit_marks (holder, slot, value, at) VALUES ($1, {_PENDING}, 0, clock_timestamp())
+    ON CONFLICT DO NOTHING
+"""
+LOST: Final = b""
+"""The fingerprint of no request: of an idempotency key whose order may have been lost."""
+REFUSE_KEYS: Final = """
+    INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
+    SELECT owner, key, '', '', gen_random_uuid(), now() FROM unnest($1::text[], $2::text[]) AS lost (owner, key)
+    ON CONFLICT (owner, key) DO UPDATE
+    SET fingerprint = excluded.fingerprint, claim = excluded.claim, created_at = now(), leased_until = now()
+    WHERE held.answer IS NULL
+"""
+"""Owners and keys: they are refused for as long as they are kept, where no answer is."""
 
 Key: TypeAlias = tuple[str, str]
 """An idempotency key: whose it is, and the key."""
@@ -79,6 +98,7 @@ class Rows(Protocol):
     """A bare connection."""
 
     async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]: ...
+    async def command(self, sql: str, args: tuple[object, ...]) -> str: ...
 
 
 class SteppedBackError(RuntimeError):
@@ -111,6 +131,8 @@ class CommitMarks:
         self._free: list[int] = []
         self._keys: dict[Key, None] = dict.fromkeys(keys)
         self._changed = False
+        self.serving = False
+        """A step back that another has noticed is dealt with by now, so a further one counts."""
 
     @classmethod
     def load(cls, folder: Path) -> CommitMarks:
@@ -170,8 +192,10 @@ class CommitMarks:
         [row] = await connection.rows(_READ, (self._holder,), 0)
         if row["standby"]:
             raise asyncpg.CannotConnectNowError("it is a standby, and takes no changes")
-        if not _has_all(row, before):
+        if not self._is_present(row, before):
             self._notice(before, row)
+            await connection.command(REFUSE_KEYS, self._columns)
+            await connection.command(_TELL, (self._holder,))
             raise unavailable(
                 "The database has lost its last changes. Nothing was changed; the service starts again, and compares "
                 "the world with its records.",
@@ -182,8 +206,10 @@ class CommitMarks:
         """Raises `SteppedBackError` where `queryable` shows less than is known to be committed."""
         before = dict(self._seen)
         row = await queryable.fetchone(_READ, self._holder)
-        if not _has_all(row, before):
+        if not self._is_present(row, before):
             self._notice(before, row)
+            await queryable.execute(REFUSE_KEYS, *self._columns)
+            await queryable.execute(_TELL, self._holder)
             raise self.error
 
     @property
@@ -195,21 +221,32 @@ class CommitMarks:
         )
 
     async def lost(self, queryable: Queryable) -> datetime | None:
-        """When the database has stepped back since the file was written: its time now, by its own last mark. From then
-        on what it has is what is known."""
+        """When the database has stepped back since the file was written, or somebody else has noticed that it did: its
+        time now, by its last mark. From then on what it has is what is known."""
         row = await queryable.fetchone(_READ, self._holder)
         there, known = _shown(row), self._seen
         self._seen = dict(there)
         self._last = max(self._last, *there.values(), 0)
         self._changed = True
-        if _has_all(row, known):
+        if _has_all(row, known) and not row["pending"]:
             return None
-        as_of: datetime | None = await queryable.fetchval(_AS_OF, self._holder)
+        as_of: datetime | None = await queryable.fetchval(_AS_OF)
         return as_of or datetime.fromtimestamp(0, UTC)
+
+    def _is_present(self, row: Record, known: dict[int, int]) -> bool:
+        return _has_all(row, known) and not (self.serving and row["pending"])
+
+    @property
+    def _columns(self) -> tuple[list[str], list[str]]:
+        return [owner for owner, _ in self._keys], [key for _, key in self._keys]
 
     def _notice(self, known: dict[int, int], row: Record) -> None:
         if not self.stepped_back.is_set():
-            log.error("database.stepped_back", known=max(known.values()), there=max(_shown(row).values(), default=0))
+            log.error(
+                "database.stepped_back",
+                known=max(known.values(), default=0),
+                there=max(_shown(row).values(), default=0),
+            )
             self.stepped_back.set()
 
     # What outlives the process.
@@ -260,7 +297,9 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
     if as_of is not None:
         log.error("database.found_stepped_back", as_of=as_of.isoformat())
         await step_back(as_of, marks.keys)
-    # Not before: a service that is killed on the way does it again.
+        # Not before: a service that is killed on the way, or its successor, does it again.
+        await database.transact(lambda tx: tx.execute("DELETE FROM commit_marks WHERE slot = $1", _PENDING))
+    marks.serving = True
     await marks.write()
     async with background_nursery() as nursery:
         nursery.start_soon(marks.keep_written)
