@@ -16,6 +16,7 @@ from svc_nodeagent.protocol.platforms import PLAIN, Platform
 from svc_nodeagent.protocol.values import (
     FEW,
     MANY,
+    MOST_SENTENCES,
     Address,
     Count,
     DomainState,
@@ -233,10 +234,10 @@ class NodeFacts(Wire):
     accelerator: Literal["kvm", "tcg", "simulated"]
     machine_types: Annotated[tuple[Name, ...], Field(max_length=FEW)]
     network_features: Annotated[tuple[Name, ...], Field(max_length=FEW)]
-    network_lacks: Annotated[dict[Name, Text], Field(default_factory=dict, max_length=FEW)]
+    network_lacks: Annotated[dict[Name, Text], Field(default_factory=dict, max_length=MOST_SENTENCES)]
     host_addresses: Annotated[tuple[Address, ...], Field(max_length=FEW)] = ()
     platform_features: Annotated[tuple[Name, ...], Since(5), Field(max_length=FEW)] = ()
-    platform_lacks: Annotated[dict[Name, Text], Since(5), Field(default_factory=dict, max_length=FEW)]
+    platform_lacks: Annotated[dict[Name, Text], Since(5), Field(default_factory=dict, max_length=MOST_SENTENCES)]
 
 
 class InventoryResult(Wire):
@@ -267,7 +268,7 @@ class PreflightCheck(Wire):
 
 class PreflightResult(Wire):
     kind: Literal["preflight"] = "preflight"
-    checks: Annotated[tuple[PreflightCheck, ...], Field(max_length=FEW)]
+    checks: Annotated[tuple[PreflightCheck, ...], Field(max_length=MOST_SENTENCES)]
 
 
 class ImageResult(Wire):

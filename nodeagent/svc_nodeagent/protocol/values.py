@@ -21,6 +21,8 @@ MANY = 20_000
 """Entries of a list of machines, addresses or readings: a frame holds no more records of 200 bytes."""
 MOST_CALLS = 64
 """Calls of the host that a result tells: a creation makes some 30."""
+MOST_SENTENCES = 64
+"""Of what a node's row keeps: checks, and features that its host lacks, each with a sentence."""
 FEW = 1_024
 """Entries of any other list: a host's machine types are some 100, its addresses fewer."""
 

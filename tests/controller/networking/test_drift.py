@@ -10,13 +10,14 @@ import trio
 
 from svc.registry.principal import Role
 from svc_actors.controller.machines.spec import held_network
-from svc_actors.controller.networking.drift import Found, Recorded, compare
+from svc_actors.controller.networking.drift import MOST_KEPT, Found, Recorded, compare
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.controller.networking.pool_records import lock_pool
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
 from svc_actors.store import Database, Record, Transaction
 from svc_nodeagent.protocol import (
+    MANY,
     InventoryResult,
     NodeInventory,
     NodeNetProbe,
@@ -65,6 +66,15 @@ def test_a_host_that_has_what_is_recorded_agrees() -> None:
     assert judged(recorded(), observed(addresses=("10.0.0.5/32",))) == []
     v6 = recorded(networks=frozenset({network("2001:db8:0:5::/64")}))
     assert judged(v6, observed(addresses=("2001:db8:0:5::/64",))) == []
+
+
+def test_a_host_that_makes_differences_up_has_some_hundred_kept_and_a_count() -> None:
+    strays = [observed(vm_id=uuid4(), addresses=("10.0.0.6",), differences=("x" * 4_000,)) for _ in range(MANY)]
+    probe = ProbeResult(taps=(), machines=tuple(strays), ruleset_digest="")
+    found = compare({}, {}, probe)
+    assert (len(found.differences), len(found.strays)) == (MOST_KEPT + 1, MOST_KEPT)
+    assert found.differences[-1].problem == f"{MANY - MOST_KEPT} more differences are not shown."
+    assert [len(problem) for problem in judged(recorded(), observed(differences=("x" * 4_000,)))] == [500]
 
 
 def test_each_way_of_being_other_is_named() -> None:

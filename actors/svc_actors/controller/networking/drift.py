@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_interface
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork, address_text
 from svc_nodeagent.protocol import ObservedNetwork, ProbeResult
+
+MOST_KEPT: Final = 500
+"""Differences and strays of one probe: what a host is mended by, and what its row keeps. The rest is for the next
+probe: a host that makes them up has no end of them."""
+_MOST_TAPS: Final = 2_000
+_MOST_PROBLEM: Final = 500
+"""Characters of what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,12 @@ def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], pro
             differences.append(Difference(None, f"The tap {tap.device} is no machine's."))
         elif tap.up and not tap.filtered and (tap.vm_id in settled or tap.vm_id not in known):
             differences.append(Difference(tap.vm_id, f"Its tap {tap.device} is up without the rules against spoofing."))
-    taps = tuple(tap.model_dump(mode="json") for tap in sorted(probe.taps, key=lambda tap: tap.device))
-    return Found(tuple(dict.fromkeys(differences)), strays, taps)
+    taps = sorted(probe.taps, key=lambda tap: tap.device)[:_MOST_TAPS]
+    cut = dict.fromkeys(Difference(each.vm_id, each.problem[:_MOST_PROBLEM]) for each in differences)
+    kept = list(cut)[:MOST_KEPT]
+    if len(cut) > MOST_KEPT:
+        kept.append(Difference(None, f"{len(cut) - MOST_KEPT} more differences are not shown."))
+    return Found(tuple(kept), strays[:MOST_KEPT], tuple(tap.model_dump(mode="json") for tap in taps))
 
 
 def _of_a_machine(recorded: Recorded, observed: ObservedNetwork | None) -> list[str]:

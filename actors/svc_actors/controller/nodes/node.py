@@ -200,6 +200,7 @@ class Node(Actor):
                 "UPDATE nodes SET network_probe = $2, network_probed_at = now() WHERE id = $1", self.node_id, seen
             )
             known = before["differences"] if before is not None else []
+            known_pairs = {(each["vm_id"], each["problem"]) for each in known}
             if found.differences:
                 message = await _drift_message(tx, node.name, found)
                 await raise_alert(
@@ -209,7 +210,7 @@ class Node(Actor):
                 await close_alert(tx, drift_alert(self.node_id))
             if seen["differences"] != known:
                 await announce(tx, node, "network_drift" if found.differences else "network_agrees")
-            return any(each not in known for each in seen["differences"])
+            return any((each["vm_id"], each["problem"]) not in known_pairs for each in seen["differences"])
 
         return await self._database.transact(work)
 
