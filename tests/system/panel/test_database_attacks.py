@@ -232,7 +232,7 @@ async def test_what_changes_places_in_mariadb_is_evaluated_as_its_owner(engines:
                 lambda: tables.swap_back(SHOP, SCRATCH[0], SCRATCH[1], ["wp_options"]),
                 lambda: server.sizes([SHOP]),
             ],
-            3,
+            2,
         )
     for loaded in (False, True):
         if loaded:
@@ -426,6 +426,59 @@ async def test_a_session_that_takes_too_much_memory_of_mariadb_is_ended_and_no_o
     assert {answer.ok for answer in left} == {True, False}
     assert [answer.out for answer in left if answer.ok] == ["mine\t0"]
     assert await engines.pid(MARIADB) == pid
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TEMPORARY TABLE big ENGINE=Aria SELECT seq, REPEAT('x', 1000) AS a FROM seq_1_to_100000; "
+        "SELECT SLEEP(3000);",
+        "SET sort_buffer_size = 32768; SELECT SUM(LENGTH(a)) FROM "
+        "(SELECT REPEAT(MD5(seq), 20) AS a FROM seq_1_to_30000000 ORDER BY a LIMIT 30000000) x;",
+    ],
+    ids=["tables", "sorting"],
+)
+async def test_a_session_that_fills_the_disk_with_temporary_files_is_ended(engines: Engines, statement: str) -> None:
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server = engines.servers[MARIADB]
+    assert isinstance(server, MariaDb)
+    left: list[Answer] = []
+
+    async def fill() -> None:
+        left.append(await attacker.run(statement))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fill)
+        with trio.fail_after(60):
+            while not (ended := await server.end_greedy(files_most=30 << 20)):
+                await trio.sleep(0.05)  # Its files grow outside of this process.
+
+    assert [(session.user, session.bytes > 30 << 20) for session in ended] == [(USER, True)]
+    assert not left[0].ok
+
+
+async def test_what_leads_to_and_from_a_table_is_found(engines: Engines) -> None:
+    """From another database of the site too, which an owner is not shown."""
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server, other = engines.servers[MARIADB], database_name(1002, "other")
+    assert isinstance(server, MariaDb)
+    await server.create_database(other)
+    await server.grant(USER, {SHOP: Access.FULL, other: Access.FULL})
+    made = await attacker.run(
+        "CREATE TABLE `odd-one` (a INT PRIMARY KEY); CREATE TABLE two$ (a INT PRIMARY KEY); "
+        "CREATE TABLE alone (a INT); CREATE TABLE fired (a INT); "
+        "CREATE TABLE from_here (a INT, FOREIGN KEY (a) REFERENCES `odd-one` (a)); "
+        f"CREATE TABLE {other}.there (a INT, FOREIGN KEY (a) REFERENCES {SHOP}.two$ (a)); "
+        "CREATE TRIGGER t BEFORE INSERT ON fired FOR EACH ROW SET @x = 1;"
+    )
+    assert made.ok, made.err
+    every = ["odd-one", "two$", "alone", "fired", "from_here", "there"]
+
+    bound = await MariaDbTables(server).bound(SHOP, every)
+
+    assert bound == ["fired", "from_here", "odd-one", "two$"]
 
 
 async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engines: Engines) -> None:

@@ -70,3 +70,5 @@ class Owners:
                 account.holders -= 1
                 if account.holders == 0:
                     await self._lock(name)
+                    if not account.one.statistics().tasks_waiting:
+                        del self._accounts[name]

@@ -86,7 +86,11 @@ class RootStatement(Enum):
         "IF(FIND_IN_SET('ANSI_QUOTES', sql_mode), CONCAT('\"', REPLACE(name, '\"', '\"\"'), '\"'), "
         "CONCAT('`', REPLACE(name, '`', '``'), '`'))",
     )
-    MEMORY = "SELECT ID, USER, MEMORY_USED FROM information_schema.PROCESSLIST WHERE MEMORY_USED > {number}"
+    # Those that sort come first, the longest of them above all.
+    SESSIONS = (
+        "SELECT ID, USER, MEMORY_USED, IFNULL(STATE LIKE '%sort%', 0) FROM information_schema.PROCESSLIST "
+        "ORDER BY 4 DESC, TIME_MS DESC"
+    )
     END_SESSION = "KILL HARD CONNECTION {number}"
 
     def __call__(self, **values: str | int | Access) -> Order:

@@ -7,6 +7,7 @@ other users, or the server. Names in a GRANT are patterns, in which _ stands for
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ from svc_actors.host.launcher import Service, ServiceName, SiteLauncher
 from svc_actors.host.mariadb import memory_tables
 from svc_actors.host.mariadb.owner import MariaDbOwners
 from svc_actors.host.mariadb.root import CLIENT, Root, RootStatement
+from svc_actors.host.mariadb.temporary import FILES_BYTES, temporary_files
 from svc_actors.host.programs import Program
 
 SERVICE: Final = ServiceName("mariadb")
@@ -105,6 +107,10 @@ class MariaDb:
         return self._sockets / "mariadbd.pid"
 
     @property
+    def _temporary(self) -> Path:
+        return self._folder / "tmp"
+
+    @property
     def exists(self) -> bool:
         return self._instance.exists
 
@@ -130,6 +136,8 @@ class MariaDb:
                 "--local-infile=0",
                 # Not that anybody had the privilege to read or write files of the server.
                 f"--secure-file-priv={self._folder / 'empty'}",
+                # Not /tmp, which may be memory.
+                f"--tmpdir={self._temporary}",
                 "--symbolic-links=0",
                 "--character-set-server=utf8mb4",
                 "--collation-server=utf8mb4_unicode_ci",
@@ -149,8 +157,17 @@ class MariaDb:
         )
 
     async def ensure(self) -> None:
-        await trio.to_thread.run_sync(lambda: (self._folder / "empty").mkdir(mode=0o755, parents=True, exist_ok=True))
+        await trio.to_thread.run_sync(self._make_folders)
         await self._instance.ensure()
+
+    def _make_folders(self) -> None:
+        (self._folder / "empty").mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._temporary.mkdir(mode=0o700, exist_ok=True)
+        try:
+            account = pwd.getpwnam(ACCOUNT)
+        except KeyError:
+            return  # Its package is not installed, as setting up says.
+        os.chown(self._temporary, account.pw_uid, account.pw_gid)
 
     async def stop(self) -> None:
         await self._instance.stop()
@@ -158,16 +175,23 @@ class MariaDb:
     async def probe(self) -> None:
         await self.root.ask(RootStatement.PROBE())
 
-    async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
-        _, taken = await trio.to_thread.run_sync(resident, self._pid_file)
-        if taken < site_most:
+    async def end_greedy(self, site_most: int = SITE_BYTES, files_most: int = FILES_BYTES) -> list[Session]:
+        """Temporary files included, of which a site has `files_most` at most."""
+        pid, taken = await trio.to_thread.run_sync(resident, self._pid_file)
+        tables, sorting = await trio.to_thread.run_sync(temporary_files, pid, self._temporary)
+        if max(sorting, sum(tables.values())) <= files_most and taken < site_most:
             return []  # No site has more than that, and nothing needs to be asked.
         if taken > SHARE_BYTES // 2:
             await self.empty_memory_tables()
-        found = await self.root.ask(RootStatement.MEMORY(number=1 << 20))
+        found = await self.root.ask(RootStatement.SESSIONS())
         rows = [line.split("\t") for line in found.splitlines()]
-        sessions = [Session(int(number), user, int(size)) for number, user, size in rows if is_of_site(user)]
-        ended = to_end(sessions, site_most)
+        there = {int(number): (user, int(size), sorts == "1") for number, user, size, sorts in rows if is_of_site(user)}
+        ended = [
+            *to_end([Session(number, user, size) for number, (user, size, _) in there.items()], site_most),
+            *to_end([Session(each, there[each][0], tables[each]) for each in tables if each in there], files_most),
+        ]
+        if sorting > files_most:
+            ended += [Session(number, user, sorting) for number, (user, _, sorts) in there.items() if sorts][:1]
         for session in ended:
             with suppress(DatabaseError):  # It may have ended by itself.
                 await self.root.ask(RootStatement.END_SESSION(number=session.number))

@@ -96,7 +96,7 @@ class Postgres:
             "password_encryption": "scram-sha-256",
             "max_connections": str(_SHARES.server),
             # Of each process, and a superuser's to change.
-            "temp_file_limit": "2GB",
+            "temp_file_limit": "1GB",
             "superuser_reserved_connections": str(_RESERVED),
             "shared_buffers": "48MB",
             "jit": "off",

@@ -106,8 +106,7 @@ class SiteDatabases:
                 except DatabaseError as error:
                     log.warning("databases.memory_not_looked_at", engine=kind.value, error=str(error))
             for session in ended:
-                mib = session.bytes >> 20
-                log.warning("databases.session_ended", engine=kind.value, user=session.user, memory_mib=mib)
+                log.warning("databases.session_ended", engine=kind.value, user=session.user, mib=session.bytes >> 20)
 
     async def _agree(self, site_id: UUID) -> None:
         databases, users = await under_way(self._database, site_id)
