@@ -54,15 +54,18 @@ class SftpTargetRequest(Request):
         )
 
 
+Endpoint = Annotated[
+    str,
+    Field(max_length=300),
+    Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
+]
+
+
 class BucketTargetRequest(Request):
     """A bucket that is there."""
 
     name: TargetName
-    endpoint: Annotated[
-        str,
-        Field(max_length=300),
-        Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
-    ]
+    endpoint: Endpoint
     bucket: Annotated[str, Field(max_length=63), Shape(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "the name of a bucket")]
     prefix: Annotated[str, Field(max_length=200), Shape(_PREFIX, "a path without / at its ends")] = ""
     region: Annotated[str, Field(max_length=32), Shape(r"[a-z0-9-]+", "a region such as us-east-1")] = "us-east-1"

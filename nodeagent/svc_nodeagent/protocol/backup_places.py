@@ -10,9 +10,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from svc_nodeagent.protocol.values import AnyText, Name, Secret, Wire
+from svc_nodeagent.protocol.versions import Since
 
 __all__ = ["BackupPlace", "BucketPlace", "SftpPlace"]
 
+SessionToken = Annotated[AnyText, Field(max_length=8_192)]
+"""The policy is part of it: those of AWS have some 1,500 characters."""
 _Path = Annotated[AnyText, Field(max_length=512)]
 
 
@@ -31,7 +34,8 @@ class SftpPlace(Wire):
 
 
 class BucketPlace(Wire):
-    """A bucket of S3. `endpoint` is an URL without a path."""
+    """A bucket of S3. `endpoint` is an URL without a path. `session_token`: of keys that are this operation's alone,
+    and open one machine's copies."""
 
     kind: Literal["s3"] = "s3"
     name: Name
@@ -41,6 +45,7 @@ class BucketPlace(Wire):
     region: Name
     access_key: Name
     secret_key: Secret = Field(repr=False)
+    session_token: Annotated[SessionToken | None, Since(5)] = Field(default=None, repr=False)
 
 
 BackupPlace = Annotated[SftpPlace | BucketPlace, Field(discriminator="kind")]

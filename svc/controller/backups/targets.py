@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
+
+from pydantic import Field
 
 from svc.controller.machines.fields import Confirmation
 from svc.controller.services import Controller
-from svc.identity.backup_targets import BucketTargetRequest, SftpTargetRequest
+from svc.identity.backup_targets import BucketTargetRequest, Endpoint, SftpTargetRequest
 from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
+from svc.registry.shapes import Shape
 from svc_actors.controller.backups.deleted import forget_target
 from svc_actors.controller.backups.targets import (
+    KeyMode,
+    MachineBucketSettings,
     RemoteSettings,
     Use,
     add_target,
@@ -46,22 +51,54 @@ FROM machine_backup_targets targets
 LEFT JOIN alerts ON alerts.key = 'backup-target:' || targets.id::text AND alerts.closed_at IS NULL"""
 
 
+_SHARED: Final = (
+    "Every node that uses this target gets its one key, so root of any of these nodes can remove or overwrite the"
+    " backups of all machines that are there, and list their ids; it cannot read them."
+)
+_BOUNDS: Final = {
+    TargetKind.S3: "Add the bucket with sts_endpoint, where its server has an STS; else give it object lock or versions"
+    " that this key cannot remove, or each node or location a target of its own (use with node_id or location_id).",
+    TargetKind.SFTP: "Have the server keep snapshots that this account cannot remove, or give each node or location a"
+    " target, and an account, of its own (use with node_id or location_id).",
+}
+
+
 class MachineBackupTarget(Model):
     """`location` says where it is, without secrets. `public_key`: of a target by SFTP, for its authorized_keys. It is
     used by the nodes `node_ids`, by those of `location_ids`, and, where it is `of_all_others`, by every node that has
-    no other. `copies`: complete backups that are kept there. `problem`: why it failed last, null where it works."""
+    no other. `copies`: complete backups that are kept there. `problem`: why it failed last, null where it works.
+    `keys`: `temporary` where a node gets keys for one machine's copies and one operation, `shared` where each gets the
+    target's own; `warning` then says what that means, and what bounds it."""
 
     id: UUID
     name: str
     kind: TargetKind
     location: str
     public_key: str | None
+    keys: KeyMode
+    warning: str | None
     of_all_others: bool
     node_ids: list[UUID]
     location_ids: list[UUID]
     copies: int
     problem: str | None
     created_at: datetime
+
+
+class MachineBucketRequest(BucketTargetRequest):
+    """A bucket that is there. `sts_endpoint`: of its server's security token service, which is asked for keys of one
+    machine's copies for each operation; without it each node gets the key itself. `sts_role`: the ARN of the role that
+    is taken on for it (AssumeRole; its sessions may last 7 hours); without one GetFederationToken is asked."""
+
+    sts_endpoint: Endpoint | None = None
+    sts_role: Annotated[str, Field(max_length=256), Shape(r"[A-Za-z0-9:/_.+=,@-]+", "the ARN of a role")] | None = None
+
+    @property
+    def machine_settings(self) -> MachineBucketSettings:
+        if self.sts_role is not None and self.sts_endpoint is None:
+            raise wrong_field("sts_role", "give the sts_endpoint that is asked for it, too")
+        plain = self.settings.model_dump()
+        return MachineBucketSettings(**plain, sts=self.sts_endpoint, role=self.sts_role)
 
 
 class TargetListRequest(Request):
@@ -99,7 +136,7 @@ class TargetRemoveRequest(Request):
     Route.get("/backups/targets"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
-    columns=("name", "kind", "location", "all_others=of_all_others", "copies", "problem", "id"),
+    columns=("name", "kind", "location", "keys", "all_others=of_all_others", "copies", "problem", "id"),
 )
 async def list_targets(context: Context[Controller], request: TargetListRequest) -> list[MachineBackupTarget]:
     rows = await context.services.database.fetch(f"{_SELECT} ORDER BY targets.name")
@@ -127,8 +164,8 @@ async def add_sftp(context: Context[Controller], request: SftpTargetRequest) -> 
     scope=Scope.ADMIN,
     positional=("name", "endpoint", "bucket"),
 )
-async def add_bucket(context: Context[Controller], request: BucketTargetRequest) -> MachineBackupTarget:
-    return await _add(context, request.name, request.settings, request.secret_key.get_secret_value())
+async def add_bucket(context: Context[Controller], request: MachineBucketRequest) -> MachineBackupTarget:
+    return await _add(context, request.name, request.machine_settings, request.secret_key.get_secret_value())
 
 
 @operations.declare(
@@ -232,5 +269,7 @@ def _model(row: Record) -> MachineBackupTarget:
         kind=target.settings.kind,
         location=target.settings.location,
         public_key=public_key,
+        keys=target.keys,
+        warning=f"{_SHARED} {_BOUNDS[target.settings.kind]}" if target.keys is KeyMode.SHARED else None,
         **told,
     )

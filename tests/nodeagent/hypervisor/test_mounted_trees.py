@@ -248,6 +248,7 @@ FORBIDDEN = {
 OF_THE_NODE = {
     "bases.py": {"open", "unlink", "replace", "read_bytes"},  # machines/<vm_id>, beside the record
     "copies.py": {"exists", "remove", "unlink"},  # machines/<vm_id>; `remove` of a store
+    "first_store.py": {"iterdir", "read_bytes"},  # a temporary folder of the node's
     "live_reading.py": {"touch", "unlink"},  # machines/<vm_id>
     "mounted_tree.py": FORBIDDEN,  # this is the one that walks
     "orphans.py": {"glob", "read_bytes"},  # /proc

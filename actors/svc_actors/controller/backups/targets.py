@@ -1,28 +1,57 @@
 """Targets of machines' backups that are on no node: a server by SFTP, or a bucket of S3, and which nodes use them.
 
-What opens a target is sealed here, and told to a node with each operation. A node without a target copies to what is
-mounted on it.
+What opens a target is sealed here. Of a bucket with an STS a node gets keys with each operation that open one machine's
+copies (`temporary_keys`); of others it gets the target's own, which opens the copies of all machines, and the target
+says so (`KeyMode.SHARED`). A node without a target copies to what is mounted on it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field, TypeAdapter
 
 from svc_actors.alerts import Severity, close_alert, raise_alert
-from svc_actors.errors import conflict, not_found
+from svc_actors.controller.backups.temporary_keys import Need, NoTemporaryKeys, Sts, temporary_keys
+from svc_actors.controller.tasks.run import TaskFailed
+from svc_actors.errors import ErrorCode, conflict, not_found
 from svc_actors.remote_targets import BucketSettings, SftpSettings
 from svc_actors.sealing import Sealer
-from svc_actors.store import ForeignKeyViolationError, Queryable, Record, Target, Transaction, UniqueViolationError
+from svc_actors.store import (
+    Database,
+    ForeignKeyViolationError,
+    Queryable,
+    Record,
+    Target,
+    Transaction,
+    UniqueViolationError,
+)
+from svc_nodeagent.aws_signing import Keys
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, SftpPlace
 
 _SEALED_FOR: Final = "backup target"
 
 
-RemoteSettings = Annotated[SftpSettings | BucketSettings, Field(discriminator="kind")]
+class MachineBucketSettings(BucketSettings):
+    """`sts`: the address of its security token service; nodes get the bucket's own key where there is none. `role`: as
+    of `temporary_keys.Sts`."""
+
+    sts: str | None = None
+    role: str | None = None
+
+
+class KeyMode(StrEnum):
+    """`temporary`: a node gets keys for one machine's copies, for one operation. `shared`: each node gets the one key
+    of the target."""
+
+    TEMPORARY = "temporary"
+    SHARED = "shared"
+
+
+RemoteSettings = Annotated[SftpSettings | MachineBucketSettings, Field(discriminator="kind")]
 _SETTINGS: Final[TypeAdapter[RemoteSettings]] = TypeAdapter(RemoteSettings)
 
 
@@ -38,14 +67,30 @@ class TargetRow:
         """What the audit calls it."""
         return Target("backup_target", self.id, self.name)
 
-    def place(self, sealer: Sealer) -> BackupPlace:
+    @property
+    def keys(self) -> KeyMode:
+        temporary = isinstance(self.settings, MachineBucketSettings) and self.settings.sts is not None
+        return KeyMode.TEMPORARY if temporary else KeyMode.SHARED
+
+    async def place(self, sealer: Sealer, need: Need) -> BackupPlace:
+        """Raises `NoTemporaryKeys`."""
         secret = sealer.unseal(self.sealed_secret, _SEALED_FOR).decode()
         match self.settings:
             case SftpSettings() as sftp:
                 told = sftp.model_dump(exclude={"kind", "public_key"})
                 return SftpPlace(name=self.name, private_key=secret, **told)
-            case BucketSettings() as s3:
-                return BucketPlace(name=self.name, secret_key=secret, **s3.model_dump(exclude={"kind"}))
+            case MachineBucketSettings(sts=sts, role=role) as s3:
+                keys = Keys(s3.access_key, secret)
+                if sts is not None:
+                    keys = await temporary_keys(Sts(sts, s3.region, role), keys, s3.bucket, s3.prefix, need)
+                told = s3.model_dump(include={"endpoint", "bucket", "prefix", "region"})
+                return BucketPlace(
+                    name=self.name,
+                    access_key=keys.access_key,
+                    secret_key=keys.secret_key,
+                    session_token=keys.session_token,
+                    **told,
+                )
 
 
 @dataclass(frozen=True)
@@ -74,7 +119,7 @@ async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: Remot
         row = await tx.fetchone(
             "INSERT INTO machine_backup_targets (name, settings, sealed_secret) VALUES ($1, $2, $3) RETURNING *",
             name,
-            settings.model_dump(mode="json"),
+            settings.model_dump(mode="json", exclude_none=True),
             sealer.seal(secret.encode(), _SEALED_FOR),
         )
     except UniqueViolationError:
@@ -131,9 +176,23 @@ async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | N
     return target_id
 
 
-async def place_at(queryable: Queryable, sealer: Sealer, target_id: UUID | None) -> BackupPlace | None:
-    """What a node is told of a target. Raises not_found."""
-    return None if target_id is None else (await read_target(queryable, target_id)).place(sealer)
+async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, need: Need) -> BackupPlace | None:
+    """What a node gets of a target for one operation. Raises not_found, and `TaskFailed` where the target's STS gives
+    no keys, which its alert says."""
+    if target_id is None:
+        return None
+    target = await read_target(database, target_id)
+    try:
+        return await target.place(sealer, need)
+    except NoTemporaryKeys as error:
+        why = f"Its STS gave no keys for this operation: {error}."
+        async with database.transaction() as tx:
+            await tell_failed(tx, target.id, why)
+        raise TaskFailed(
+            ErrorCode.UNAVAILABLE,
+            f"The backup target {target.name} cannot be used. {why}",
+            hint="See to the STS, and that the target's key may ask it for keys; what is at the target is as it was.",
+        ) from error
 
 
 async def tell_failed(tx: Transaction, target_id: UUID, why: str) -> None:

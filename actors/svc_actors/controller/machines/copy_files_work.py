@@ -7,6 +7,7 @@ from uuid import UUID
 
 from svc_actors.controller.backups.records import copied_disks, place_of_copy, store_password
 from svc_actors.controller.backups.targets import place_at
+from svc_actors.controller.backups.temporary_keys import need_of
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.machines.copy_files import COPY, OPEN, SYSTEM
 from svc_actors.controller.tasks.runner import HostRefused, TaskRun, Work
@@ -35,12 +36,13 @@ class CopyFilesWork:
         vm_id, copy_id = run.task.resource_id, UUID(run.task.parameters[COPY])
         at = await place_of_copy(self._database, copy_id)
         system, fetched = await self._images.of_task(run, UUID(run.task.parameters[SYSTEM]), span=(0, 30))
+        need = need_of(VmFilesOpen.facts, vm_id, reads_only=True)
         operation = VmFilesOpen(
             vm_id=vm_id,
             copy_id=copy_id,
             password=store_password(self._sealer, vm_id),
             disks=await copied_disks(self._database, vm_id, copy_id),
-            place=await place_at(self._database, self._sealer, at.target_id),
+            place=await place_at(self._database, self._sealer, at.target_id, need),
             system=system,
         )
         performed = run.perform(operation, step="host", span=(30, 100) if fetched else (0, 100))

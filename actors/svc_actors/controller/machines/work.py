@@ -23,6 +23,7 @@ from svc_actors.controller.backups.records import (
     to_forget,
 )
 from svc_actors.controller.backups.targets import place_at, tell_failed
+from svc_actors.controller.backups.temporary_keys import need_of
 from svc_actors.controller.images.empty_disk import disk_image
 from svc_actors.controller.images.files import ImageSources
 from svc_actors.controller.images.images import ImageWork
@@ -196,7 +197,9 @@ class MachineWork:
             password=store_password(self._sealer, source_id),
             disks=of_system(await copied_disks(self._database, source_id, copy_id)),
             source_id=source_id,
-            place=await place_at(self._database, self._sealer, at.target_id),
+            place=await place_at(
+                self._database, self._sealer, at.target_id, need_of(VmCreateFromCopy.facts, source_id, reads_only=True)
+            ),
             state=await copied_state(self._database, copy_id),
         )
         operation = VmCreateFromCopy(
@@ -308,7 +311,7 @@ class MachineWork:
             copy_id=run.task.id,
             password=store_password(self._sealer, vm_id),
             forget=await to_forget(self._database, vm_id, at),
-            place=await place_at(self._database, self._sealer, at.target_id),
+            place=await place_at(self._database, self._sealer, at.target_id, need_of(VmBackup.facts, vm_id)),
         )
         return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
 
@@ -320,7 +323,9 @@ class MachineWork:
             copy_id=copy_id,
             password=store_password(self._sealer, vm_id),
             platform=platforms.of_task(run.task),
-            place=await place_at(self._database, self._sealer, at.target_id),
+            place=await place_at(
+                self._database, self._sealer, at.target_id, need_of(VmRestore.facts, vm_id, reads_only=True)
+            ),
             disks=await self._still_there(run, await copied_disks(self._database, vm_id, copy_id)),
             state=await copied_state(self._database, copy_id),
         )
@@ -353,7 +358,7 @@ class MachineWork:
             vm_id=vm_id,
             password=store_password(self._sealer, vm_id),
             copies=run.task.parameters["copies"],
-            place=await place_at(self._database, self._sealer, at.target_id),
+            place=await place_at(self._database, self._sealer, at.target_id, need_of(VmBackupsForget.facts, vm_id)),
         )
         return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
 
@@ -363,7 +368,7 @@ class MachineWork:
         if at.target_id is not None:
             operation = VmBackupsRemove(
                 vm_id=vm_id,
-                place=await place_at(self._database, self._sealer, at.target_id),
+                place=await place_at(self._database, self._sealer, at.target_id, need_of(VmBackupsRemove.facts, vm_id)),
                 password=store_password(self._sealer, vm_id),
             )
         return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))

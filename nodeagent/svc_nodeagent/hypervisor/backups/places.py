@@ -13,18 +13,22 @@ import shlex
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import httpx
 import trio
 
+from svc_nodeagent.aws_signing import Keys, signed
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.programs import ProgramFailed, try_program
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 
 _CONNECT_SECONDS: Final = 15.0
 _SESSION_SECONDS: Final = 40.0
+_MOST_SAID_BYTES: Final = 64 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
 _FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
 """As restic writes ENOSPC and EDQUOT, and what servers of S3 call it."""
@@ -91,6 +95,8 @@ class Elsewhere:
                 await self._require_answer(s3)
                 parts = (s3.endpoint, s3.bucket, s3.prefix, str(self.vm_id))
                 environment = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": s3.secret_key}
+                if s3.session_token is not None:
+                    environment["AWS_SESSION_TOKEN"] = s3.session_token
                 options = ("-o", f"s3.region={s3.region}")
                 yield Way(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
 
@@ -107,6 +113,63 @@ class Elsewhere:
 
     def failed(self, how: str) -> HostError:
         return HostError(FailureCode.TARGET, f"{self._words} {how.rstrip('.')}.", _LEFT)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its keys open this store alone."""
+        return isinstance(self.place, BucketPlace) and self.place.session_token is not None
+
+    async def lacks(self, name: str) -> bool:
+        """Whether a bucket says that it has no such file of the store. Keys that list one machine's folder alone are
+        refused a file that is not there, as they are a file that is not theirs: only the list tells. False where it
+        is not known."""
+        query = {"list-type": "2", "max-keys": "1", "prefix": self._key(name)}
+        try:
+            status, listed = await self._ask("GET", "", query=query)
+        except (httpx.HTTPError, trio.TooSlowError):
+            return False
+        return status == httpx.codes.OK and b"<Key>" not in listed and b"ListBucketResult" in listed
+
+    async def put(self, name: str, content: bytes) -> None:
+        """Write a file of a store in a bucket. Raises `HostError`."""
+        try:
+            status, said = await self._ask("PUT", f"/{self._key(name)}", body=content)
+        except (httpx.HTTPError, trio.TooSlowError) as error:
+            raise self.failed("does not answer any more") from error
+        if status != httpx.codes.OK:
+            raise self.failure(ProgramFailed("restic", status, said.decode(errors="replace")))
+
+    def _key(self, name: str) -> str:
+        assert isinstance(self.place, BucketPlace)
+        return "/".join(part for part in (self.place.prefix, str(self.vm_id), name) if part)
+
+    async def _ask(
+        self, method: str, path: str, *, query: dict[str, str] | None = None, body: bytes = b""
+    ) -> tuple[int, bytes]:
+        """The status, and the beginning of what the bucket says."""
+        s3 = self.place
+        assert isinstance(s3, BucketPlace)
+        url, headers = signed(
+            Keys(s3.access_key, s3.secret_key, s3.session_token),
+            method,
+            f"{s3.endpoint}/{s3.bucket}{path}",
+            service="s3",
+            region=s3.region,
+            at=datetime.now(UTC),
+            query=query,
+            body=body,
+        )
+        said = bytearray()
+        with trio.fail_after(_SESSION_SECONDS):
+            async with (
+                httpx.AsyncClient(trust_env=False) as http,
+                http.stream(method, url, headers=headers, content=body or None) as answer,
+            ):
+                async for piece in answer.aiter_bytes():
+                    said += piece
+                    if len(said) > _MOST_SAID_BYTES:
+                        break
+        return answer.status_code, bytes(said)
 
     @property
     def _words(self) -> str:

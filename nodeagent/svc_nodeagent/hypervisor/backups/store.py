@@ -26,6 +26,7 @@ import trio
 
 from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.backups.chains import NOTE, Kept, Snapshot, kept, tags_of, tags_of_note
+from svc_nodeagent.hypervisor.backups.first_store import OnThisNode, folder_for_a_store, send_first_files
 from svc_nodeagent.hypervisor.backups.mounted import LOOK_SECONDS, STATUSES, Mounted
 from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way, without_region
 from svc_nodeagent.hypervisor.backups.running import Errors, fed, program
@@ -48,6 +49,7 @@ _LOST: Final = ("packs from index missing", "index is not complete", "unable to 
 _NO_STORE: Final = re.compile(
     r"unable to open config file: .*(key does not exist|file does not exist|no such file or directory)"
 )
+_REFUSED: Final = "access denied"
 PACKAGES = {"restic": "restic", "nbdcopy": "libnbd-bin"}
 """The programs that copies are made with and a node may be without, each with the package that has it."""
 
@@ -67,7 +69,7 @@ class Sink:
 
 
 class MachineStore:
-    def __init__(self, place: Mounted | Elsewhere, password: str) -> None:
+    def __init__(self, place: Mounted | Elsewhere | OnThisNode, password: str) -> None:
         self._place = place
         self._environment = ENVIRONMENT | {
             "RESTIC_PASSWORD": password,
@@ -78,8 +80,14 @@ class MachineStore:
     async def prepare(self) -> None:
         """Make the repository, if there is none, and unlock it. Raises `HostError` where the target is not there."""
         _require_programs()
-        if await self._asked("unlock") is None:
+        if await self._asked("unlock") is not None:
+            return
+        if not isinstance(self._place, Elsewhere) or not self._place.is_bound:
             await self._run("init", timeout=LOOK_SECONDS)
+            return
+        async with folder_for_a_store() as here:
+            await MachineStore(here, self._environment["RESTIC_PASSWORD"])._run("init", timeout=LOOK_SECONDS)
+            await send_first_files(here, self._place)
 
     async def unlock(self) -> None:
         """Take away the locks of programs that have died, as those of an agent that was killed have."""
@@ -232,6 +240,7 @@ class MachineStore:
             if arguments == ("unlock",) and not look.locked:
                 return b""
             return await self._run(*arguments, timeout=LOOK_SECONDS)
+        assert isinstance(self._place, Elsewhere)
         try:
             return await self._run(*arguments, timeout=LOOK_SECONDS, in_its_terms=False)
         except ProgramFailed as failed:
@@ -241,6 +250,8 @@ class MachineStore:
                 await self._run("cat", "config", timeout=LOOK_SECONDS, in_its_terms=False, plainly=True)
             except ProgramFailed as failed:
                 why = failed
+            if self._place.is_bound and _REFUSED in why.error.lower() and await self._place.lacks("config"):
+                return None
         if _NO_STORE.search(why.error) is None:
             raise self._place.failure(why) from why
         return None
@@ -333,8 +344,12 @@ def _require_programs() -> None:
         )
 
 
-def _named(place: Mounted | Elsewhere) -> str:
-    return str(place.path) if isinstance(place, Mounted) else f"{place.place.name}: {place.vm_id}"
+def _named(place: Mounted | Elsewhere | OnThisNode) -> str:
+    match place:
+        case Mounted(path=path) | OnThisNode(folder=path):
+            return str(path)
+        case Elsewhere(place=elsewhere, vm_id=vm_id):
+            return f"{elsewhere.name}: {vm_id}"
 
 
 def _added(told: str) -> int:

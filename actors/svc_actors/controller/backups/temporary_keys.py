@@ -1,0 +1,142 @@
+"""Keys of a bucket for one operation of one node: asked of the target's STS, for one machine's copies and no others.
+
+Whoever has taken over a hypervisor goes for the backups first. The target's own key opens the copies of all machines,
+so it stays here; a node is given one that opens `<bucket>/<prefix>/<vm_id>/` alone, only to read where the operation
+only reads, and that ends with the operation's deadline. The policy is part of what is asked for, and the STS takes from
+the target's key (or role) all that the policy does not name.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urlencode
+from uuid import UUID
+from xml.etree import ElementTree
+
+import httpx
+import trio
+
+from svc_nodeagent.aws_signing import Keys, signed
+from svc_nodeagent.protocol import Facts
+
+_VERSION: Final = "2011-06-15"
+_LEAST_SECONDS: Final = 900
+_MOST_SECONDS: Final = 12 * 3600
+_SPARE_SECONDS: Final = 300
+"""Beyond the operation's deadline: the clocks of two servers, and the time until it is asked for."""
+_ASK_SECONDS: Final = 30.0
+_MOST_ANSWER: Final = 64 * 1024
+_READ: Final = ("s3:GetObject",)
+_WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
+
+
+class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
+    """The STS gave none; what it said, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Of one operation: the machine whose copies it works with, whether it only reads them, and its deadline."""
+
+    vm_id: UUID
+    reads_only: bool
+    seconds: float
+
+
+def need_of(facts: Facts, vm_id: UUID, *, reads_only: bool = False) -> Need:
+    """`facts`: of the operation; `vm_id`: the machine that the copies are of."""
+    return Need(vm_id, reads_only, facts.task_seconds or _LEAST_SECONDS)
+
+
+@dataclass(frozen=True)
+class Sts:
+    """Where a target's temporary keys are asked for. `role`: that is taken on; None: those of the key's own account
+    (`GetFederationToken`)."""
+
+    endpoint: str
+    region: str
+    role: str | None
+
+
+def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
+    """What the keys let a node do, and nothing else. The region of the bucket is no secret, and restic asks for it."""
+    folder = "/".join(part for part in (prefix, str(need.vm_id)) if part)
+    whole = f"arn:aws:s3:::{bucket}"
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Action": list(_READ if need.reads_only else _WRITE),
+                "Resource": [f"{whole}/{folder}/*"],
+            },
+            {
+                "Effect": "Allow",
+                "Action": ["s3:ListBucket"],
+                "Resource": [whole],
+                "Condition": {"StringLike": {"s3:prefix": [f"{folder}/*"]}},
+            },
+            {"Effect": "Allow", "Action": ["s3:GetBucketLocation"], "Resource": [whole]},
+        ],
+    }
+
+
+def open_client() -> httpx.AsyncClient:
+    """Not by `outbound`: an STS is the administrator's own, as a rule in the network of the nodes."""
+    return httpx.AsyncClient(timeout=_ASK_SECONDS, follow_redirects=False, trust_env=False)
+
+
+async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Need) -> Keys:
+    """Raises `NoTemporaryKeys`."""
+    seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(need.seconds) + _SPARE_SECONDS))
+    asked = {
+        "Version": _VERSION,
+        "DurationSeconds": str(seconds),
+        "Policy": json.dumps(policy(bucket, prefix, need), separators=(",", ":")),
+    }
+    if sts.role is None:
+        asked |= {"Action": "GetFederationToken", "Name": f"svc-{need.vm_id.hex[:24]}"}
+    else:
+        asked |= {"Action": "AssumeRole", "RoleArn": sts.role, "RoleSessionName": f"svc-{need.vm_id}"}
+    body = urlencode(asked).encode()
+    url, headers = signed(
+        own,
+        "POST",
+        f"{sts.endpoint}/",
+        service="sts",
+        region=sts.region,
+        at=datetime.now(UTC),
+        body=body,
+        content_type="application/x-www-form-urlencoded; charset=utf-8",
+    )
+    try:
+        with trio.fail_after(_ASK_SECONDS):
+            async with open_client() as http, http.stream("POST", url, content=body, headers=headers) as response:
+                answer = bytearray()
+                async for piece in response.aiter_bytes():
+                    answer += piece
+                    if len(answer) > _MOST_ANSWER:
+                        raise NoTemporaryKeys("its answer is too long to be one")
+    except (httpx.HTTPError, trio.TooSlowError) as error:
+        raise NoTemporaryKeys(f"it does not answer ({type(error).__name__})") from error
+    return _keys(bytes(answer), response.status_code)
+
+
+def _keys(answer: bytes, status: int) -> Keys:
+    try:
+        parsed = ElementTree.fromstring(answer)  # noqa: S314  (bounded, and expat expands no bombs)
+        told = {each.tag.rpartition("}")[2]: (each.text or "").strip() for each in parsed.iter()}
+    except ElementTree.ParseError as error:
+        raise NoTemporaryKeys(f"it answered {status} with what is no XML") from error
+    if status != httpx.codes.OK:
+        raise NoTemporaryKeys(f"it answered {status}: {told.get('Code', '')} {told.get('Message', '')}"[:300].strip())
+    try:
+        return Keys(told["AccessKeyId"], told["SecretAccessKey"], told["SessionToken"])
+    except KeyError as error:
+        raise NoTemporaryKeys(f"its answer has no {error.args[0]}") from error
+
+
+__all__ = ["Need", "NoTemporaryKeys", "Sts", "need_of", "policy", "temporary_keys"]

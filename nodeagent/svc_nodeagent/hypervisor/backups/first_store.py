@@ -1,0 +1,41 @@
+"""The first files of a store in a bucket whose keys open one machine's folder alone.
+
+`restic init` asks whether the bucket is there, which such keys may not ask: whoever may list a bucket without a prefix
+learns of all machines in it. So the empty repository is made in a folder of the node, and its two files are sent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from svc_nodeagent.hypervisor.backups.places import Elsewhere, Way
+from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.programs import ProgramFailed
+
+
+@dataclass(frozen=True)
+class OnThisNode:
+    folder: Path
+
+    @asynccontextmanager
+    async def reached(self) -> AsyncIterator[Way]:
+        yield Way(str(self.folder))
+
+    def failure(self, failed: ProgramFailed) -> ProgramFailed:
+        return failed
+
+
+@asynccontextmanager
+async def folder_for_a_store() -> AsyncIterator[OnThisNode]:
+    with tempfile.TemporaryDirectory(prefix="svc-store-") as folder:
+        yield OnThisNode(Path(folder) / "store")
+
+
+async def send_first_files(made: OnThisNode, place: Elsewhere) -> None:
+    """The key, and then what says that there is a repository. Raises `HostError`."""
+    for path in (*await in_thread(lambda: list((made.folder / "keys").iterdir())), made.folder / "config"):
+        await place.put(str(path.relative_to(made.folder)), await in_thread(path.read_bytes))
