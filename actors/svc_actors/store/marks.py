@@ -47,7 +47,7 @@ from svc_actors.store.nurseries import background_nursery
 if TYPE_CHECKING:
     from svc_actors.store.database import Database
     from svc_actors.store.driver import Record
-    from svc_actors.store.transactions import Queryable
+    from svc_actors.store.transactions import Queryable, Transaction
 
 FILE: Final = "database-marks.json"
 """In the data folder."""
@@ -298,12 +298,17 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
         log.error("database.found_stepped_back", as_of=as_of.isoformat())
         await step_back(as_of, marks.keys)
         # Not before: a service that is killed on the way, or its successor, does it again.
-        await database.transact(lambda tx: tx.execute("DELETE FROM commit_marks WHERE slot = $1", _PENDING))
+        await database.transact(deal_with_notice)
     marks.serving = True
     await marks.write()
     async with background_nursery() as nursery:
         nursery.start_soon(marks.keep_written)
         yield
+
+
+async def deal_with_notice(tx: Transaction) -> None:
+    """A step back that somebody noticed has been dealt with."""
+    await tx.execute("DELETE FROM commit_marks WHERE slot = $1", _PENDING)
 
 
 def forget_marks(folder: Path) -> None:

@@ -35,6 +35,7 @@ from svc_actors.store import (
     prepare_schema,
     reachable_urls,
 )
+from svc_actors.store.marks import deal_with_notice
 
 _PASSPHRASE: Final = "SVC_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _SHORTEST: Final = 12
@@ -172,6 +173,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
             marks = CommitMarks.load(config.data_dir)
             when = as_of.replace(tzinfo=UTC)
             orders, sessions = await begin(database, when, version("svc"), Past.PUT_BACK, marks.keys)
+            await database.transact(deal_with_notice)
             forget_marks(config.data_dir)
     except (DatabaseStartError, MigrationError, ServiceError, AnotherServiceError, OSError) as error:
         raise Failure(Exit.FAILED, f"Nothing was changed: {error}") from error

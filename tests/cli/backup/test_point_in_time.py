@@ -101,10 +101,13 @@ async def test_a_moment_between_two_changes_is_brought_back_and_hosts_are_compar
         marks.note_key(("token:1", "order-7"))
         (tmp_path / "data").mkdir()
         await marks.write()
+        async with Database.open(server.url, size=1) as database:
+            await database.execute("INSERT INTO commit_marks SELECT gen_random_uuid(), -1, 0, now()")
         command = ("controller", "rewound", "--as-of", f"{moment:%Y-%m-%dT%H:%M:%S}", "--data", str(tmp_path / "data"))
         done = await Terminal(tmp_path).ok(*command, SVC_DATABASE_URL=server.url)
         async with Database.open(server.url, size=1) as database:
             marked = await database.fetchval("SELECT count(*) FROM restorations")
+            noticed = await database.fetchval("SELECT EXISTS (SELECT FROM commit_marks WHERE slot < 0)")
             refused = await database.fetchval("SELECT fingerprint FROM idempotency_keys WHERE key = 'order-7'")
     finally:
         await server.stop(base)
@@ -112,5 +115,6 @@ async def test_a_moment_between_two_changes_is_brought_back_and_hosts_are_compar
     assert names == {"before"}
     assert "Sessions ended: 0" in done.out
     assert marked == 1
+    assert not noticed
     assert refused == b"", "the order may have been carried out since"
     assert not (tmp_path / "data" / FILE).exists(), "the next start takes no second step back"
