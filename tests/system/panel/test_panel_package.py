@@ -129,6 +129,7 @@ def test_nobody_else_gets_the_ports_of_the_panel_while_nothing_serves_them(serve
     states = server.run("systemctl", "is-active", WEB, "svc-panel-web.socket", check=False).split()
     server.run("systemctl", "start", WEB)
 
+    assert "limit rate over" in server.until("nft", "list", "table", "inet", "svc_visitors")
     assert taken == ""
     assert unserved == ""
     assert states == ["inactive", "active"], "a visitor starts nothing"
