@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -327,6 +328,75 @@ async def test_services_of_a_group_have_their_limits_together_and_new_ones_at_on
     assert 10 < sum(counts[:2]) <= 20
     assert 20 < sum(counts) <= 60
     assert again.pid == status.pid
+
+
+def _groups(place: Place) -> set[str]:
+    """Limit groups of this keeper in any hierarchy."""
+    ours = f"*/svc-keeper-{place.folder.stat().st_ino}/limit_groups/*"
+    find = ("find", "/sys/fs/cgroup", "-maxdepth", "6", "-type", "d", "-path", ours, "-printf", "%f\\n")
+    return set(subprocess.run(find, capture_output=True, text=True, check=False).stdout.split())
+
+
+async def test_the_group_of_commands_that_have_ended_goes_with_the_next_command_or_service(place: Place) -> None:
+    one, two, limits = GroupName("site-1001"), GroupName("site-1002"), Limits(processes=20)
+
+    async def run(group: GroupName, *command: str) -> None:
+        await trio.run_process([*await place.launcher.within(group, limits), *command])
+
+    await run(one, "/bin/true")
+    after_one = _groups(place)
+    await run(two, "/bin/true")
+    after_two = _groups(place)
+    service = replace(place.service("web", "serve", "x", listens=True, limits=limits), limit_group=two)
+    await place.launcher.ensure(service)
+    await place.launcher.stop(service.name)
+
+    assert after_one == {"site-1001", "commands"}
+    assert after_two == {"site-1002", "commands"}
+    assert _groups(place) == set()
+
+
+async def test_a_command_outlives_the_last_service_of_its_group_within_the_same_limits(place: Place) -> None:
+    group, limits = GroupName("site-1001"), Limits(processes=20)
+    service = replace(place.service("web", "serve", "x", listens=True, limits=limits), limit_group=group)
+    await place.launcher.ensure(service)
+    beginning = await place.launcher.within(group, limits)
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(trio.run_process, [*beginning, "/bin/sleep", "1000"])
+        cgroup = Path(f"/proc/{process.pid}/cgroup")
+
+        async def joined() -> bool:
+            return "site-1001/commands" in cgroup.read_text()
+
+        await until(joined)
+        await place.launcher.stop(service.name)
+        left, runs = _groups(place), place.alive(process.pid)
+        nursery.cancel_scope.cancel()
+
+    assert runs
+    assert left == {"site-1001", "commands"}
+
+
+async def test_a_keeper_of_a_release_that_could_not_be_joined_is_replaced_and_what_it_holds_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await place.launcher.ensure(place.service("web", "serve", "hello", listens=True))
+    older, asked = await place.keeper.keeper_pid(), place.keeper._ask
+
+    async def ask(request: dict[str, Any], longer: float = 0.0) -> Any:
+        answer = await asked(request, longer)
+        if request["request"] == "list" and answer["pid"] == older:
+            del answer["joins"]
+        return answer
+
+    monkeypatch.setattr(place.keeper, "_ask", ask)
+    beginning = await place.launcher.within(GroupName("site-1001"), Limits())
+    done = await trio.run_process([*beginning, "/bin/echo", "ran"], capture_stdout=True)
+
+    assert done.stdout == b"ran\n"
+    assert await place.keeper.keeper_pid() != older
+    assert (await place.launcher.status(ServiceName("web"))).pid == held.pid
+    assert not place.alive(older)
 
 
 async def test_a_keeper_that_another_core_is_just_starting_is_waited_for(place: Place) -> None:
