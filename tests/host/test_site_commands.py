@@ -46,6 +46,7 @@ OURS_FOR_A_SITE = {
     "panel/staging/tools.py": "copies and rewrites, our own code as root",
     "panel/staging/copying.py": "the client of `load_command`",
     "panel/staging/pushing.py": "the client of `load_command`",
+    "panel/databases/looking.py": "the program of `load_command`, without a client",
     "panel/databases/transfers.py": "dumps and the client of `load_command`",
     "panel/backups/copies.py": "restic",
     "panel/backups/databases.py": "dumps and the client of `load_command`",
@@ -57,6 +58,7 @@ OURS_FOR_A_SITE = {
 """Executes none of the site's code: bounded by its own means, and never by what a site has left."""
 
 OF_THE_SERVER = {
+    "host/visitors.py",
     *("host/accounts.py", "host/databases/instance.py", "host/disk_use.py", "host/keeper/children.py"),
     *("host/keeper/join.py", "host/launcher_keeper.py", "host/launcher_systemd.py", "host/nginx/program.py"),
     *("host/packages.py", "host/php/extensions.py", "host/programs.py", "host/releases/on_systemd.py"),

@@ -8,6 +8,10 @@ table that a flood fills for everybody.
 
 Programs of sites come by the loopback interface and are counted by their account; root's own and other services of this
 server are not.
+
+In the same table, programs of sites reach no address of the link, where a cloud gives out the machine's credentials.
+Names are still asked for there, as several clouds have their resolver at the same address. Dropped and not refused, as
+not every kernel can refuse: what asks waits until its own deadline.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ A_SECOND: Final = 100
 """An office behind one address, or an edge of a content delivery network, opens some dozens."""
 _OWN_AT_ONCE: Final = 200
 _OWN_A_SECOND: Final = 20
+_LAST_UID: Final = 1_999_999_999
+"""Of sites: accounts above it are systemd's."""
 _PROGRAM: Final = "/usr/sbin/nft"
 _SECONDS: Final = 10.0
 _UNBOUND: Final = "One address can hold all connections of the web server, as nft does not bound them:"
@@ -79,6 +85,7 @@ def ruleset(ports: Sequence[int], loopback: str = "lo") -> str:
     counted where they leave."""
     places = f"tcp dport {{ {', '.join(map(str, sorted(set(ports))))} }} {_SYN}"
     rate = f"limit rate over {A_SECOND}/second burst {AT_ONCE} packets"
+    of_site = f"meta skuid {FIRST_UID}-{_LAST_UID}"
     own = f"limit rate over {_OWN_A_SECOND}/second burst {_OWN_AT_ONCE} packets"
     return f"""\
 table inet {TABLE}
@@ -95,6 +102,8 @@ table inet {TABLE} {{
     }}
     chain output {{
         type filter hook output priority filter - 10; policy accept;
+        {of_site} ip daddr 169.254.0.0/16 tcp dport != 53 drop
+        {of_site} ip6 daddr {{ fe80::/10, fd00:ec2::254 }} tcp dport != 53 drop
         oifname "{loopback}" {places} meta skuid >= {FIRST_UID} update @of_sites {{ meta skuid {own} }} drop
     }}
 }}
