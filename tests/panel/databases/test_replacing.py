@@ -140,6 +140,31 @@ async def test_what_cannot_be_put_back_at_once_is_put_back_later(panel_database:
     assert world.mariadb.contents[database["name"]] == "CREATE TABLE things (id int);"
 
 
+async def test_what_was_put_aside_is_put_back_by_records_that_do_not_know_the_job(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    """As those of an earlier day; its number may be another job's by now."""
+    away = True
+
+    async def broken(method: str) -> None:
+        if method == "load" and away:
+            raise DatabaseError("the server is gone")
+
+    async with world_of(panel_database, tmp_path) as world:
+        database = await filled(world)
+        world.mariadb.before = broken
+        failed = await replaced(world, database)
+        await panel_database.execute("DELETE FROM jobs WHERE id = $1", failed["id"])
+        away = False
+        world.file("more.sql", b"CREATE TABLE more (id int);")
+        wanted = {"path": "more.sql"}
+        await world.ended(await world.ada.post(f"/databases/{database['id']}/import", wanted))
+        loads = [source for _, source, _ in world.mariadb.loaded]
+
+    assert [source.name for source in loads if isinstance(source, Path)] == [f"mariadb-{database['name']}.sql.gz"]
+    assert places(world).kept_aside() == []
+
+
 async def test_an_import_for_which_there_is_no_room_changes_nothing(
     panel_database: Database, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

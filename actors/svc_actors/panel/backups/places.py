@@ -11,6 +11,7 @@ sites/.restore-<job>/           what is restored, beside the homes so that it ge
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from svc_actors.host.tree_removal import remove_tree
 
 RESTORE: Final = ".restore-"
 _READY: Final = "ready"
+_OF_SITE: Final = re.compile(r"-s([0-9]+)_[^/]*\.sql\.gz$")
 SPARE_BYTES: Final = 256 << 20
 """What a backup leaves free on a disk: the panel and the sites live on it."""
 CHECKED_SECONDS: Final = 20 * 3600.0
@@ -134,6 +136,15 @@ class Places:
     def kept_aside(self) -> list[int]:
         """The jobs whose databases wait to be put back."""
         return sorted(int(name) for name in _names(self.backups / "put-back") if name.isdigit())
+
+    def number_kept_aside(self, job_id: int) -> int | None:
+        """The number of the site whose databases these are, by the names of their dumps: a database that has gone back
+        to an earlier day may not know the job, or may have given its number to another one. None: there are none."""
+        found = [match for name in _names(self.put_back(job_id)) if (match := _OF_SITE.search(name))]
+        return int(found[0][1]) if found else None
+
+    def days_kept_aside(self, job_id: int) -> float:
+        return (time.time() - self.put_back(job_id).stat().st_mtime) / 86400
 
     def remove_repository(self, repository_id: UUID) -> None:
         with suppress(FileNotFoundError):

@@ -11,6 +11,7 @@ from typing import Final
 
 import trio
 
+from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.errors import not_found
 from svc_actors.host.tree_removal import remove_tree
 from svc_actors.panel.backups.tools import Tools
@@ -19,6 +20,8 @@ from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
 
 PUT_BACK: Final = "backup.put_back"
+UNKNOWN_DAYS: Final = 30
+"""As long as the backups of a site that was deleted."""
 AGAIN_MINUTES: Final = 10
 """After a try that failed, the database server being away, say."""
 
@@ -37,18 +40,33 @@ class PutBackWork:
 
 
 async def queue_put_back(tools: Tools) -> None:
-    """A job for each site whose databases wait, unless there is one, or was a moment ago."""
-    kept = await trio.to_thread.run_sync(tools.places.kept_aside)
-    if not kept:
-        return
-    found = await tools.database.fetch("SELECT id, site_id FROM jobs WHERE id = ANY($1)", kept)
-    site_of = {row["id"]: row["site_id"] for row in found}
-    for job_id in kept:
-        site = await read_site(tools.database, site_of[job_id]) if site_of.get(job_id) is not None else None
-        if site is None:
-            await trio.to_thread.run_sync(remove_tree, tools.places.put_back(job_id))
-        else:
+    """A job for each site whose databases wait, unless there is one, or was a moment ago. Those of a site that the
+    records do not know may be all that is left of them: they stay for a while, and an alert says so."""
+    places = tools.places
+    for job_id in await trio.to_thread.run_sync(places.kept_aside):
+        number = await trio.to_thread.run_sync(places.number_kept_aside, job_id)
+        site = None if number is None else await _site_of(tools, number)
+        if site is not None:
             await tools.database.transact(partial(_queue, site=site))
+        elif number is None or await trio.to_thread.run_sync(places.days_kept_aside, job_id) > UNKNOWN_DAYS:
+            await trio.to_thread.run_sync(remove_tree, places.put_back(job_id))
+            await tools.database.transact(partial(close_alert, key=_alert(job_id)))
+        else:
+            message = (
+                f"The databases of a site s{number}, which the records do not know, lie in {places.put_back(job_id)}: "
+                "they were put aside for a restoration or an import that failed. They are removed after "
+                f"{UNKNOWN_DAYS} days; move the folder elsewhere to keep them."
+            )
+            await tools.database.transact(partial(raise_alert, key=_alert(job_id), message=message))
+
+
+async def _site_of(tools: Tools, number: int) -> SiteRow | None:
+    site_id = await tools.database.fetchval("SELECT id FROM sites WHERE number = $1", number)
+    return None if site_id is None else await read_site(tools.database, site_id)
+
+
+def _alert(job_id: int) -> str:
+    return f"databases-aside:{job_id}"
 
 
 async def _queue(tx: Transaction, site: SiteRow) -> None:

@@ -199,9 +199,9 @@ class Tools:
 
     async def put_back(self, run: JobRun, site: SiteRow) -> None:
         """Have the databases of a site hold again what they held before a restoration that was interrupted."""
-        kept = await trio.to_thread.run_sync(self.places.kept_aside)
-        for row in await self.database.fetch("SELECT id FROM jobs WHERE id = ANY($1) AND site_id = $2", kept, site.id):
-            await self.databases.put_back(run, site, self.places.put_back(row["id"]))
+        for job_id in await trio.to_thread.run_sync(self.places.kept_aside):
+            if await trio.to_thread.run_sync(self.places.number_kept_aside, job_id) == site.account.number:
+                await self.databases.put_back(run, site, self.places.put_back(job_id))
 
     async def clean(self, job_id: int) -> None:
         with trio.CancelScope(shield=True):
