@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from svc_actors.host.staging.addresses import Addresses
-from svc_actors.host.staging.phpserialize import MOST_NESTED, changed, is_serialized
+from svc_actors.host.staging.phpserialize import MOST_NESTED, changed
 
 OLD, NEW = "shop.example.org", "staging.shop.example.org"
 ADDRESSES = Addresses({OLD: NEW})
@@ -99,8 +99,6 @@ def test_what_is_no_serialised_data_is_never_cut_or_grown(data: bytes) -> None:
 def test_data_that_was_cut_off_stays_as_it_is(value: Any, cut: int) -> None:
     whole = f'a:1:{{s:1:"u";s:{len(OLD) + 8}:"https://{OLD}";}}'.encode()
     short = whole[: cut % len(whole)]
-    if is_serialized(short):
-        return
 
     assert changed(short, ADDRESSES.replace) in (short, ADDRESSES.replace(short))
     if short.startswith(b"a:1:{"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from svc_actors.host.databases import EngineKind
 from svc_actors.host.disk_use import disk_use
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import DatabaseSizes, DiskUse
-from svc_actors.panel.accounts.traffic import TrafficCount
+from svc_actors.panel.accounts.traffic import TrafficCount, sums
 from svc_actors.panel.databases.sizes import bytes_of_databases
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
@@ -24,6 +25,11 @@ from tests.support.recorded_databases import RecordedDatabases
 from tests.support.site_files import site_folder
 
 MIB = 1024 * 1024
+
+
+def line_of(time: str, user: str = "-") -> str:
+    """Of nginx's log, of a visitor who sends this name."""
+    return f'203.0.113.9 - {user} [{time}] "GET / HTTP/1.1" 200 1048576 "-" "x"'
 
 
 @pytest.fixture
@@ -208,6 +214,37 @@ async def test_every_line_of_a_log_counts_once_also_when_it_is_rotated(world: Wo
         ("2026-10-01", 1, 500),
         ("2026-11-01", 4, 1570),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "month"),
+    [
+        (line_of("30/Nov/2026:23:59:59 -0800"), date(2026, 12, 1)),
+        (line_of("01/Dec/2026:00:30:00 +0100"), date(2026, 11, 1)),
+        (line_of("30/Nov/2026:23:59:59 +0000"), date(2026, 11, 1)),
+        (line_of("28/Nov/2026:12:00:00 +0000", "[01/Jan/2020:00:00:00 +0000]"), date(2026, 11, 1)),
+        (line_of("28/Nov/2026:12:00:00 +0000", "[01/Jan/2020:"), date(2026, 11, 1)),
+        (line_of("31/Feb/2026:12:00:00 +0000"), None),
+        (line_of("01/Jan/0001:00:00:00 +1400"), None),
+        ("no line of nginx", None),
+    ],
+)
+def test_a_line_counts_for_its_month_in_utc_whatever_a_visitor_calls_himself(text: str, month: date | None) -> None:
+    assert sums([text]) == ({} if month is None else {month: (1, 1048576)})
+
+
+async def test_a_log_that_cannot_be_read_leaves_no_other_site_uncounted(world: World) -> None:
+    broken, other = await world.create("a.example"), await world.create("b.example")
+    folders: HostFolders = world.panel.services.config.folders
+    (folders.site_logs / broken["account"] / "access.log").mkdir(parents=True)
+    log = folders.site_logs / other["account"] / "access.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(line(700))
+
+    await TrafficCount(world.panel.database, folders).round()
+
+    rows = await world.panel.database.fetch("SELECT site_id, bytes FROM site_traffic")
+    assert [(str(row["site_id"]), row["bytes"]) for row in rows] == [(other["id"], 700)]
 
 
 async def test_traffic_stays_counted_when_its_site_is_deleted(world: World) -> None:

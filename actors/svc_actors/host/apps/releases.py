@@ -37,7 +37,7 @@ _LOOK_AGAIN: Final = 0.2
 _ERRORS_FROM: Final = 500
 _TAIL: Final = 4096
 _LINES: Final = 3
-_RAISED: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception)\b")
+_RAISED: Final = re.compile(r"[\w.]*(?:Error|Exception)\b")
 _NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}([0-9]+)")
 
 

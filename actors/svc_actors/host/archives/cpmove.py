@@ -138,7 +138,8 @@ def _grants(text: str) -> dict[str, list[str]]:
     """Who may do something in which database."""
     users: dict[str, list[str]] = {}
     for line in text.splitlines():
-        found = re.match(r"GRANT .* ON [`']?([^`'.]+)[`']?\.\S+ TO [`']([^`']+)[`']@", line)
+        granted = line.rpartition(" ON ")[2] if line.startswith("GRANT ") else ""
+        found = re.match(r"[`']?([^`'.]+)[`']?\.\S+ TO [`']([^`']+)[`']@", granted)
         if found is not None and found[1] != "*":
             names = users.setdefault(found[1].replace("\\_", "_"), [])
             if found[2] not in names:

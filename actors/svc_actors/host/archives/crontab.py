@@ -25,7 +25,10 @@ _MACROS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-_REDIRECTION: Final = re.compile(r"\s*(?:[0-9]*|&)>>?\s*(?:&[0-9]|/dev/null|\S+)")
+_REDIRECTION: Final = re.compile(r"(?<!\s)\s*(?:(?<![0-9])[0-9]*|&)>>?\s*(?:&[0-9]|/dev/null|\S+)")
+"""From the first blank or digit on: what is tried from each of them in turn takes the square of their number."""
+_LONGEST: Final = 1000
+"""Characters of a command, which shlex takes apart letter by letter."""
 _PHP: Final = re.compile(r"(?:.*/)?(?:ea-|alt-|lsphp)?php(?:-cli)?[0-9.]*(?:-cli)?")
 _PYTHON: Final = re.compile(r"(?:.*/)?python[0-9.]*")
 _FETCHERS: Final = re.compile(r"(?:.*/)?(?:wget|curl|lynx|fetch|GET)")
@@ -70,6 +73,8 @@ def typed(task: FoundTask, sites: Sequence[FoundSite]) -> Task:
     """Raises `NoTaskError`."""
     if len(task.cron.split()) != 5:
         raise NoTaskError("its times are none of five fields" if task.cron else "it has no times")
+    if len(task.command) > _LONGEST:
+        raise NoTaskError(f"it has more than {_LONGEST:,} characters")
     command = _REDIRECTION.sub("", task.command).strip()
     folder, command = _folder(command)
     if re.search(r"[|;&`<>]|\$\(|\$\{?[A-Za-z]", command):

@@ -31,7 +31,7 @@ MARKED: Final = re.compile(
     r"(?:web/[^/]+/conf/[^/]+\.(?:crt|key|ca|pem)|db/[^/]+/[^/]+\.sql(?:\.gz|\.zst)?|mail/[^/]+/(?:hestia|vesta)/.*)"
 )
 _SITE: Final = re.compile(r"web/([^/]+)/(?:hestia|vesta)/web\.conf")
-_PAIR: Final = re.compile(r"([A-Z_0-9]+)='([^']*)'")
+_PAIR: Final = re.compile(r"(?<![A-Z_0-9])([A-Z_0-9]+)='([^']*)'")
 
 
 def read(survey: Survey) -> Account | None:

@@ -25,8 +25,9 @@ from svc_actors.host.archives.model import (
     domain_of,
 )
 
-WANTED: Final = re.compile(r"(?:.*/)?(?:[^/]*info_[^/]*\.xml|dump\.xml)")
-MARKED: Final = re.compile(r"(?:.*/)?[^/]*sqldump[^/]*(?:/[^/]+)?")
+# A name is looked at up to the first place where it says what it is, and not from each such place anew.
+WANTED: Final = re.compile(r"(?:.*/)?(?:(?:(?!info_)[^/])*info_[^/]*\.xml|dump\.xml)")
+MARKED: Final = re.compile(r"(?:.*/)?(?:(?!sqldump)[^/])*sqldump[^/]*(?:/[^/]+)?")
 _MOST_ELEMENTS: Final = 200_000
 
 

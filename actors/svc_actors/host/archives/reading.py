@@ -61,13 +61,15 @@ def _bounded(account: Account) -> Account:
     return account
 
 
-_NESTED: Final = re.compile(
-    r"(?:[^/]+/)?homedir\.tar|web/[^/]+/domain_data\.tar\.(?:gz|zst)"
-    r"|(?:.*/)?[^/]*(?:user-data|docroot|sqldump)[^/]*\.(?:tar|tgz|tzst|tar\.gz|tar\.zst)"
-    r"|[^/]+\.[^/]+\.(?:tar|tar\.gz|tar\.bz2|tar\.zst)"
-)
+_NESTED: Final = re.compile(r"(?:[^/]+/)?homedir\.tar|web/[^/]+/domain_data\.tar\.(?:gz|zst)")
+_OF_PLESK: Final = ("user-data", "docroot", "sqldump")
+_PACKED: Final = (".tar", ".tar.gz", ".tar.zst")
 
 
 def nested(path: str) -> bool:
     """An archive within the archive, which is read as a folder: one that a format has, not one among a site's files."""
-    return _NESTED.fullmatch(path) is not None
+    folder, _, name = path.rpartition("/")
+    if any(mark in name for mark in _OF_PLESK) and name.endswith((*_PACKED, ".tgz", ".tzst")):
+        return True
+    stem = next((name.removesuffix(end) for end in (*_PACKED[::-1], ".tar.bz2") if name.endswith(end)), "")
+    return (not folder and "." in stem[1:-1]) or _NESTED.fullmatch(path) is not None

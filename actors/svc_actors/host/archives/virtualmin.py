@@ -68,7 +68,7 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
     own = f"{above}domains/{name}/" if survey.there(f"{above}domains/{name}") else above
     home = told.get("home", "")
     web = survey.text(f"{prefix}web")
-    documents = re.search(r"^\s*DocumentRoot\s+\"?([^\s\"]+)", web, re.MULTILINE)
+    documents = re.search(r"^[ \t]*DocumentRoot[ \t]+\"?([^\s\"]+)", web, re.MULTILINE)
     root = told.get("public_html_dir") or "public_html"
     if documents is not None and home and documents[1].startswith(f"{home}/"):
         root = documents[1][len(home) + 1 :]
@@ -76,7 +76,9 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
         account.leave(Kind.SITE, domain, f"the archive has no folder {own}{root}")
         return
     aliases = {
-        domain_of(word) for line in re.findall(r"^\s*ServerAlias\s+(.+)$", web, re.MULTILINE) for word in line.split()
+        domain_of(word)
+        for line in re.findall(r"^[ \t]*ServerAlias[ \t](.+)$", web, re.MULTILINE)
+        for word in line.split()
     }
     names = sorted(
         each

@@ -6,19 +6,22 @@ It is text here and nothing else: the constants are found by their form, and eve
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-_VALUE: Final = rb"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'";)]{0,200})"""
+_QUOTED: Final = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_BARE: Final = re.compile(rb"""[^'";)]*""")
+_LONGEST_BARE: Final = 200
+_ENDS: Final = re.compile(rb"\s*\)\s*;")
 DATABASE: Final = ("DB_NAME", "DB_USER", "DB_PASSWORD", "DB_HOST")
 
 
 def database_of(text: bytes) -> str | None:
     """The name of the database, where it stands there as a plain string."""
-    found = re.search(_definition("DB_NAME"), text, re.DOTALL)
+    found = next(_values(text, "DB_NAME"), None)
     if found is None:
         return None
-    value = found[2].strip()
+    value = text[slice(*found)].strip()
     if len(value) < 3 or value[:1] not in (b"'", b'"') or value[-1:] != value[:1]:
         return None
     return value[1:-1].decode(errors="replace")
@@ -28,23 +31,43 @@ def rewritten(text: bytes, values: Mapping[str, str], paths: Mapping[str, str]) 
     """The same with these constants, and these folders in the place of others. Raises ValueError where one of the
     constants is not there to be replaced."""
     for name, value in values.items():
-        text, count = _replaced(_definition(name), text, quoted(value))
-        if not count:
+        places = list(_values(text, name))
+        if not places:
             raise ValueError(f"it does not define {name} as WordPress does")
+        text = _replaced(text, places, quoted(value))
     for old, new in sorted(paths.items(), key=lambda pair: -len(pair[0])):
-        text, _ = _replaced(rb"()(" + re.escape(old.rstrip("/").encode()) + rb")(?=[/'\"])()", text, new.encode())
+        place = re.compile(re.escape(old.rstrip("/").encode()) + rb"(?=[/'\"])")
+        text = _replaced(text, [found.span() for found in place.finditer(text)], new.encode())
     return text
 
 
-def _replaced(pattern: bytes, text: bytes, value: bytes) -> tuple[bytes, int]:
-    """What stands between the first and the third group is `value`."""
-    return re.subn(pattern, lambda found: found[1] + value + found[3], text, flags=re.DOTALL)
+def _replaced(text: bytes, places: Iterable[tuple[int, int]], value: bytes) -> bytes:
+    parts, kept = list[bytes](), 0
+    for begin, end in places:
+        parts += (text[kept:begin], value)
+        kept = end
+    return b"".join((*parts, text[kept:]))
+
+
+def _values(text: bytes, name: str) -> Iterator[tuple[int, int]]:
+    """Where the values of the definitions of a constant stand. Each definition is looked at once, and up to its value's
+    end: expressions in which a space could belong to several parts took minutes for a text of some kilobytes."""
+    at = 0
+    begins = re.compile(rb"""define\s*\(\s*['"]""" + name.encode() + rb"""['"]\s*,\s*""")
+    while (found := begins.search(text, at)) is not None:
+        begin = at = found.end()
+        value = _QUOTED.match(text, begin)
+        if value is not None:
+            end = value.end()
+        else:
+            bare = _BARE.match(text, begin)
+            end = begin if bare is None else min(bare.end(), begin + _LONGEST_BARE)
+        ends = _ENDS.match(text, end)
+        if ends is not None:
+            yield begin, end
+            at = ends.end()
 
 
 def quoted(text: str) -> bytes:
     """As a PHP string in single quotes, in which only quote and backslash mean anything."""
     return b"'" + text.replace("\\", "\\\\").replace("'", "\\'").encode() + b"'"
-
-
-def _definition(name: str) -> bytes:
-    return rb"""(define\s*\(\s*['"]""" + name.encode() + rb"""['"]\s*,\s*)(""" + _VALUE + rb""")(\s*\)\s*;)"""

@@ -13,39 +13,55 @@ from typing import Any, Final
 from svc_actors.host.archives.model import MOST_ITEMS, FoundRecord, FoundZone
 
 _CLASSES: Final = frozenset({"IN", "CH", "HS"})
-_TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|([^\s"]+)')
+_TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)(?:"|\\?\Z)|([^\s"]+)')
+"""A text without an end goes to the end of its line."""
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LEAST_TTL, _MOST_TTL, _DEFAULT_TTL = 60, 604_800, 14_400
 _LONGEST_LINE: Final = 70_000
+_LONGEST_NAME: Final = 255
 
 
 def read_zone(name: str, text: str) -> FoundZone:
-    zone = FoundZone(name)
+    zone, seen = FoundZone(name), set[tuple[str, str]]()
     origin, owner, default = name, name, _DEFAULT_TTL
     for begins, words in _entries(text):
         if not words:
             continue
         if words[0] == "$ORIGIN" and len(words) > 1:
-            origin = _full(words[1], origin)
+            named = _full(words[1], origin)
+            if len(named) <= _LONGEST_NAME:
+                origin = named
+            else:
+                _leave(zone, "$ORIGIN", "it is no name of a zone")
             continue
         if words[0] == "$TTL" and len(words) > 1:
             default = _ttl(words[1]) or default
             continue
         if words[0].startswith("$"):
-            zone.left.append((words[0], "directives of zone files but $ORIGIN and $TTL are not followed"))
+            _leave(zone, words[0], "directives of zone files but $ORIGIN and $TTL are not followed")
             continue
+        at = 1 if begins else 0
         if begins:
-            owner = _full(words.pop(0), origin)
+            owner = _full(words[0], origin)
         ttl = default
-        while words and (words[0].upper() in _CLASSES or (_ttl(words[0]) is not None and len(words) > 1)):
-            ttl = _ttl(words[0]) or ttl
-            words.pop(0)
-        if words and len(zone.records) + len(zone.left) < MOST_ITEMS:
-            _add(zone, owner, ttl, words[0].upper(), words[1:], origin)
+        while at < len(words) and (
+            words[at].upper() in _CLASSES or (_ttl(words[at]) is not None and at + 1 < len(words))
+        ):
+            ttl = _ttl(words[at]) or ttl
+            at += 1
+        if at < len(words) and len(zone.records) + len(zone.left) < MOST_ITEMS:
+            _add(zone, seen, owner, ttl, words[at].upper(), words[at + 1 :], origin)
     return zone
 
 
-def _add(zone: FoundZone, owner: str, ttl: int, kind: str, words: list[str], origin: str) -> None:
+def _leave(zone: FoundZone, name: str, reason: str) -> None:
+    if len(zone.left) < MOST_ITEMS:
+        zone.left.append((name[:_LONGEST_NAME], reason))
+
+
+def _add(
+    zone: FoundZone, seen: set[tuple[str, str]], owner: str, ttl: int, kind: str, words: list[str], origin: str
+) -> None:
     shown = f"{owner} {kind}"
     if kind == "SOA" or (kind == "NS" and owner == zone.name):
         zone.left.append((shown, "this server writes its own"))
@@ -62,7 +78,9 @@ def _add(zone: FoundZone, owner: str, ttl: int, kind: str, words: list[str], ori
         zone.left.append((shown, "records of this type are not offered"))
         return
     record = FoundRecord(owner, min(max(ttl, _LEAST_TTL), _MOST_TTL), kind, {"type": kind, **data})
-    if not any((each.name, each.data) == (record.name, record.data) for each in zone.records):
+    known = (record.name, repr(record.data))
+    if known not in seen:
+        seen.add(known)
         zone.records.append(record)
 
 
@@ -137,4 +155,4 @@ def _ttl(word: str) -> int | None:
     parts = re.fullmatch(r"(?:[0-9]{1,6}[smhdwSMHDW])+", word)
     if parts is None:
         return None
-    return sum(int(each[:-1]) * _SECONDS[each[-1].lower()] for each in re.findall(r"[0-9]+[a-zA-Z]", word))
+    return sum(int(each[:-1]) * _SECONDS[each[-1].lower()] for each in re.findall(r"[0-9]{1,6}[a-zA-Z]", word))

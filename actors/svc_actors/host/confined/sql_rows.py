@@ -29,7 +29,11 @@ _STATEMENT: Final = re.compile(
 )
 _CREATE: Final = re.compile(rb"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+|(?!IF\s))" + _NAME + rb"[\s(]", re.IGNORECASE)
 _PLAIN: Final = re.compile(rb"INSERT\s+INTO\s+" + _NAME + rb"\s*(?:\([^()]*\)\s*)?VALUES\s*(?=\()", re.IGNORECASE)
-_INTO: Final = re.compile(rb"(?:INSERT|REPLACE)\s+(?:[A-Z_]+\s+)*?INTO\s+" + _NAME + rb"[\s(]", re.IGNORECASE)
+_INTO: Final = re.compile(
+    rb"(?:INSERT|REPLACE)\s+(?:(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE)\s+){0,3}INTO\s+" + _NAME + rb"[\s(]",
+    re.IGNORECASE,
+)
+"""Words of any kind would be looked for in all statements that follow."""
 _STRING: Final = rb"'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\""
 # Possessive: a row that has not come to its end costs one look at it. A function within it may have arguments.
 _ROW: Final = re.compile(

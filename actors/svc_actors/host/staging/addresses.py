@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-_SLASH: Final = rb"(?:/|%2[Ff]|\\+/|\\+u002[Ff])"
+_SLASH: Final = rb"(?:/|%2[Ff]|(?<!\\)\\+(?:/|u002[Ff]))"
+"""From the first backslash on: a run of them that no slash ends is looked at once."""
 _BEHIND_HOST: Final = rb"(?![A-Za-z0-9_-]|\.[A-Za-z0-9])"
 _BEHIND_NAME: Final = rb"(?![A-Za-z0-9_.-])"
 

@@ -51,15 +51,6 @@ def is_like_serialized(value: bytes) -> bool:
     return _BEGINS.match(value) is not None
 
 
-def is_serialized(value: bytes) -> bool:
-    """It is one whole value of PHP's, of any kind."""
-    try:
-        _Scanner(value, lambda text: text, MOST_NESTED).all()
-    except _Malformed:
-        return False
-    return True
-
-
 class _Scanner:
     """Reads once from the front to the end, without recursion but for texts in texts: arrays may be as deep as they
     are long."""
@@ -147,10 +138,14 @@ class _Scanner:
         self._at = end
         self._expect(b"}")
         own = self._data[begin:end]
-        if is_serialized(own):
-            new = changed(own, self._change, self._nested + 1)
-            if new != own:
-                self._replace(counted.start(), self._at, b'":%d:{%b}' % (len(new), new))
+        if self._nested == MOST_NESTED:
+            return
+        try:
+            new = _Scanner(own, self._change, self._nested + 1).all()
+        except _Malformed:
+            return
+        if new != own:
+            self._replace(counted.start(), self._at, b'":%d:{%b}' % (len(new), new))
 
     def _unescaped(self, begin: int, size: int) -> tuple[bytes, int]:
         """A text of so many bytes, some of them written as a backslash and two digits, and where it ends."""

@@ -10,27 +10,34 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from datetime import date
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+import structlog
 import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.log_files import LogPart, read_on
+from svc_actors.host.log_files import BadCursorError, LogPart, read_on
 from svc_actors.store import Database, Transaction
 
 ROUND_SECONDS: Final = 300.0
 _LINES: Final = 20_000
 """Read at once, of one log."""
-_LINE: Final = re.compile(r'\[\d\d/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):[^\]]*\] "[^"]*" \d{3} (?P<bytes>\d+) ')
-"""Of nginx's format "combined". It writes a quotation mark of a visitor's as \\x22, so nobody forges the rest."""
+_TIME: Final = re.compile(
+    r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<offset>[+-]\d{4})", re.ASCII
+)
+_LONGEST_NUMBER: Final = 15
 _MONTHS: Final = {
     name: number
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
 }
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class TrafficCount:
@@ -39,7 +46,8 @@ class TrafficCount:
         self._folders = folders
 
     async def round(self) -> None:
-        """Count what has come to every site since the last round."""
+        """Count what has come to every site since the last round. A log that cannot be read is named in the service's
+        own log, and read on in the next round: the other sites are counted."""
         for row in await self._database.fetch(
             """SELECT sites.id, sites.number, counted.cursor
                FROM sites LEFT JOIN site_traffic_counted AS counted ON counted.site_id = sites.id
@@ -50,17 +58,21 @@ class TrafficCount:
     async def _count(self, site_id: UUID, account: SiteAccount, cursor: str | None) -> None:
         log = self._folders.site_logs / account.name / "access.log"
         while True:
-            part = await trio.to_thread.run_sync(_read, log, cursor)
+            try:
+                part, counted = await trio.to_thread.run_sync(_read, log, cursor)
+            except (OSError, BadCursorError) as error:
+                _log.warning("traffic.log_unreadable", site=account.name, log=str(log), error=str(error))
+                return
             if part.cursor is None or part.cursor == cursor:
                 return
-            await self._write(site_id, cursor, part)
+            await self._write(site_id, cursor, part, counted)
             cursor = part.cursor
             if not part.more:
                 return
 
-    async def _write(self, site_id: UUID, before: str | None, part: LogPart) -> None:
-        sums = _sums(part.lines)
-
+    async def _write(
+        self, site_id: UUID, before: str | None, part: LogPart, counted: Mapping[date, tuple[int, int]]
+    ) -> None:
         async def work(tx: Transaction) -> None:
             owner_id = await tx.fetchval("SELECT owner_id FROM sites WHERE id = $1 FOR KEY SHARE", site_id)
             if owner_id is None:
@@ -75,7 +87,7 @@ class TrafficCount:
             )
             if not moved:
                 return  # Somebody else has counted these.
-            for month, (requests, size) in sums.items():
+            for month, (requests, size) in counted.items():
                 await tx.execute(
                     """INSERT INTO site_traffic AS held (site_id, month, requests, bytes) VALUES ($1, $2, $3, $4)
                        ON CONFLICT (site_id, month) DO UPDATE
@@ -98,18 +110,47 @@ class TrafficCount:
         await self._database.transact(work)
 
 
-def _read(log: Path, cursor: str | None) -> LogPart:
-    return read_on(log, after=cursor, most=_LINES)
+def _read(log: Path, cursor: str | None) -> tuple[LogPart, Mapping[date, tuple[int, int]]]:
+    part = read_on(log, after=cursor, most=_LINES)
+    return part, sums(part.lines)
 
 
-def _sums(lines: list[str]) -> dict[date, tuple[int, int]]:
-    """Requests and bytes by month."""
-    sums: defaultdict[date, tuple[int, int]] = defaultdict(lambda: (0, 0))
+def sums(lines: Iterable[str]) -> dict[date, tuple[int, int]]:
+    """Requests and bytes by month, which is that of UTC wherever the server stands."""
+    found: defaultdict[date, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for line in lines:
-        found = _LINE.search(line)
-        if found is None or found["month"] not in _MONTHS:
-            continue
-        month = date(int(found["year"]), _MONTHS[found["month"]], 1)
-        requests, size = sums[month]
-        sums[month] = (requests + 1, size + int(found["bytes"]))
-    return dict(sums)
+        sent = _sent(line)
+        if sent is not None:
+            requests, size = found[sent[0]]
+            found[sent[0]] = (requests + 1, size + sent[1])
+    return dict(found)
+
+
+def _sent(line: str) -> tuple[date, int] | None:
+    """The month and the bytes of a line of nginx's format `svc`; None for any other.
+
+    A visitor chooses the name that stands before the time, brackets and all, but nginx escapes quotation marks in it.
+    So the time ends where the first `] "` stands, and begins at the last bracket before it. A search for the form of a
+    time would find the visitor's own, and took the square of the line's length."""
+    before, ends, rest = line.partition('] "')
+    status, _, others = rest.partition('" ')[2].partition(" ")
+    size = others.partition(" ")[0]
+    month = _month(before.rpartition("[")[2]) if ends else None
+    if month is None or len(status) != 3 or len(size) > _LONGEST_NUMBER or not (size.isascii() and size.isdigit()):
+        return None
+    return month, int(size)
+
+
+@lru_cache(maxsize=1024)
+def _month(local: str) -> date | None:
+    """Of a time as nginx's `$time_local`: 30/Nov/2026:23:59:59 -0800."""
+    found = _TIME.fullmatch(local)
+    if found is None or found["month"] not in _MONTHS:
+        return None
+    try:
+        moment = datetime.fromisoformat(
+            f"{found['year']}-{_MONTHS[found['month']]:02}-{found['day']}T{found['time']}{found['offset']}"
+        )
+        return moment.astimezone(UTC).date().replace(day=1)
+    except (ValueError, OverflowError):
+        return None
