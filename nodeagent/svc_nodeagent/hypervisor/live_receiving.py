@@ -29,7 +29,7 @@ from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.domains import BaseImage
 from svc_nodeagent.hypervisor.files import RECORD, SECRET, FirstBoot, Folders, MachineRecord, in_thread, put_in_place
 from svc_nodeagent.hypervisor.guests import Guests
-from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_short, require_room
+from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_nearly_full, require_room
 from svc_nodeagent.hypervisor.live_definition import Moved
 from svc_nodeagent.hypervisor.live_gate import Gate
 from svc_nodeagent.hypervisor.live_guest import LOOK_SECONDS, asked, gone_on
@@ -179,7 +179,7 @@ class LiveReceiving:
         folders = {self._folders.disk_of(record.vm_id, disk).parent for disk in record.disks}
         while True:
             for folder in folders:
-                if await in_thread(is_short, folder):
+                if await in_thread(is_nearly_full, folder):
                     short.set()
                     over.cancel()
                     return

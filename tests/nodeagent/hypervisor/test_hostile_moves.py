@@ -108,7 +108,7 @@ async def test_more_data_than_announced_and_offsets_that_do_not_rise_end_a_move(
 async def test_a_short_disk_ends_a_move_while_there_is_room_for_the_guests(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "_SHORT_BELOW_BYTES", 32 * MIB)
+    monkeypatch.setattr(images, "_FULL_BELOW_BYTES", 32 * MIB)
     monkeypatch.setattr(moving, "_LOOKED_AT_EVERY", 4 * MIB)
     least: list[int] = []
 
@@ -179,7 +179,7 @@ async def test_a_live_move_ends_where_this_host_becomes_short(
 ) -> None:
     receiving = cast(Any, SimpleNamespace(_folders=target.folders))
     looks = iter([False, False, True])
-    monkeypatch.setattr(live_receiving, "is_short", lambda _: next(looks))
+    monkeypatch.setattr(live_receiving, "is_nearly_full", lambda _: next(looks))
     monkeypatch.setattr(live_receiving, "ROOM_SECONDS", 0.01)
     short = trio.Event()
     with trio.fail_after(30):
@@ -197,7 +197,7 @@ async def test_a_restoration_ends_where_the_node_becomes_short_and_changes_nothi
         copy = await made.back_up()
         made.stop()
         before = made.path.read_bytes()
-        monkeypatch.setattr(images, "is_short", lambda _: True)
+        monkeypatch.setattr(images, "is_nearly_full", lambda _: True)
         order = VmRestore(vm_id=made.vm_id, copy_id=copy.copy_id, password=KEY, disks=copy.disks)
         with pytest.raises(HostError) as refused:
             await made.backups.restore(order, silent)
