@@ -151,7 +151,7 @@ async def answered(operation: NodeOperation, result: OperationResult) -> Operati
 async def test_an_answer_of_a_kind_that_the_operation_does_not_have_is_a_failure(operation: Any) -> None:
     asked = bare(operation, vm_id=UUID(int=1))
     for result in get_args(get_args(OperationResult)[0]):
-        kind, answer = result.model_fields["kind"].default, bare(result)
+        kind, answer = result.model_fields["kind"].default, bare(result, forgotten=())
         if kind == asked.facts.answer:
             assert await answered(asked, answer) is answer
             continue
@@ -188,6 +188,16 @@ async def test_an_answer_of_a_kind_that_the_operation_does_not_have_is_a_failure
 async def test_an_answer_is_about_what_was_asked_of(asked: NodeOperation, answer: OperationResult) -> None:
     with pytest.raises(OperationFailed, match=r"was asked about .* and answered for"):
         await answered(asked, answer)
+
+
+async def test_a_backup_forgets_no_copy_that_it_was_not_asked_to_forget() -> None:
+    vm_id, asked_for, other = UUID(int=1), UUID(int=2), UUID(int=3)
+    asked = VmBackup(vm_id=vm_id, copy_id=UUID(int=9), password="x", forget=(asked_for,))
+    answer = bare(BackupResult, vm_id=vm_id, copy_id=asked.copy_id, forgotten=(asked_for, other))
+    with pytest.raises(OperationFailed, match="1 copies that it was not asked to remove"):
+        await answered(asked, answer)
+    allowed = answer.model_copy(update={"forgotten": (asked_for,)})
+    assert await answered(asked, allowed) is allowed
 
 
 class _Frames:

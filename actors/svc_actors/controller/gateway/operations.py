@@ -29,6 +29,7 @@ from svc_actors.tracing import ORIGIN, Kind, Origin
 from svc_nodeagent.protocol import (
     PROTOCOL_VERSION,
     Acknowledge,
+    BackupResult,
     Cancel,
     DownFrame,
     Failed,
@@ -43,6 +44,7 @@ from svc_nodeagent.protocol import (
     Progress,
     Request,
     Result,
+    VmBackup,
     needed,
 )
 
@@ -363,6 +365,10 @@ def _no_answer_to(operation: NodeOperation, outcome: Outcome) -> str | None:
     for what in asked.keys() & answered.keys():
         if asked[what] != answered[what]:
             return f"was asked about {what} {asked[what]} and answered for {answered[what]}"
+    if isinstance(operation, VmBackup) and isinstance(result, BackupResult):
+        unasked = set(result.forgotten) - set(operation.forget)
+        if unasked:
+            return f"says that it has removed {len(unasked)} copies that it was not asked to remove"
     return None
 
 
