@@ -70,6 +70,21 @@ async def test_a_hostile_and_damaged_site_comes_back_byte_for_byte(world: Backed
     assert not (Path.home() / ".cache" / "restic").exists()
 
 
+async def test_a_backup_that_the_records_do_not_know_is_listed_again_as_it_was(world: Backed) -> None:
+    lost = await world.backup()
+    before = world.tree()
+    await world.panel.database.execute("DELETE FROM site_backups")
+    (world.home.path / "public" / "index.html").write_bytes(b"defaced")
+
+    await world.backup()
+    found = (await world.root.get(f"/backups/{lost['id']}")).json()
+    await world.done(await world.ada.post(f"/backups/{lost['id']}/restore"))
+
+    assert (found["cause"], found["files"], found["bytes"]) == ("adopted", lost["files"], lost["bytes"])
+    assert found["created_at"] < lost["completed_at"]
+    assert world.tree() == before
+
+
 async def test_no_path_of_a_site_leads_root_out_of_it(world: Backed, tmp_path: Path) -> None:
     """What a race would put in the place of a folder is there from the beginning here."""
     outside, mounted = tmp_path / "outside", tmp_path / "mounted"
