@@ -44,6 +44,17 @@ class ServiceError(DomainError):
         return f"ServiceError({self.code.value}: {self.message})"
 
 
+def refusal_in(error: BaseException) -> ServiceError | None:
+    """The answer that an error is: itself, or the first of those that nurseries wrapped in groups. None for a defect,
+    and a group is one as soon as anything else is in it."""
+    if isinstance(error, ServiceError):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    refusals = [refusal_in(each) for each in error.exceptions]
+    return None if None in refusals else refusals[0]
+
+
 def _raiser(code: ErrorCode) -> _Factory:
     def make(message: str, *, hint: str | None = None, details: Mapping[str, object] | None = None) -> ServiceError:
         return ServiceError(code, message, hint=hint, details=details)

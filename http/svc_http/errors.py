@@ -11,7 +11,7 @@ import structlog
 from pydantic_core import to_json
 
 from svc.registry.failures import Failures
-from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found
+from svc_actors.errors import ErrorCode, ServiceError, invalid, not_found, refusal_in
 from svc_actors.tracing import request_id
 from svc_http.exchange import JSON_TYPE, Reply
 from svc_http.headers import Header
@@ -43,15 +43,8 @@ def wrong_method(allowed: str, failures: Failures) -> Reply:
 def as_service_error(error: Exception) -> ServiceError:
     """The error for the caller: what a handler raised, also from inside one or several nurseries. A defect is logged
     whole."""
-    if isinstance(error, ServiceError):
-        return error
-    if isinstance(error, ExceptionGroup):
-        refusals, others = error.split(ServiceError)
-        first: BaseException | None = refusals if others is None else None
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        if isinstance(first, ServiceError):
-            return first
+    if (refusal := refusal_in(error)) is not None:
+        return refusal
     log.error("request.crashed", exc_info=error)
     return ServiceError(
         ErrorCode.INTERNAL,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from uuid import UUID
+from typing import Final
+from uuid import UUID, uuid4
 
 import trio
 
@@ -23,7 +24,7 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.errors import wrong_field
+from svc_actors.errors import unavailable, wrong_field
 from svc_actors.panel.backups.local_target import marker_of
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.repositories import read_repository
@@ -39,6 +40,11 @@ from svc_actors.remote_targets import new_key_pair
 from svc_actors.store import Queryable, Transaction, audit
 
 operations = Operations[Panel]()
+
+_MARK_SECONDS: Final = 10.0
+"""For one empty file, on a disk or a mount that is to take backups."""
+_marking: Final = trio.CapacityLimiter(8)
+"""Of its own: threads that wait for mounts which never answer keep nobody else's."""
 
 _SELECT = """
 SELECT backup_targets.*, copy.at AS last_copy_at, copy.error AS last_error
@@ -178,10 +184,12 @@ async def export_key(context: Context[Panel], request: BackupKeyRequest) -> Back
 
 
 async def _add(context: Context[Panel], name: str, settings: AnySettings, secret: str | None) -> BackupTarget:
+    target_id = uuid4()
+    if isinstance(settings, LocalSettings):
+        await _mark(marker_of(target_id, settings.path))
+
     async def work(tx: Transaction) -> BackupTarget:
-        target = await add_target(tx, context.services.sealer, name, settings, secret)
-        if isinstance(settings, LocalSettings):
-            await _mark(marker_of(target.id, settings.path))
+        target = await add_target(tx, context.services.sealer, target_id, name, settings, secret)
         await audit.record(tx, context.caller, target.target, {"kind": settings.kind.value})
         return await _shown(tx, target.id)
 
@@ -189,11 +197,19 @@ async def _add(context: Context[Panel], name: str, settings: AnySettings, secret
 
 
 async def _mark(marker: Path) -> None:
-    """Before the target is recorded: one without its marker takes nothing."""
+    """Before the target is recorded: one without its marker takes nothing. That of a target that is refused after all
+    is an empty file that nothing reads."""
     try:
-        await trio.to_thread.run_sync(marker.touch)
+        with trio.fail_after(_MARK_SECONDS):
+            # Its thread waits as long as the mount does, and nobody waits for it.
+            await trio.to_thread.run_sync(marker.touch, abandon_on_cancel=True, limiter=_marking)
     except OSError as error:
         raise wrong_field("path", f"cannot be written to ({error.strerror})") from error
+    except trio.TooSlowError:
+        raise unavailable(
+            f"What is mounted at {marker.parent} did not answer within {_MARK_SECONDS:g} s; no target was added.",
+            hint="Look at the mount on the server, and add the target again.",
+        ) from None
 
 
 async def _shown(queryable: Queryable, target_id: UUID) -> BackupTarget:

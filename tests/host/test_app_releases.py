@@ -12,11 +12,23 @@ import trio
 import trio.testing
 
 from svc_actors.host.accounts import SiteAccount
-from svc_actors.host.apps import App, AppInterface, AppReleases, AppRuntime
+from svc_actors.host.apps import App, AppError, AppInterface, AppReleases, AppRuntime
 from svc_actors.host.apps import releases as app_releases
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits, ServiceName
+from svc_actors.host.launcher import LauncherError, Limits, Service, ServiceName, ServiceStatus
 from tests.support.panel import RecordedLauncher
+
+APP = App(
+    account=SiteAccount(1001),
+    release=3,
+    domain="app.example",
+    runtime=AppRuntime.PYTHON,
+    interface=AppInterface.WSGI,
+    entry="app:application",
+    folder="",
+    health_path="/",
+    limits=Limits(),
+)
 
 
 @dataclass
@@ -30,24 +42,39 @@ class SlowLauncher(RecordedLauncher):
         await self.may_end.wait()
 
 
+@dataclass
+class HangingLauncher(RecordedLauncher):
+    """It starts what it is told, and does not say how it is."""
+
+    async def status(self, name: ServiceName) -> ServiceStatus:
+        raise LauncherError("systemctl show failed: no answer in time.")
+
+    async def ensure(self, service: Service) -> ServiceStatus:
+        self.services[service.name] = service
+        return ServiceStatus(running=True)
+
+    async def names(self) -> frozenset[ServiceName]:
+        return frozenset(self.services)
+
+
+async def test_of_a_release_whose_launcher_does_not_answer_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SiteAccount, "uid", property(lambda _: os.geteuid()))
+    launcher = HangingLauncher()
+    releases = AppReleases(HostFolders(tmp_path), launcher)
+    with pytest.raises(AppError, match="no answer in time"):
+        await releases.start(APP, {})
+    assert await releases.running() == {}
+
+
 async def test_one_that_is_wanted_again_while_it_is_stopped_has_its_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A release without them does not start, and its socket, which is held, keeps visitors waiting for ever."""
     monkeypatch.setattr(SiteAccount, "uid", property(lambda _: os.geteuid()))
     monkeypatch.setattr(app_releases, "_DRAINED_WITHIN", 0)
-    account, launcher = SiteAccount(1001), SlowLauncher()
-    app = App(
-        account=account,
-        release=3,
-        domain="app.example",
-        runtime=AppRuntime.PYTHON,
-        interface=AppInterface.WSGI,
-        entry="app:application",
-        folder="",
-        health_path="/",
-        limits=Limits(),
-    )
+    launcher, app = SlowLauncher(), APP
     releases = AppReleases(HostFolders(tmp_path), launcher)
     await releases.hold(app, {"COLOUR": "blue"})
 

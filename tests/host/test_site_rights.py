@@ -41,6 +41,15 @@ def test_of_a_healthy_site_nothing_is_said_and_nothing_changed(home: Path) -> No
     assert {path: path.stat().st_ctime_ns for path in home.rglob("*")} == before
 
 
+def test_a_look_that_was_given_up_stops_at_the_next_file(home: Path) -> None:
+    for number in range(20):
+        (home / "public" / f"{number}.html").touch(mode=0o000)
+    asked = iter([False] * 3 + [True] * 100)
+    found = wrong_rights(home, os.getuid(), os.getgid(), lambda: next(asked))
+    assert len([wrong for wrong in found if ".html" in wrong.words]) <= 3
+    assert len(list(asked)) == 99
+
+
 def test_files_of_root_without_modes_or_with_set_uid_bits_are_mended(home: Path) -> None:
     (home / "public/index.php").chmod(0)
     (home / "private/notes").chmod(0o6755)

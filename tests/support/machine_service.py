@@ -275,8 +275,9 @@ class Service:
         self.tasks.begin(created.task)
         return created
 
-    async def ended(self, task: Task | UUID) -> Task:
+    async def ended(self, task: Task | UUID | None) -> Task:
         """The task once it has ended, as the database has it."""
+        assert task is not None, "the message began no task"
         task_id = task.id if isinstance(task, Task) else task
         with trio.fail_after(60):
             while True:

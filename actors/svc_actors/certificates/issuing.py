@@ -255,14 +255,20 @@ class IssuedCertificate(Actor):
         challenge: ChallengeType,
         not_sooner_than: timedelta | None,
     ) -> None:
-        await tx.execute(
-            """INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ($1, $2, $3)
-               ON CONFLICT (directory) DO UPDATE SET contact = excluded.contact, url = NULL
-               WHERE acme_accounts.contact <> excluded.contact""",
+        known = await tx.fetchval(
+            """UPDATE acme_accounts SET contact = $2, url = CASE WHEN contact = $2 THEN url END
+               WHERE directory = $1 RETURNING true""",
             directory,
-            self._sealer.seal(pem_of(new_key()), _ACCOUNT_KEY),
             contact,
         )
+        if not known:
+            await tx.execute(
+                """INSERT INTO acme_accounts (directory, sealed_key, contact) VALUES ($1, $2, $3)
+                   ON CONFLICT (directory) DO NOTHING""",
+                directory,
+                self._sealer.seal(pem_of(new_key()), _ACCOUNT_KEY),
+                contact,
+            )
         await tx.execute(
             """INSERT INTO acme_certificates (name, directory, names, challenge) VALUES ($1, $2, $3, $5)
                ON CONFLICT (name) DO UPDATE

@@ -21,6 +21,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -108,6 +109,8 @@ class SystemAccounts:
         # The programs lock /etc/passwd, and fail where another of them has it.
         self._one = trio.Lock()
         self._threads = trio.CapacityLimiter(4)
+        # Of its own: what only looks never delays what creates, suspends and deletes.
+        self._looking = trio.CapacityLimiter(2)
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
         async with self._one:
@@ -118,14 +121,18 @@ class SystemAccounts:
     async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
         home = self._folders.sites / account.name
 
+        given_up = threading.Event()
+
         def look() -> list[WrongRights]:
-            return list(_missing_user(account)) + wrong_rights(home, account.uid, _web_server())
+            return list(_missing_user(account)) + wrong_rights(home, account.uid, _web_server(), given_up.is_set)
 
         try:
-            # Given up by who does not wait that long: it only reads.
-            return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._threads)
+            # It only reads, so its caller does not wait for its end; it stops at the next file.
+            return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looking)
         except OSError as error:
             raise AccountError(str(error)) from error
+        finally:
+            given_up.set()
 
     async def mend_rights(self, account: SiteAccount) -> None:
         await self._run(mend_rights, self._folders.sites / account.name, account.uid)

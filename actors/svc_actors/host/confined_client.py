@@ -200,6 +200,7 @@ class ConfinedFiles:
         self._helpers: dict[SiteFolder, _Helper] = {}
         self._starting: dict[SiteFolder, trio.Lock] = {}
         self._forker: _Forker | None = None
+        self._ordering = trio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -217,7 +218,7 @@ class ConfinedFiles:
                 for helper in files._helpers.values():
                     helper.end()
                 if files._forker is not None:
-                    files._forker.end()
+                    await files._forker.end()
                 nursery.cancel_scope.cancel()
 
     async def ask(
@@ -292,14 +293,19 @@ class ConfinedFiles:
             del self._helpers[site]
 
     async def _order(self, site: SiteFolder, root: int, link: socket.socket) -> None:
+        # One at a time, over all sites: five that start at once would start five forkers for one.
+        async with self._ordering:
+            await self._order_once(site, root, link)
+
+    async def _order_once(self, site: SiteFolder, root: int, link: socket.socket) -> None:
         for attempt in (1, 2):
             if self._forker is None:
                 self._forker = await _Forker.start()
             try:
-                self._forker.fork(site, root, link, without_landlock=self._without_landlock)
+                await self._forker.fork(site, root, link, without_landlock=self._without_landlock)
                 return
             except OSError as error:
-                self._forker.end()
+                await self._forker.end()
                 self._forker = None
                 if attempt == 2:
                     raise unavailable(f"The process that works on this site's files did not start: {error}.") from error
@@ -334,12 +340,26 @@ class _Forker:
         orders.setblocking(False)
         return cls(orders, process)
 
-    def fork(self, site: SiteFolder, root: int, link: socket.socket, *, without_landlock: bool) -> None:
-        order = {"uid": site.uid, "gid": site.gid, "without_landlock": int(without_landlock)}
-        socket.send_fds(self.orders, [json.dumps(order).encode()], [root, link.fileno()])
+    async def fork(self, site: SiteFolder, root: int, link: socket.socket, *, without_landlock: bool) -> None:
+        order = json.dumps({"uid": site.uid, "gid": site.gid, "without_landlock": int(without_landlock)}).encode()
+        while True:
+            try:
+                socket.send_fds(self.orders, [order], [root, link.fileno()])
+                return
+            except BlockingIOError:
+                # As many orders wait as the socket holds: the process is there, and busy.
+                with trio.move_on_after(START_SECONDS) as patience:
+                    await trio.lowlevel.wait_writable(self.orders)
+                if patience.cancelled_caught:
+                    raise TimeoutError("it takes no orders") from None
 
-    def end(self) -> None:
+    async def end(self) -> None:
+        trio.lowlevel.notify_closing(self.orders)
         self.orders.close()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._reap)
+
+    def _reap(self) -> None:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(1)
 

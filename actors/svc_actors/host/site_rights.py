@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,10 +50,15 @@ class _Seen:
         return stat.S_ISREG(self.mode)
 
 
-def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
-    """What of a site's home is not as it shall be; `uid` is also the id of its group. Raises OSError."""
+def wrong_rights(
+    home: Path, uid: int, web_server: int, given_up: Callable[[], bool] = lambda: False
+) -> list[WrongRights]:
+    """What of a site's home is not as it has to be; `uid` is also the id of its group. `given_up` is asked at each file
+    and ends the look. Raises OSError."""
     wrong = list(_wrong_folders(home, uid, web_server))
     for seen in _below(home):
+        if given_up():
+            break
         words = _words(seen, uid)
         if words is not None:
             wrong.append(WrongRights(f"{seen.path} {words}.", mendable=not _foreign_link(seen, uid)))

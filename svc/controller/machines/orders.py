@@ -175,27 +175,20 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
 )
 async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUpdateResult:
     services, principal = context.services, context.principal
-    row = await visible_machine(services.database, principal, request.id)
+    await visible_machine(services.database, principal, request.id)
     if (request.vcpus is not None or request.memory_mib is not None) and not principal.sees_everything:
         raise forbidden("The size of a machine is its plan's; ask for another plan.")
     wanted = Changes(
-        name=_different(request.name, row["name"]),
-        vcpus=_different(request.vcpus, row["vcpus"]),
-        memory_mib=_different(request.memory_mib, row["memory_mib"]),
+        name=request.name,
+        vcpus=request.vcpus,
+        memory_mib=request.memory_mib,
+        restart_policy=request.restart_policy,
+        marks=Marks(labels=request.labels, protected=request.protected),
     )
-    policy = _different(request.restart_policy, RestartPolicy(row["restart_policy"]))
-    marks = Marks(
-        labels=_different(request.labels, row["labels"]), protected=_different(request.protected, row["protected"])
-    )
-    if wanted == Changes() and policy is None and marks == Marks():
-        hint = "Give a name, vcpus, memory_mib, restart_policy, labels or protected that differs."
+    if wanted == Changes():
+        hint = "Give a name, vcpus, memory_mib, restart_policy, labels or protected."
         raise invalid("Nothing would change.", hint=hint)
-    machine = _machine(context, request.id)
-    task = None if wanted == Changes() else await machine.ask(Machine.update, context.caller, wanted)
-    if policy is not None:
-        await machine.ask(Machine.set_restart_policy, context.caller, policy)
-    if marks != Marks():
-        await machine.ask(Machine.mark, context.caller, marks)
+    task = await _machine(context, request.id).ask(Machine.update, context.caller, wanted)
     changed = await show(services.database, principal, request.id)
     return VMUpdateResult(**changed.model_dump(), task_id=task.id if task is not None else None)
 
@@ -232,7 +225,3 @@ async def _order(context: Context[Controller], vm_id: UUID, order: Order, *, con
 
 def _machine(context: Context[Controller], vm_id: UUID) -> Ref[Machine]:
     return context.services.actors.ref(Machine, str(vm_id))
-
-
-def _different(wanted: T | None, now: T) -> T | None:
-    return None if wanted == now else wanted

@@ -45,6 +45,29 @@ async def test_labels_are_replaced_as_a_whole_without_a_task_and_audited(databas
         assert cleared.labels == {}
 
 
+async def test_a_patch_that_comes_again_answers_as_the_first(database: Database) -> None:
+    """The first answer may have been lost, and a client that keeps a desired state sends it each time it looks."""
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        for _ in range(2):
+            again = await now.customer("vm.update", id=vm_id, labels={"a": "b"}, protected=True, restart_policy="never")
+            assert (again.labels, again.protected, again.restart_policy) == ({"a": "b"}, True, "never")
+            assert again.task_id is None
+        entries = (await now.customer("vm.activity", id=vm_id)).items
+        assert len([each for each in entries if each.operation == "vm.update"]) == 1
+
+
+async def test_of_a_patch_that_is_refused_in_one_part_nothing_is_done(database: Database) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created(labels={"a": "b"})).vm.id
+        refused = await refusal(
+            now.administrator, "vm.update", id=vm_id, vcpus=7, labels={"c": "d"}, restart_policy="never"
+        )
+        assert refused.code is ErrorCode.CONFLICT
+        shown = await now.customer("vm.show", id=vm_id)
+        assert (shown.labels, shown.restart_policy, shown.vcpus) == ({"a": "b"}, "on_failure", 1)
+
+
 @pytest.mark.parametrize(
     "labels", [{"": "x"}, {"a b": "x"}, {"a": "x,y"}, {"a": "x" * 64}, {f"l{n}": "" for n in range(33)}]
 )

@@ -77,7 +77,7 @@ async def open_site(database: Database) -> AsyncIterator[Site]:
 async def test_every_order_to_a_machine_shown_as_unknown_is_unavailable(
     database: Database, name: str, status: str
 ) -> None:
-    def give(machine: Ref[Machine]) -> Awaitable[Task]:
+    def give(machine: Ref[Machine]) -> Awaitable[Task | None]:
         match name:
             case "update":
                 return machine.ask(Machine.update, ADMINISTRATOR, Changes(name="other"))

@@ -88,7 +88,7 @@ async def test_a_guest_that_shall_always_run_is_started_after_it_shut_itself_dow
 async def test_a_policy_that_was_changed_holds_from_the_next_time_on(database: Database) -> None:
     async with open_power(database) as stage:
         vm_id = await stage.machine()
-        await stage.service.machine(vm_id).ask(Machine.set_restart_policy, ADMINISTRATOR, NEVER)
+        await stage.service.machine(vm_id).ask(Machine.update, ADMINISTRATOR, Changes(restart_policy=NEVER))
 
         await stage.crash(vm_id)
         await stage.settled()

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -175,6 +176,41 @@ async def test_without_landlock_nothing_is_served_unless_that_is_allowed(
     assert refused.value.code is ErrorCode.UNAVAILABLE
     assert "Landlock" in refused.value.message
     assert answer.result["total"] == 0
+
+
+async def test_helpers_of_several_sites_at_once_come_from_one_forker(
+    files: ConfinedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    real = subprocess.Popen
+
+    def counted(command: list[str], **facts: Any) -> Any:
+        started.append(command)
+        return real(command, **facts)
+
+    monkeypatch.setattr(subprocess, "Popen", counted)
+    async with trio.open_nursery() as nursery:
+        for number in range(1001, 1006):
+            nursery.start_soon(files.ask, site_folder(tmp_path, number), ListFolder("", 0, 10))
+    assert len(files.sites) == 5
+    assert len(started) == 1
+
+
+async def test_a_forker_that_has_no_room_for_orders_is_waited_for(
+    files: ConfinedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.send_fds
+    full = [True, True]
+
+    def send(*arguments: Any) -> int:
+        if full:
+            full.pop()
+            raise BlockingIOError
+        return real(*arguments)
+
+    monkeypatch.setattr(socket, "send_fds", send)
+    answer = await files.ask(site_folder(tmp_path), ListFolder("", 0, 10))
+    assert (answer.result["total"], full) == (0, [])
 
 
 async def test_a_folder_that_is_a_link_or_somebody_elses_is_not_served(files: ConfinedFiles, tmp_path: Path) -> None:

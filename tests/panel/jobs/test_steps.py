@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from svc_actors.errors import ErrorCode, conflict
+from svc_actors.errors import ErrorCode, conflict, unavailable
 from svc_actors.panel.jobs import JobRun, JobStatus, read_lines, steps_of
 from svc_actors.store import Database
 from tests.panel.jobs.work import Held, Steps, Told, ended, nothing, open_jobs, queue, states
@@ -62,6 +62,21 @@ async def test_a_defect_fails_its_job_without_its_text_and_the_next_job_runs(pan
     assert failed.error.code is ErrorCode.INTERNAL
     assert "secret" not in f"{failed.error.message}{failed.error.hint}"
     assert done.status is JobStatus.SUCCEEDED
+
+
+async def test_of_several_parts_that_are_refused_at_once_the_job_tells_the_first(panel_database: Database) -> None:
+    async def refuse_twice(_: JobRun) -> None:
+        async def refuse(message: str) -> None:
+            raise unavailable(message)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refuse, "The disk is away.")
+            nursery.start_soon(refuse, "The disk is away.")
+
+    async with open_jobs(panel_database, work=Steps(work=refuse_twice)) as jobs:
+        job = await ended(jobs, panel_database, await queue(panel_database, "work", "work"))
+    assert job.error is not None
+    assert (job.error.code, job.error.message) == (ErrorCode.UNAVAILABLE, "The disk is away.")
 
 
 async def test_what_this_version_does_not_know_how_to_do_fails(panel_database: Database) -> None:

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.launcher import Limits
+from svc_actors.host.launcher import LauncherError, Limits, Service, ServiceName, ServiceStatus
 from svc_actors.host.php import (
     ErrorReporting,
+    PhpError,
     PhpMasters,
     PhpSettings,
     Pool,
@@ -42,6 +43,23 @@ async def test_a_configuration_that_is_lost_while_php_runs_is_written_anew(tmp_p
     await masters.hold([POOL])
 
     assert configuration.read_text() == before == render_pool(POOL, folders)
+
+
+async def test_a_launcher_that_neither_starts_nor_stops_php_is_an_error_of_php(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when systemd hangs. Any other error would end the round that looks after all sites' PHP."""
+
+    class Hanging(RecordedLauncher):
+        async def ensure(self, service: Service) -> ServiceStatus:
+            raise LauncherError("systemctl start failed: no answer in time.")
+
+        async def stop(self, name: ServiceName) -> None:
+            raise LauncherError("systemctl stop failed: no answer in time.")
+
+    monkeypatch.setattr("svc_actors.host.php.masters.program", lambda _: Path("/bin/true"))
+    with pytest.raises(PhpError, match="systemctl start failed"):
+        await PhpMasters(HostFolders(tmp_path), Hanging()).start(POOL)
 
 
 def directives(pool: Pool) -> dict[str, str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
-from svc_actors.panel.schedules.records import KEPT_RUNS
+from svc_actors.panel.schedules import scheduler
+from svc_actors.panel.schedules.records import KEPT_RUNS, write_ended
 from svc_actors.panel.schedules.scheduler import LONGEST_OUTPUT
 from svc_actors.store import Database
 from tests.panel.schedules.world import BEGIN, Held, ScheduleWorld, open_schedules
@@ -258,3 +261,60 @@ async def test_a_script_is_the_sites_own_and_has_its_limits(world: ScheduleWorld
     assert isinstance(script, SiteScript)
     assert script.account.number == number
     assert (script.limits.memory_mib, script.limits.processes) == (64, 8)
+
+
+async def waiting_behind_four(world: ScheduleWorld, held: Held) -> dict[str, Any]:
+    """A task that was queued while its owner's places are taken."""
+    world.tasks.act = held
+    for name in ("one", "two", "three", "four"):
+        other = await world.create(name=name, path=f"private/{name}.py")
+        await world.ada.post(f"/schedules/{other['id']}/run")
+    await world.until(lambda: len(world.tasks.begun) == 4)
+    waiting = await world.create(name="late")
+    await world.ada.post(f"/schedules/{waiting['id']}/run")
+    await world.runs_once(waiting, "queued")
+    return waiting
+
+
+async def test_a_task_that_is_edited_while_it_waits_runs_as_edited(world: ScheduleWorld) -> None:
+    held = Held()
+    waiting = await waiting_behind_four(world, held)
+
+    edited = await world.ada.patch(f"/schedules/{waiting['id']}", {"path": "private/new.py"})
+    held.release.set()
+
+    await world.runs_once(waiting, "succeeded")
+    assert edited.status_code == 200, edited.text
+    last = world.tasks.begun[-1]
+    assert isinstance(last, SiteScript)
+    assert last.path == "private/new.py"
+
+
+async def test_a_task_that_is_disabled_while_it_waits_does_not_run(world: ScheduleWorld) -> None:
+    held = Held()
+    waiting = await waiting_behind_four(world, held)
+
+    await world.ada.patch(f"/schedules/{waiting['id']}", {"enabled": False})
+    held.release.set()
+
+    await world.runs_once(waiting, "stopped")
+    assert len(world.tasks.begun) == 4
+
+
+async def test_a_run_whose_end_cannot_be_written_stops_no_other(
+    world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await world.create(), await world.create(name="second")
+    real, failed = write_ended, trio.Event()
+
+    async def fail_once(*arguments: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise ValueError("a text that no database takes")
+        await real(*arguments)
+
+    monkeypatch.setattr(scheduler, "write_ended", fail_once)
+    await world.ada.post(f"/schedules/{first['id']}/run")
+    await failed.wait()
+    await world.ada.post(f"/schedules/{second['id']}/run")
+    await world.runs_once(second, "succeeded")

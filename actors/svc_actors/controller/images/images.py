@@ -274,13 +274,20 @@ class ImageWork:
             return str(error) or type(error).__name__
         except NoDigest as error:
             return str(error)
-        async with self._database.transaction() as tx:
+
+        async def write(tx: Transaction) -> Record | None:
             before = await tx.fetchrow("SELECT * FROM images WHERE slug = $1 AND NOT custom FOR UPDATE", image.slug)
-            if before is None:
-                return "the image is not in the records"
-            await tx.execute("UPDATE images SET digest = $2, refreshed_at = now() WHERE id = $1", before["id"], digest)
-            if before["digest"] != digest:
-                await announce_image(tx, before)
+            if before is not None:
+                await tx.execute(
+                    "UPDATE images SET digest = $2, refreshed_at = now() WHERE id = $1", before["id"], digest
+                )
+                if before["digest"] != digest:
+                    await announce_image(tx, before)
+            return before
+
+        before = await self._database.transact(write)
+        if before is None:
+            return "the image is not in the records"
         new = "" if before["digest"] == digest else ", new"
         await run.log(f"{image.slug}: {image.algorithm} {digest[:16]}…{new}")
         return None

@@ -13,10 +13,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from svc_actors.controller.backups import deleted
@@ -108,11 +108,20 @@ from svc_nodeagent.protocol import FACTS, DomainState, StateCause
 
 @dataclass(frozen=True)
 class Changes:
-    """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped."""
+    """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped.
+    `restart_policy`: whether it is started again when it goes off without an order, from the next time on."""
 
     name: str | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
+    restart_policy: RestartPolicy | None = None
+    marks: Marks = field(default_factory=Marks)
+
+    def of_the_record(self) -> dict[str, Any]:
+        """What the record alone has: no host is told of it."""
+        policy = None if self.restart_policy is None else self.restart_policy.value
+        given = {"restart_policy": policy, **vars(self.marks)}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 Decide = Callable[[Transaction], Awaitable[None]]
@@ -195,22 +204,28 @@ class Machine(Actor):
         self._tasks.begin(task)
         return task
 
-    async def update(self, caller: Caller, changes: Changes) -> Task:
-        """Change the record at once and the host's definition by a task; when that fails, the record is put back."""
+    async def update(self, caller: Caller, changes: Changes) -> Task | None:
+        """All that differs from the record, in one transaction, or nothing; None where no host is told of it. Name and
+        size change in the record at once and in the host's definition by a task; when that fails, they are put back."""
 
-        async def work(tx: Transaction) -> Task:
+        async def work(tx: Transaction) -> Task | None:
+            vm = await lock_machine(tx, self.vm_id)
+            await self._write_record(tx, caller, vm, changes.of_the_record())
+            before = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
+            given = {"name": changes.name, "vcpus": changes.vcpus, "memory_mib": changes.memory_mib}
+            after = before | {name: value for name, value in given.items() if value is not None}
+            if after == before:
+                return None
             vm = await self._idle(tx)
-            grows = changes.vcpus is not None or changes.memory_mib is not None
+            grows = (after["vcpus"], after["memory_mib"]) != (before["vcpus"], before["memory_mib"])
             if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
                 raise conflict(f"The machine is {vm.status.value} and cannot be changed.")
             if grows and vm.status is not MachineStatus.STOPPED:
                 raise conflict("vcpus and memory change only while the machine is stopped.", hint="Shut it down first.")
+            name = changes.name or vm.name
             vcpus, memory_mib = changes.vcpus or vm.vcpus, changes.memory_mib or vm.memory_mib
             if grows and vm.node_id is not None:
                 await require_room(tx, vm.node_id, vcpus=vcpus - vm.vcpus, memory_mib=memory_mib - vm.memory_mib)
-            name = changes.name or vm.name
-            before = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
-            after = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib}
             try:
                 await write_definition(tx, self.vm_id, name=name, vcpus=vcpus, memory_mib=memory_mib)
             except UniqueViolationError:
@@ -220,8 +235,21 @@ class Machine(Actor):
             return task
 
         task = await self._database.transact(work)
-        self._tasks.begin(task)
+        if task is not None:
+            self._tasks.begin(task)
         return task
+
+    async def _write_record(self, tx: Transaction, caller: Caller, vm: MachineRow, given: Mapping[str, Any]) -> None:
+        """Policy, labels and protection, where they differ."""
+        row = await tx.fetchone("SELECT restart_policy, labels, protected FROM vms WHERE id = $1", vm.id)
+        changed = {name: value for name, value in given.items() if value != row[name]}
+        if not changed:
+            return
+        if "restart_policy" in changed:
+            await power.write_policy(tx, vm.id, RestartPolicy(changed["restart_policy"]))
+        await write_marks(tx, vm.id, Marks(labels=changed.get("labels"), protected=changed.get("protected")))
+        await audit.record(tx, caller, vm.target, changed)
+        await announce_machine(tx, vm.id)
 
     async def resize(self, caller: Caller, wanted: NewSize, decide: Decide | None = None) -> Task:
         """Change the record at once and the host's machine by a task; when that fails, the record is put back."""
@@ -585,29 +613,6 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> None:
             await set_rate(tx, caller, await lock_machine(tx, self.vm_id), rate_mbps)
-
-        await self._database.transact(work)
-
-    async def set_restart_policy(self, caller: Caller, policy: RestartPolicy) -> None:
-        """Whether it is started again when it goes off without an order, from the next time on."""
-
-        async def work(tx: Transaction) -> None:
-            vm = await lock_machine(tx, self.vm_id)
-            await power.write_policy(tx, vm.id, policy)
-            await audit.record(tx, caller, vm.target, {"restart_policy": policy.value})
-            await announce_machine(tx, vm.id)
-
-        await self._database.transact(work)
-
-    async def mark(self, caller: Caller, marks: Marks) -> None:
-        """Write what is the record's alone; its host is not told."""
-
-        async def work(tx: Transaction) -> None:
-            vm = await lock_machine(tx, self.vm_id)
-            await write_marks(tx, vm.id, marks)
-            given = {name: value for name, value in vars(marks).items() if value is not None}
-            await audit.record(tx, caller, vm.target, given)
-            await announce_machine(tx, vm.id)
 
         await self._database.transact(work)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines.machine import Machine
+from svc_actors.controller.machines.machine import Changes, Machine
 from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.states import MachineStatus, Order
 from svc_actors.controller.provisioning.records import (
@@ -89,7 +89,7 @@ async def _ask(
     try:
         if order is Order.DELETE:
             if machine.protected:
-                await actor.ask(Machine.mark, caller, Marks(protected=False))
+                await actor.ask(Machine.update, caller, Changes(marks=Marks(protected=False)))
             destroy = service.destroy_disks or service.state is ServiceState.PROVISIONING_FAILED
             await actor.ask(Machine.delete, caller, destroy_disks=destroy)
         else:

@@ -53,7 +53,7 @@ from svc_actors.controller.tasks.records import (
 from svc_actors.controller.tasks.run import HostRefused, LostWithNode, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.runtime import ActorCrashed, DeliveryError, DomainError, HandlerOverdue
-from svc_actors.store import Caller, Database, LoopAlert, Target, audit, keep_repeating, keep_running
+from svc_actors.store import Caller, Database, LoopAlert, Target, Transaction, audit, keep_repeating, keep_running
 from svc_actors.tracing import Kind, Origin, Tracer, current_span, working_for
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
 
@@ -225,7 +225,8 @@ class TaskRunner:
 
         Raises not_found; conflict when it has ended, or when its kind cannot be taken back.
         """
-        async with self.database.transaction() as tx:
+
+        async def work(tx: Transaction) -> Task:
             row = await tx.fetchrow("SELECT * FROM tasks WHERE id = $1 FOR UPDATE", task_id)
             if row is None:
                 raise not_found("There is no such task.")
@@ -243,6 +244,9 @@ class TaskRunner:
                 await log_task(tx, task_id, f"Cancellation asked for by {caller.actor}.", level=Level.WARNING)
                 await announce(tx, task)
             await audit.record(tx, caller, Target("task", task_id, f"{task.op} {task.resource_name}", task.project_id))
+            return task
+
+        task = await self.database.transact(work)
         run = self._hosted.get(task_id)
         if run is not None:
             run.request_cancel()

@@ -187,7 +187,13 @@ class AppReleases:
         async def watch() -> None:
             nonlocal problem
             while True:
-                status = await self._launcher.status(app.name)
+                try:
+                    status = await self._launcher.status(app.name)
+                except LauncherError as error:
+                    # Caught here: outside of the nursery it would be a group that nobody takes for one.
+                    problem = str(error)
+                    nursery.cancel_scope.cancel()
+                    return
                 if status.restarts or not status.running:
                     problem = f"It ended as soon as it was started ({status.last_exit or 'how is not known'})."
                     nursery.cancel_scope.cancel()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import structlog
 import trio
 
 from svc_actors.host.accounts import SiteAccount
@@ -41,6 +42,8 @@ _PING: Final = {"SCRIPT_NAME": PING, "SCRIPT_FILENAME": PING, "REQUEST_METHOD": 
 _TAIL: Final = 4096
 _CHILDREN_FAULTS: Final = 8
 """cminflt, counted from the state."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.php")
 
 
 class PhpError(Exception):
@@ -120,7 +123,11 @@ class PhpMasters:
         except (LauncherError, PhpError) as error:
             if not before:
                 with trio.CancelScope(shield=True):
-                    await self._launcher.stop(pool.service_name)
+                    try:
+                        await self._launcher.stop(pool.service_name)
+                    except LauncherError as left:
+                        # The rounds stop what nothing wants (panel/sites/programs.py).
+                        log.warning("php.not_stopped", service=pool.service_name, reason=str(left))
             raise PhpError(str(error)) from error
 
     async def running(self) -> frozenset[ServiceName]:

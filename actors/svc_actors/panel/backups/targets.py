@@ -113,13 +113,14 @@ async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
 
 
 async def add_target(
-    tx: Transaction, sealer: Sealer, name: str, settings: AnySettings, secret: str | None
+    tx: Transaction, sealer: Sealer, target_id: UUID, name: str, settings: AnySettings, secret: str | None
 ) -> TargetRow:
     """Raises `conflict` where the name is taken."""
     try:
         row = await tx.fetchone(
-            f"""INSERT INTO backup_targets (name, kind, settings, sealed_secret) VALUES ($1, $2, $3, $4)
+            f"""INSERT INTO backup_targets (id, name, kind, settings, sealed_secret) VALUES ($1, $2, $3, $4, $5)
                 RETURNING {_COLUMNS}""",
+            target_id,
             name,
             settings.kind.value,
             settings.model_dump(mode="json"),

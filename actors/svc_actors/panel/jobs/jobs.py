@@ -22,7 +22,7 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.errors import ErrorCode, ServiceError, refusal_in
 from svc_actors.host.programs import LeftBehindError, end_marked
 from svc_actors.panel.jobs.queue import JobQueue
 from svc_actors.panel.jobs.records import (
@@ -304,9 +304,8 @@ class Jobs:
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None
             except Exception as error:  # A defect met by one job fails that job, never the queues of all the others.
-                cause = _only(error)
-                if isinstance(cause, ServiceError):
-                    return JobStatus.FAILED, JobError.of(cause)
+                if (refusal := refusal_in(error)) is not None:
+                    return JobStatus.FAILED, JobError.of(refusal)
                 log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.steps[run.position - 1])
                 return _failed("The service failed while doing this.", "Tell its administrator: its log says why.")
         if deadline.cancelled_caught and not run.cancel_requested:
@@ -318,10 +317,3 @@ class Jobs:
 
 def _failed(message: str, hint: str | None = None) -> tuple[JobStatus, JobError]:
     return JobStatus.FAILED, JobError(ErrorCode.INTERNAL, message, hint)
-
-
-def _only(error: Exception) -> Exception:
-    """The one failure in a nursery's group of them, else the group."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -2,10 +2,14 @@
 
 Turns. The jobs of a site, or of a person where a job is of no site, are a flow, served in the order in which they were
 queued. A free slot goes to the person of whom the fewest jobs are running, then to the one, and of theirs to the flow,
-who was served longest ago. So a hundred jobs of one site keep nobody else waiting for longer than one job takes.
+who was served longest ago. So a hundred jobs of one site keep nobody else waiting for longer than one job takes. The
+last free slot of a class that has several goes to nobody who holds one: with any number of long jobs of one person, the
+job of another starts at once. A class of one slot has no such share: there everybody waits for the job that runs, and
+for no second one of the same person.
 
 Invariants:
 - a class never has more jobs running than it has slots;
+- one person's jobs never hold all slots of a class that has more than one;
 - never two jobs of one site run at the same time, whatever their classes: an index keeps them apart; a staging copy
   counts as the site that it is of;
 - no job of a site begins while a push to it is still to be undone;
@@ -64,7 +68,12 @@ def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Runn
     held = Counter(job.owner_id for job in running if job.job_class is job_class)
     left = list(waiting)
     begin: list[int] = []
-    while held.total() < job_class.slots and (free := [job for job in left if job.site_id not in busy]):
+    while held.total() < job_class.slots:
+        is_last = job_class.slots > 1 and held.total() == job_class.slots - 1
+        holders = {owner for owner, jobs in held.items() if jobs and owner is not None} if is_last else set()
+        free = [job for job in left if job.site_id not in busy and job.owner_id not in holders]
+        if not free:
+            break
         chosen = min(free, key=lambda job: (held[job.owner_id], job.owner_turn, job.flow_turn, job.id))
         begin.append(chosen.id)
         left.remove(chosen)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 import structlog
@@ -44,7 +44,7 @@ from svc_actors.panel.schedules.records import (
 )
 from svc_actors.panel.sites.records import SITE_COLUMNS, STATUS_CHANNEL, SiteRow, as_site
 from svc_actors.panel.sites.states import SiteStatus
-from svc_actors.store import Database, LoopAlert, Transaction, keep_running
+from svc_actors.store import Database, LoopAlert, Queryable, Transaction, keep_running
 
 LATE: Final = timedelta(minutes=10)
 MOST_AT_ONCE: Final = 32
@@ -58,6 +58,8 @@ _LONGEST_LOOK: Final = 30.0
 """Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
 _AT_A_TIME: Final = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+Result = TypeVar("Result")
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.schedules")
 
@@ -173,15 +175,15 @@ class Scheduler:
         queued = "SELECT id, schedule_id FROM schedule_runs WHERE status = 'queued' AND ended_at IS NULL ORDER BY id"
         for row in await self._database.fetch(queued):
             if row["id"] not in self._begun:
-                begun = await self._read(row["id"], row["schedule_id"])
+                begun = await self._read(self._database, row["id"], row["schedule_id"])
                 if begun is not None:
                     self._begun[begun.run_id] = begun
                     nursery.start_soon(self._carry_out, begun, name=f"run {begun.run_id} of a schedule")
 
-    async def _read(self, run_id: int, schedule_id: UUID) -> _Begun | None:
+    async def _read(self, queryable: Queryable, run_id: int, schedule_id: UUID) -> _Begun | None:
         """None where it has been deleted meanwhile."""
-        schedule = await self._database.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
-        site = await self._database.fetchrow(
+        schedule = await queryable.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
+        site = await queryable.fetchrow(
             f"""SELECT {SITE_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes,
                        EXISTS (SELECT FROM site_certificates WHERE site_id = sites.id) AS certified,
                        EXISTS (SELECT FROM stagings WHERE copy_id = sites.id) AS staged
@@ -214,17 +216,33 @@ class Scheduler:
             return _LONGEST_LOOK
         return min(max((due - self._clock()).total_seconds(), 0.0), _LONGEST_LOOK)
 
-    async def _carry_out(self, begun: _Begun) -> None:
+    async def _carry_out(self, queued: _Begun) -> None:
+        try:
+            await self._run_one(queued)
+        except Exception:  # A run whose end cannot be written ends alone: what raises here ends all schedules.
+            log.exception("schedule.run_not_recorded", schedule_id=str(queued.schedule.id), run=queued.run_id)
+        finally:
+            del self._begun[queued.run_id]
+
+    async def _run_one(self, queued: _Begun) -> None:
         output = _Output()
         status, exit_status = RunStatus.STOPPED, None
-        with begun.scope:
-            async with self._places_of[begun.site.owner_id], self._places:
-                if begun.site.status is SiteStatus.ACTIVE and await self._store(
-                    lambda tx: write_started(tx, begun.run_id, self._clock())
-                ):
+        with queued.scope:
+            async with self._places_of[queued.site.owner_id], self._places:
+                # What it is by now: it may have waited for its place for an hour.
+                begun = await self._read_again(queued)
+                if begun is not None and await self._store(lambda tx: write_started(tx, begun.run_id, self._clock())):
                     status, exit_status = await self._outcome(begun, output)
-        await self._store(lambda tx: write_ended(tx, begun.run_id, status, self._clock(), exit_status, str(output)))
-        del self._begun[begun.run_id]
+        await self._store(lambda tx: write_ended(tx, queued.run_id, status, self._clock(), exit_status, str(output)))
+
+    async def _read_again(self, queued: _Begun) -> _Begun | None:
+        """None where it is not to run any longer: deleted, disabled since it was queued, or its site is not active."""
+        begun = await self._store(lambda tx: self._read(tx, queued.run_id, queued.schedule.id))
+        if begun is None or begun.site.status is not SiteStatus.ACTIVE:
+            return None
+        if queued.schedule.enabled and not begun.schedule.enabled:
+            return None
+        return begun
 
     async def _outcome(self, begun: _Begun, output: _Output) -> tuple[RunStatus, int | None]:
         limit = begun.schedule.time_limit_seconds
@@ -261,12 +279,12 @@ class Scheduler:
         )
         return await self._tasks.run(script, output.take)
 
-    async def _store(self, write: Callable[[Transaction], Awaitable[object]]) -> bool:
-        """Have it written, however long the database is away."""
+    async def _store(self, write: Callable[[Transaction], Awaitable[Result]]) -> Result:
+        """Have it read or written, however long the database is away."""
         pause = _FIRST_PAUSE
         while True:
             try:
-                return bool(await self._database.transact(write))
+                return await self._database.transact(write)
             except ServiceError as error:
                 if error.code is not ErrorCode.UNAVAILABLE:
                     raise
