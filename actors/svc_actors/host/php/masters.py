@@ -127,7 +127,7 @@ class PhpMasters:
                         await self._launcher.stop(pool.service_name)
                     except LauncherError as left:
                         # The rounds stop what nothing wants (panel/sites/programs.py).
-                        log.warning("php.not_stopped", service=pool.service_name, reason=str(left))
+                        log.warning("php.failed_start_left", service=pool.service_name, reason=str(left))
             raise PhpError(str(error)) from error
 
     async def running(self) -> frozenset[ServiceName]:

@@ -189,7 +189,7 @@ class Postgres:
         for database in of_the_site:
             await self._superuser.ask(Do.IN_DATABASE_REASSIGN(role=name, owner=owner_of(database)), database=database)
         await self._superuser.ask(
-            Do.RESET(role=name),
+            Do.RESET_ROLE(role=name),
             *(Do.REVOKE(granted=role, role=name) for role in taken),
             *(Do.GRANT(granted=role, role=name) for role in sorted(wanted.keys() - there)),
             *(Do.RESET_IN_DATABASE(role=name, database=each) for each in of_the_site),

@@ -62,7 +62,7 @@ class SuperuserStatement(Enum):
     LOCK = "ALTER ROLE {role} NOLOGIN PASSWORD NULL"
     CLOSE_ROLE = "ALTER ROLE {role} NOLOGIN"
     DROP_ROLE = "DROP ROLE IF EXISTS {role}"
-    RESET = "ALTER ROLE {role} RESET ALL"
+    RESET_ROLE = "ALTER ROLE {role} RESET ALL"
     RESET_IN_DATABASE = "ALTER ROLE {role} IN DATABASE {database} RESET ALL"
     WORK_AS_OWNER = "ALTER ROLE {role} IN DATABASE {database} SET role TO {owner}"
     GRANT = "GRANT {granted} TO {role}"
