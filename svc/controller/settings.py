@@ -12,22 +12,23 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Empty, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.controller.machines import snapshots
+from svc_actors.controller.machines import creation, snapshots
 from svc_actors.controller.volumes import records as volumes
 
 operations = Operations[Controller]()
 
 
 class ControllerSettings(Settings):
-    """Beside what every service has: how long what is over of machines and tasks is kept, and how many snapshots a
-    machine may have, and how many volumes, of what size in all, a project. `disk_...` hold for the disks of nodes as
-    well."""
+    """Beside what every service has: how long what is over of machines and tasks is kept, how many snapshots a machine
+    may have, and how many machines and volumes, of what size in all, a project. `disk_...` hold for the disks of nodes
+    as well."""
 
     keep_task_days: int = 90
     keep_sample_days: int = 400
     keep_deleted_days: int = 90
     keep_traffic_months: int = 25
     most_snapshots: int = snapshots.MOST
+    most_machines: int = creation.MOST
     most_volumes: int = volumes.MOST
     most_volume_gib: int = volumes.MOST_GIB
 
@@ -38,6 +39,17 @@ class ControllerSettingsUpdate(SettingsUpdate):
     keep_deleted_days: Days | None = None
     keep_traffic_months: Annotated[int, Field(ge=1, le=1_200)] | None = None
     most_snapshots: Annotated[int, Field(ge=0, le=50, description="Of one machine; 0 forbids them.")] | None = None
+    most_machines: (
+        Annotated[
+            int,
+            Field(
+                ge=0,
+                le=100_000,
+                description="Of one project, as customers order them; 0 forbids their orders, not those of services.",
+            ),
+        ]
+        | None
+    ) = None
     most_volumes: Annotated[int, Field(ge=0, le=10_000, description="Of one project; 0 forbids them.")] | None = None
     most_volume_gib: (
         Annotated[int, Field(ge=0, le=1_000_000, description="Of all volumes of a project together, in GiB.")] | None

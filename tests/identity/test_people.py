@@ -308,6 +308,7 @@ async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
         "keep_deleted_days": 90,
         "keep_traffic_months": 25,
         "most_snapshots": 5,
+        "most_machines": 25,
         "most_volumes": 10,
         "most_volume_gib": 500,
         "disk_warning_percent": 85,

@@ -350,6 +350,7 @@ class Fleet:
             "password_hash": None,
             "generated": None,
             "start": True,
+            "bounded": False,
         }
         return NewMachine(**(values | changes))  # type: ignore[arg-type]
 

@@ -232,6 +232,7 @@ async def resolve(
         password_hash=way_in.password.hash if isinstance(way_in.password, GuestPassword) else None,
         generated=way_in.password.generated if way_in.password else None,
         start=request.start,
+        bounded=not principal.sees_everything,
         node_id=request.node_id or (source.node_id if source else None),
         location_id=request.location_id,
         group_ids=tuple(request.security_group_ids),

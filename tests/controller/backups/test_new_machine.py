@@ -71,6 +71,17 @@ async def test_its_owner_has_a_new_machine_made_from_it(database: Database) -> N
         assert len(asked(now, VmCreateFromCopy)) == 1
 
 
+async def test_it_counts_towards_the_projects_limit_of_machines(database: Database) -> None:
+    async with stage(database) as now:
+        _, copy_id = await backed_up(now, database)
+        await now.administrator("settings.update", most_machines=1)
+        refused = await refusal(now.customer, "vm.create", name="again", backup_id=copy_id)
+        assert (refused.code, refused.details) == (ErrorCode.CAPACITY, {"limit": 1})
+        await now.administrator("settings.update", most_machines=2)
+        await now.service.ended((await now.customer("vm.create", name="again", backup_id=copy_id)).task.id)
+        assert (await refusal(now.customer, "vm.create", name="more", backup_id=copy_id)).code is ErrorCode.CAPACITY
+
+
 async def test_what_fails_is_a_failed_machine_without_an_address(database: Database) -> None:
     async with stage(database) as now:
         _, copy_id = await backed_up(now, database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,9 +11,10 @@ import trio
 from passlib.hash import sha512_crypt  # type: ignore[import-untyped]
 from pydantic import ValidationError
 
+import svc_actors
 from svc.identity.passwords import check_password
 from svc_actors.controller.networking.security_groups import create_group
-from svc_actors.errors import ErrorCode
+from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent.protocol import Action, VmCreate
 from tests.support.machine_api import Api
@@ -274,3 +276,48 @@ async def test_a_windows_machine_has_its_administrator_account_and_no_access_mod
         assert refused.code is ErrorCode.INVALID
         assert refused.message.startswith("access_mode: ")
         assert (made.user, made.vm.user, made.vm.access_mode) == ("Administrator", "Administrator", None)
+
+
+async def test_parallel_orders_of_customers_never_make_more_machines_than_the_project_may_have(
+    database: Database,
+) -> None:
+    async with stage(database) as now:
+        await now.administrator("settings.update", most_machines=3)
+        made, refused = [], []
+
+        async def create(number: int) -> None:
+            try:
+                made.append(await now.customer("vm.create", **now.order(name=f"m{number}")))
+            except ServiceError as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(create, number)
+        assert (len(made), len(refused)) == (3, 7)
+        assert await database.fetchval("SELECT count(*) FROM vms") == 3
+        assert {error.code for error in refused} == {ErrorCode.CAPACITY}
+        assert refused[0].message == "The project has 3 machines, and may have 3; nothing was made."
+        assert refused[0].details == {"limit": 3}
+        for answer in made:
+            await now.service.ended(answer.task.id)
+
+        # Staff and administrators are not bound by it; what they make counts
+        for number, operator in enumerate((now.staff, now.administrator)):
+            await now.created(operator, name=f"theirs-{number}")
+        # A place is free again once a machine is deleted, but not while there are more than the limit
+        for answer, name in zip(made, ("m", "m", "again"), strict=True):
+            assert (await refusal(now.customer, "vm.create", **now.order(name=name))).code is ErrorCode.CAPACITY
+            task = await now.customer("vm.delete", id=answer.vm.id, confirm=answer.vm.name)
+            await now.service.ended(task.id)
+        await now.created(name="again")
+
+        await now.administrator("settings.update", most_machines=0)
+        forbidden = await refusal(now.customer, "vm.create", **now.order(name="none"))
+        assert (forbidden.code, forbidden.details) == (ErrorCode.CAPACITY, {"limit": 0})
+
+
+def test_each_module_that_makes_machines_is_known_to_ask_for_the_limit() -> None:
+    """`create_machine` asks for it; adoption takes machines over that run already, and is an administrator's."""
+    modules = Path(svc_actors.__file__).parent.rglob("*.py")
+    assert {path.name for path in modules if "INSERT INTO vms " in path.read_text()} == {"creation.py", "adoption.py"}

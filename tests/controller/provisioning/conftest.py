@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import trio
@@ -58,6 +58,10 @@ class Billing:
                 await self.settle_due()
                 await trio.sleep(0.01)  # The watch, and the tasks that it makes, are what is waited for.
         return service
+
+    async def customer(self, project_id: UUID) -> Api:
+        """A customer who is a member of the project."""
+        return Api(self.now.service, await person(self.database, Role.CUSTOMER, projects=(project_id,)))
 
     async def token(self, role: Role, *scopes: str) -> Api:
         principal = await person(self.database, role)

@@ -42,6 +42,23 @@ async def test_the_machine_is_the_customers_own(billing: Billing) -> None:
     assert [row["user_id"] for row in members] == [answer.service.customer.id]
 
 
+async def test_the_limit_of_machines_binds_the_customers_orders_and_no_services(billing: Billing) -> None:
+    await billing.now.administrator("settings.update", most_machines=0)
+    first, second = await billing.ordered(), await billing.ordered()
+    customer = await billing.customer(first.service.project_id)
+    order = billing.now.order(name="own", project_id=first.service.project_id)
+    assert (await refusal(customer, "vm.create", **order)).code is ErrorCode.CAPACITY
+    task = await customer("vm.shutdown", id=second.vm.id)
+    assert (await billing.now.service.ended(task.id)).status == "succeeded"
+
+    # Those of services count: with two of them and a limit of three the customer orders one more
+    await billing.now.administrator("settings.update", most_machines=3)
+    await billing.now.created(customer, name="own", project_id=first.service.project_id)
+    order["name"] = "more"
+    assert (await refusal(customer, "vm.create", **order)).details == {"limit": 3}
+    await billing.ordered()
+
+
 async def test_a_second_order_of_a_customer_goes_into_the_same_project(billing: Billing) -> None:
     first = await billing.ordered()
     second = await billing.ordered(customer_email="ADA@example.org")

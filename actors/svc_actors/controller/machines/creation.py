@@ -2,6 +2,7 @@
 
 Invariants:
 - room, name, addresses, NIC, groups and task are taken together or not at all, so a refusal leaves nothing behind;
+- how many machines a project may have is judged under the lock of the project's row, in the transaction that takes one;
 - a creator's idempotency key is unique among the machines it still counts for: an answer lost in a crash is found again
   by `find_by_key`, and no second machine is made.
 """
@@ -43,6 +44,9 @@ from svc_actors.store import (
 )
 from svc_nodeagent.protocol import Platform
 
+MOST: Final = 25
+"""Machines of a project, as far as customers order them, where the settings say nothing else. More than most customers
+need, so that nobody who orders today is refused; a node has room for many more, so one project does not fill it."""
 KEY_LIFETIME: Final = timedelta(hours=24)
 _FIRST_GENERATION: Final = 1
 """Of a new machine's network: what its row begins with."""
@@ -62,7 +66,7 @@ class NewMachine:
     the password itself where the service made it, kept sealed until the task has ended, and so is `user_data`, the
     owner's own for cloud-init. `first_boot`: of a Windows. `held`: the copy of another machine that its disk is made
     from. `iso_id`: what is in its CD-ROM drive from its first start on; where it is `image_id` too, the disk is
-    empty."""
+    empty. `bounded`: the order is a customer's, so the project's limit of machines holds."""
 
     name: str
     hostname: str
@@ -77,6 +81,7 @@ class NewMachine:
     password_hash: str | None
     generated: str | None
     start: bool
+    bounded: bool
     node_id: UUID | None = None
     location_id: UUID | None = None
     network_id: UUID | None = None
@@ -116,7 +121,8 @@ async def create_machine(
     """Decide and record; the caller hands the task to `TaskRunner.begin`.
 
     Raises not_found (project, image, plan, node, copy), conflict (name or key taken), invalid (too small for the
-    image), not_ready (the image has no digest yet, the copy's store is being changed), capacity (no node, no address).
+    image), not_ready (the image has no digest yet, the copy's store is being changed), capacity (no node, no address,
+    the project's limit of machines).
     """
     full: frozenset[UUID] = frozenset()
     try:
@@ -163,6 +169,8 @@ async def _create(
         location_id=new.location_id,
         platform=platform,
     )
+    if new.bounded:
+        await _require_allowed(tx, new.project_id)
     placement = await place(tx, need, explain=caller.role in ("administrator", "staff"), full=full)
     vm_id, nic_id = await _insert(tx, sealer, caller, new, network_id, placement.node_id, platform)
     if new.first_boot is not None:
@@ -174,6 +182,22 @@ async def _create(
     if groups:
         await join_groups(tx, vm_id, groups)
     return Created(vm_id, task, address)
+
+
+async def _require_allowed(tx: Transaction, project_id: UUID) -> None:
+    """Raises capacity where the project has as many machines as it may have: those of services count, and those that
+    are still being deleted. Raises not_found."""
+    if await tx.fetchval("SELECT id FROM projects WHERE id = $1 FOR NO KEY UPDATE", project_id) is None:
+        raise not_found("There is no such project.")
+    set_to = await tx.fetchval("SELECT value FROM settings WHERE name = 'most_machines'")
+    most = MOST if set_to is None else int(set_to)
+    has = await tx.fetchval("SELECT count(*) FROM vms WHERE project_id = $1 AND deleted_at IS NULL", project_id)
+    if has >= most:
+        raise capacity(
+            f"The project has {has} machines, and may have {most}; nothing was made.",
+            hint="Delete one of them, or ask your provider for more.",
+            details={"limit": most},
+        )
 
 
 async def forget_plan(tx: Transaction, plan_id: UUID) -> None:
