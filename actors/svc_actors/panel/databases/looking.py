@@ -43,7 +43,7 @@ async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, 
     except ProgramFailed as error:
         if error.status != _REFUSED:
             raise
-        raise invalid(error.last) from error
+        raise invalid(error.last, hint="Nothing was changed.") from error
     except DatabaseError as error:
         raise unavailable(str(error)) from error
     return size
