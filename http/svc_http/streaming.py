@@ -10,23 +10,27 @@ reader has a turn of its own within that moment, so that a thousand sends are no
 While there is something to send in every round, a reader wakes for its turn and for nothing else.
 
 Invariants: a comment is sent when nothing else was for 15 seconds; who may read is asked again every 3 seconds, and the
-stream ends when the answer is no; a stream ends at once when the service stops.
+stream ends when the answer is no; a stream ends at once when the service stops. One person who is no operator has
+`MOST_OF_ONE` streams at most, with all sessions and tokens together.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
+from uuid import UUID
 
 import structlog
 import trio
 from pydantic_core import to_json
 
+from svc.registry.principal import Principal
 from svc.registry.streaming import EventStream, View
-from svc_actors.errors import ErrorCode, ServiceError, unauthenticated
+from svc_actors.errors import ErrorCode, ServiceError, rate_limited, unauthenticated
 from svc_actors.store import Event, Gone, SlowReader, Subscription
 
 HEARTBEAT = 15.0
@@ -39,6 +43,9 @@ TURN = 0.0004
 """Seconds between two sends, of which one takes 0.34 ms of the processor with TLS; all readers' turns make up the time
 in which each has one. With less, 2,000 readers leave other requests nothing."""
 LONGEST_ROUND = 1.0
+MOST_OF_ONE: Final = 100
+"""A page and a command that waits have one each, and an HTTP/2 connection carries 100. Counted by person, not by token:
+a person makes as many tokens as they like."""
 _ASKED_TOGETHER: Final = 200
 """Readers whose standing one query asks for: decoding the answer holds up the event loop."""
 _KEPT_FRAMES: Final = 1024
@@ -60,6 +67,7 @@ class Streams:
     def __init__(self) -> None:
         self._stopping = False
         self._readers: set[_Reader] = set()
+        self._open: Counter[tuple[UUID | None, UUID | None]] = Counter()
         self._frames: dict[tuple[int, bool], tuple[Event, bytes]] = {}
         self._chunks: dict[tuple[int, int], tuple[Event, bytes]] = {}
 
@@ -81,15 +89,43 @@ class Streams:
                 await _recheck(readers[first : first + _ASKED_TOGETHER])
 
     async def open(self, stream: EventStream) -> AsyncGenerator[bytes, None]:
-        """The chunks of one stream's answer. Raises `unauthenticated` for a reader whose session has ended."""
+        """The chunks of one stream's answer; closing them gives its place back. Raises `unauthenticated` for a reader
+        whose session has ended, and `rate_limited`."""
         [view] = await stream.views([stream.principal])
         if view is None:
             raise unauthenticated("This session has ended: sign in again.")
-        return self._read(stream, _Reader(stream, view))
+        chunks = self._read(stream, _Reader(stream, view))
+        await anext(chunks)
+        return chunks
+
+    @contextmanager
+    def _place(self, principal: Principal, view: View) -> Iterator[None]:
+        """Raises `rate_limited` where the person has all that they may have. Operators are not bounded: their programs
+        watch for everybody. A support session has its own count, so the customer's streams do not keep it out."""
+        if view.operator:
+            yield
+            return
+        whose = (principal.user_id, principal.impersonator_id)
+        if self._open[whose] >= MOST_OF_ONE:
+            raise rate_limited(
+                f"{MOST_OF_ONE} event streams of this account are open, the most that it may have; none was opened.",
+                hint="Close pages and programs that no longer need theirs.",
+                details={"limit": MOST_OF_ONE},
+            )
+        self._open[whose] += 1
+        try:
+            yield
+        finally:
+            self._open[whose] -= 1
+            if not self._open[whose]:
+                del self._open[whose]
 
     async def _read(self, stream: EventStream, reader: _Reader) -> AsyncGenerator[bytes, None]:
-        """No cancel scope is open across a yield."""
+        """No cancel scope is open across a yield. The first yield is empty and for `open` alone: only a generator that
+        runs gives its place back when it is closed, also where its reader has gone before the first chunk."""
         async with AsyncExitStack() as stack:
+            stack.enter_context(self._place(stream.principal, reader.view))
+            yield b""
             opening = _OPENING
             try:
                 events = await stack.enter_async_context(stream.subscribe(stream.after))

@@ -4,19 +4,24 @@ other's way, however badly one of them is read."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 import pytest
 import trio
 
 import svc_http.exchange
 import svc_http.server
 import svc_http.streaming
+from svc.registry.principal import Principal
+from svc.registry.streaming import EventStream, View
 from svc_actors.controller.event_kinds import ControllerEvent
-from svc_actors.store import Database, NewEvent, append
-from tests.support.example_service import Served, served
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import Database, EventLog, NewEvent, append
+from tests.support.example_service import Everybody, Served, served
 from tests.support.sse import reading
 
 VERSIONS = ("http/1.1", "h2")
@@ -135,6 +140,71 @@ async def test_a_hundred_readers_that_vanish_are_gone(server: Served, database: 
         await until_open(server, 1)
         await emit(database, "still here")
         assert json.loads((await readers[42].next_event())["data"])["subject"] == "still here"
+
+
+async def test_streams_of_one_person_past_the_limit_are_refused_and_others_are_not(
+    server: Served, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(svc_http.streaming, "MOST_OF_ONE", 3)
+    async with AsyncExitStack() as stack:
+        # Whatever the token: a person makes as many as they like
+        tokens = ("customer,read", "customer,read,write", "customer,read")
+        [first, *_] = [await stack.enter_async_context(reading(server, "http/1.1", token=token)) for token in tokens]
+        await until_open(server, 3)
+        for _ in range(2):
+            assert await refused(server, "customer,read") == (429, "rate_limited", 3)
+
+        eve = await stack.enter_async_context(reading(server, "http/1.1", token="eve:customer,read"))
+        for _ in range(4):
+            await stack.enter_async_context(reading(server, "http/1.1", token="staff,read"))
+        await until_open(server, 8)
+        await emit(database, "for everybody")
+        for reader in (first, eve):
+            assert json.loads((await reader.next_event())["data"])["subject"] == "for everybody"
+
+        first.vanish()
+        await until_open(server, 7)
+        await stack.enter_async_context(reading(server, "h2"))
+        await until_open(server, 8)
+        assert (await refused(server, "customer,read"))[0] == 429
+
+
+async def refused(server: Served, token: str) -> tuple[int, str, int]:
+    """The answer's status, its error's code, and the limit that it names."""
+    async with httpx.AsyncClient(base_url=server.url + "/api/v1", verify=server.trust, timeout=60) as client:
+        answer = await client.get("/stream", headers={"Authorization": f"Bearer {token}"})
+    error = answer.json()["error"]
+    return answer.status_code, error["code"], error["details"]["limit"]
+
+
+async def test_streams_opened_at_once_are_counted_and_one_that_nobody_reads_gives_its_place_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(svc_http.streaming, "MOST_OF_ONE", 3)
+    streams, opened, limited = svc_http.streaming.Streams(), [], []
+
+    async def views(principals: Sequence[Principal]) -> list[View | None]:
+        await trio.lowlevel.checkpoint()
+        return [View(lambda _: True, operator=False) for _ in principals]
+
+    customer = await Everybody().by_token("customer,read")
+    stream = EventStream(EventLog(database).subscribe, customer, views, None)
+
+    async def join() -> None:
+        try:
+            opened.append(await streams.open(stream))
+        except ServiceError as error:
+            limited.append(error.code)
+
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(join)
+        assert (len(opened), limited) == (3, [ErrorCode.RATE_LIMITED] * 7)
+        limited.clear()
+        while opened:
+            # Its client has gone before the first chunk
+            await opened.pop().aclose()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -28,6 +28,7 @@ from svc_http.server import serve_https
 from tests.support.certificates import self_signed
 
 ADA = UUID("00000000-0000-0000-0000-00000000000a")
+EVE = UUID("00000000-0000-0000-0000-0000000000ee")
 SUPPORT = UUID("00000000-0000-0000-0000-0000000000cc")
 
 
@@ -192,16 +193,18 @@ async def _nothing() -> None:
 
 
 class Everybody:
-    """Tokens and cookies that say who one is: a role, then the scopes."""
+    """Tokens and cookies that say who one is: a role, then the scopes; `eve:` before them for another person."""
 
     async def by_token(self, token: str) -> Principal:
+        person, _, token = token.rpartition(":")
         role, *scopes = token.split(",")
         if role == "suspended":
             raise forbidden("suspended")
         if role not in list(Role):
             raise unauthenticated("unknown token")
         granted = REALM.scopes.closed(scopes)
-        return Principal(user_id=ADA, email="ada@example.org", role=Role(role), scopes=granted, token_id=SUPPORT)
+        user_id, email = (EVE, "eve@example.org") if person == "eve" else (ADA, "ada@example.org")
+        return Principal(user_id=user_id, email=email, role=Role(role), scopes=granted, token_id=SUPPORT)
 
     async def by_session(self, cookie: str) -> Principal:
         if cookie == "support":
