@@ -68,7 +68,12 @@ class VmFilesOpen(Wire):
     already stays so. Result: `OpenedCopy`."""
 
     facts: ClassVar[Facts] = Facts(
-        Lane.BACKUPS, "opened_copy", task_seconds=6 * 3600.0, yields_to_force_stop=True, since=5
+        Lane.BACKUPS,
+        "opened_copy",
+        task_seconds=6 * 3600.0,
+        yields_to_force_stop=True,
+        since=5,
+        last_in_lane=True,
     )
     op: Literal["vm.files.open"] = "vm.files.open"
     vm_id: UUID

@@ -14,7 +14,7 @@ class Lane(StrEnum):
     `PATIENCE` is what waits for a guest to go off: a minute or more each, and hardly any work. `FORCE` is what ends
     such a wait, so nothing may be in front of it. `GUEST_AGENTS` may not answer, and each holds a host thread. A change
     to a security group is many `NETWORKS` at once, which keep nobody's start waiting. `BACKUPS` read whole disks: one
-    at a time.
+    at a time, and those that only show files last.
     """
 
     TRANSFERS = "transfers"
@@ -59,7 +59,8 @@ class Facts:
     consists of this operation ends for want of an outcome; None where no task does. `recorded`: the agent writes it
     into its journal; what changes nothing that outlives it is not, and is simply run again. `repeatable`: done again
     after an interruption it does no harm. `yields_to_force_stop`: a forced stop supersedes it. `since`: the version of
-    the protocol that has it first."""
+    the protocol that has it first. `last_in_lane`: every other operation of its lane that waits goes first, also one
+    that came later: nothing depends on it, and customers order it as often as they like."""
 
     lane: Lane
     answer: ResultKind
@@ -68,6 +69,7 @@ class Facts:
     repeatable: bool = True
     yields_to_force_stop: bool = False
     since: int = 0
+    last_in_lane: bool = False
 
 
 def query(answer: ResultKind, *, since: int = 0) -> Facts:

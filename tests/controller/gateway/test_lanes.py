@@ -8,21 +8,28 @@ import pytest
 import trio
 import trio.testing
 
-from svc_actors.controller.gateway.operations import NodeOperations
+from svc_actors.controller.gateway.operations import NodeOperations, OperationFailed
 from svc_nodeagent.protocol import (
+    FACTS,
     PROTOCOL_VERSION,
+    CopiedDisk,
     DownFrame,
+    Failed,
+    FailureCode,
     Hello,
     NodeOperation,
     OperationId,
     Request,
+    Result,
+    VmBackup,
+    VmFilesOpen,
     VmForceStop,
     VmReboot,
     VmSetPassword,
     VmShutdown,
     VmStart,
 )
-from tests.support.gateway import create
+from tests.support.gateway import create, image
 
 
 @pytest.mark.parametrize(
@@ -57,3 +64,39 @@ async def test_guests_that_take_their_time_hold_up_no_order_for_another_machine(
         await trio.testing.wait_all_tasks_blocked()
         assert any(isinstance(frame, Request) and frame.id == "urgent" for frame in sent)
         nursery.cancel_scope.cancel()
+
+
+async def test_openings_of_copies_that_wait_let_backups_of_other_machines_go_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    operations, sent = NodeOperations(), list[DownFrame]()
+    operations.attach(sent.append, Hello(protocol=PROTOCOL_VERSION, agent_version="1", boot_id="one"))
+    failed = Failed(code=FailureCode.HOST, message="ended")
+    disks = (CopiedDisk(index=0, size_bytes=1, digest="0" * 64),)
+
+    async def ask(name: str, operation: NodeOperation) -> None:
+        with pytest.raises(OperationFailed):
+            await operations.perform(OperationId(name), operation, timeout=60, on_progress=None)
+
+    def asked() -> list[str]:
+        return [frame.id for frame in sent if isinstance(frame, Request)]
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            opening = VmFilesOpen(vm_id=uuid4(), copy_id=uuid4(), password="p", disks=disks, system=image())
+            nursery.start_soon(ask, f"open-{number}", opening)
+            await trio.testing.wait_all_tasks_blocked()
+        for number in range(2):
+            nursery.start_soon(ask, f"backup-{number}", VmBackup(vm_id=uuid4(), copy_id=uuid4(), password="p"))
+            await trio.testing.wait_all_tasks_blocked()
+
+        assert asked() == ["open-0"]
+        for _ in range(5):
+            operations.ended(Result(id=OperationId(asked()[-1]), outcome=failed))
+            await trio.testing.wait_all_tasks_blocked()
+        assert asked() == ["open-0", "backup-0", "backup-1", "open-1", "open-2", "open-3"]
+        nursery.cancel_scope.cancel()
+
+
+def test_only_what_nothing_depends_on_is_last_in_its_lane() -> None:
+    assert {op for op, facts in FACTS.items() if facts.last_in_lane} == {"vm.files.open"}

@@ -266,14 +266,14 @@ class NodeOperations:
             self._settle(pending, _too_new(pending.operation, version, self._version))
 
     def _pump(self) -> None:
-        """Send what the lanes have room for, oldest first."""
+        """Send what the lanes have room for, oldest first, but what is `last_in_lane` after all others."""
         if self._send is None:
             return
         under_way = dict.fromkeys(Lane, 0)
         for pending in self._pending.values():
             under_way[pending.lane] += pending.sent
         now = trio.current_time()
-        for pending in list(self._pending.values()):
+        for pending in sorted(self._pending.values(), key=lambda each: each.operation.facts.last_in_lane):
             if pending.sent or under_way[pending.lane] >= LANE_LIMITS[pending.lane]:
                 continue
             under_way[pending.lane] += 1
