@@ -9,9 +9,9 @@ table that a flood fills for everybody.
 Programs of sites come by the loopback interface and are counted by their account; root's own and other services of this
 server are not.
 
-In the same table, programs of sites reach no address of the link, where a cloud gives out the machine's credentials.
-Names are still asked for there, as several clouds have their resolver at the same address. Dropped and not refused, as
-not every kernel can refuse: what asks waits until its own deadline.
+In the same table, programs of sites reach no address of the link and none of `METADATA`, where a cloud gives out the
+machine's credentials. Names are still asked for there, as several clouds have their resolver at the same address.
+Dropped and not refused, as not every kernel can refuse: what asks waits until its own deadline.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ TABLE: Final = "svc_visitors"
 AT_ONCE: Final = 1000
 A_SECOND: Final = 100
 """An office behind one address, or an edge of a content delivery network, opens some dozens."""
+METADATA: Final = (
+    *("100.100.100.200", "168.63.129.16"),
+    *("fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42"),
+)
+"""Besides 169.254.0.0/16 and fe80::/10: Alibaba, Azure, and by IPv6 AWS, Google, Oracle, Scaleway. From their
+documentation. Azure's is the resolver of its machines, and gives out what its extensions are configured with."""
 _OWN_AT_ONCE: Final = 200
 _OWN_A_SECOND: Final = 20
 _LAST_UID: Final = 1_999_999_999
@@ -86,6 +92,8 @@ def ruleset(ports: Sequence[int], loopback: str = "lo") -> str:
     places = f"tcp dport {{ {', '.join(map(str, sorted(set(ports))))} }} {_SYN}"
     rate = f"limit rate over {A_SECOND}/second burst {AT_ONCE} packets"
     of_site = f"meta skuid {FIRST_UID}-{_LAST_UID}"
+    of6 = [each for each in METADATA if ":" in each]
+    of4 = [each for each in METADATA if each not in of6]
     own = f"limit rate over {_OWN_A_SECOND}/second burst {_OWN_AT_ONCE} packets"
     return f"""\
 table inet {TABLE}
@@ -102,8 +110,8 @@ table inet {TABLE} {{
     }}
     chain output {{
         type filter hook output priority filter - 10; policy accept;
-        {of_site} ip daddr 169.254.0.0/16 tcp dport != 53 drop
-        {of_site} ip6 daddr {{ fe80::/10, fd00:ec2::254 }} tcp dport != 53 drop
+        {of_site} ip daddr {{ {", ".join(["169.254.0.0/16", *of4])} }} tcp dport != 53 drop
+        {of_site} ip6 daddr {{ {", ".join(["fe80::/10", *of6])} }} tcp dport != 53 drop
         oifname "{loopback}" {places} meta skuid >= {FIRST_UID} update @of_sites {{ meta skuid {own} }} drop
     }}
 }}

@@ -458,6 +458,33 @@ async def test_a_session_that_fills_the_disk_with_temporary_files_is_ended(engin
     assert not left[0].ok
 
 
+async def test_who_keeps_what_was_sorted_is_ended(engines: Engines) -> None:
+    """The files are there until the last row was read, while the session is in no state of sorting."""
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server = engines.servers[MARIADB]
+    assert isinstance(server, MariaDb)
+    rows = "SELECT seq, REPEAT('x', 1000) FROM seq_1_to_1000000 ORDER BY MD5(seq)"
+    reader = await trio.lowlevel.open_process(
+        [
+            *("/usr/bin/mariadb", "--no-defaults", f"--socket={server.socket}", f"--user={USER}", "--quick"),
+            *(f"--database={SHOP}", f"--execute=SET sort_buffer_size = 32768; {rows}"),
+        ],
+        stdout=subprocess.PIPE,
+        env={"MYSQL_PWD": attacker.password},
+    )
+    try:
+        with trio.fail_after(30):
+            assert reader.stdout is not None
+            await reader.stdout.receive_some(1)  # All is sorted, and nothing more is read.
+            ended = await server.end_greedy(files_most=4 << 20)
+    finally:
+        reader.kill()
+        await reader.wait()
+
+    assert [(session.user, session.bytes > 4 << 20) for session in ended] == [(USER, True)]
+
+
 async def test_what_leads_to_and_from_a_table_is_found(engines: Engines) -> None:
     """From another database of the site too, which an owner is not shown."""
     attacker = Attacker(engines, MARIADB)
@@ -504,6 +531,37 @@ async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engin
     assert int((await attacker.run(total)).out) <= memory_tables.DATABASE_BYTES
     assert int((await attacker.run("SELECT SUM(a) FROM `odd 0`;")).out) > 0
     assert (await engines.ask(MARIADB, "SELECT a FROM few;", *victim)).out == "1"
+
+
+ASLEEP = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep';"
+
+
+async def test_tables_in_memory_are_emptied_also_while_somebody_holds_on_to_them(engines: Engines) -> None:
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server = engines.servers[MARIADB]
+    assert isinstance(server, MariaDb)
+    row = "(a INT, b VARCHAR(60000)) CHARSET latin1 ENGINE=MEMORY PARTITION BY HASH (a) PARTITIONS 10"
+    filling = "INSERT IGNORE INTO parted SELECT seq, REPEAT('x', 60000) FROM seq_1_to_2500;"
+    await attacker.run(f"CREATE TABLE parted {row}; {filling}")
+    size = "SELECT DATA_LENGTH + INDEX_LENGTH FROM information_schema.TABLES WHERE TABLE_NAME = 'parted';"
+    before = int((await attacker.run(size)).out)
+    left: list[Answer] = []
+
+    async def hold() -> None:
+        left.append(await attacker.run("START TRANSACTION; SELECT COUNT(*) FROM parted; SELECT SLEEP(3000);"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold)
+        with trio.fail_after(30):
+            while (await attacker.run(ASLEEP)).out != "1":
+                await trio.sleep(0.05)  # Another process takes it.
+        with trio.fail_after(30):
+            await server.empty_memory_tables()
+
+    assert before > memory_tables.DATABASE_BYTES
+    assert int((await attacker.run(size)).out) <= memory_tables.DATABASE_BYTES
+    assert not left[0].ok
 
 
 async def test_mariadb_outlives_what_passes_its_limit_of_memory(engines: Engines) -> None:

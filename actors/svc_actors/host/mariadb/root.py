@@ -86,10 +86,10 @@ class RootStatement(Enum):
         "IF(FIND_IN_SET('ANSI_QUOTES', sql_mode), CONCAT('\"', REPLACE(name, '\"', '\"\"'), '\"'), "
         "CONCAT('`', REPLACE(name, '`', '``'), '`'))",
     )
-    # Those that sort come first, the longest of them above all.
+    # Those that work on a statement come first, the longest of them above all.
     SESSIONS = (
-        "SELECT ID, USER, MEMORY_USED, IFNULL(STATE LIKE '%sort%', 0) FROM information_schema.PROCESSLIST "
-        "ORDER BY 4 DESC, TIME_MS DESC"
+        "SELECT ID, USER, MEMORY_USED, COMMAND NOT IN ('Sleep', 'Daemon', 'Killed') "
+        "FROM information_schema.PROCESSLIST ORDER BY 4 DESC, TIME_MS DESC"
     )
     END_SESSION = "KILL HARD CONNECTION {number}"
 

@@ -181,25 +181,39 @@ class MariaDb:
         tables, sorting = await trio.to_thread.run_sync(temporary_files, pid, self._temporary)
         if max(sorting, sum(tables.values())) <= files_most and taken < site_most:
             return []  # No site has more than that, and nothing needs to be asked.
-        if taken > SHARE_BYTES // 2:
-            await self.empty_memory_tables()
-        found = await self.root.ask(RootStatement.SESSIONS())
-        rows = [line.split("\t") for line in found.splitlines()]
-        there = {int(number): (user, int(size), sorts == "1") for number, user, size, sorts in rows if is_of_site(user)}
+        rows = await self._sessions()
+        there = {number: (user, size, works) for number, user, size, works in rows}
         ended = [
             *to_end([Session(number, user, size) for number, (user, size, _) in there.items()], site_most),
             *to_end([Session(each, there[each][0], tables[each]) for each in tables if each in there], files_most),
         ]
         if sorting > files_most:
-            ended += [Session(number, user, sorting) for number, (user, _, sorts) in there.items() if sorts][:1]
-        for session in ended:
-            with suppress(DatabaseError):  # It may have ended by itself.
-                await self.root.ask(RootStatement.END_SESSION(number=session.number))
+            ended += [Session(number, user, sorting) for number, (user, _, works) in there.items() if works][:1]
+        await self._end(ended)
+        if taken > SHARE_BYTES // 2:
+            # Last: it waits for who uses them.
+            await self.empty_memory_tables()
         return ended
 
     async def empty_memory_tables(self) -> None:
         """No site has more than it may in tables that are kept in memory."""
-        await memory_tables.empty_largest(self._instance.data, self.owners)
+        await memory_tables.empty_largest(self._instance.data, self.owners, self._end_users)
+
+    async def _end_users(self, database: DatabaseName) -> None:
+        """The sessions of its site, but for those of its owner."""
+        owner = Session(0, owner_of(database), 0)
+        found = [Session(number, user, size) for number, user, size, _ in await self._sessions()]
+        await self._end([each for each in found if each.site == owner.site and each.user != owner.user])
+
+    async def _sessions(self) -> list[tuple[int, str, int, bool]]:
+        """Number, user, bytes of memory, and whether it works on a statement: of sites, the longest statement first."""
+        found = [line.split("\t") for line in (await self.root.ask(RootStatement.SESSIONS())).splitlines()]
+        return [(int(number), user, int(size), works == "1") for number, user, size, works in found if is_of_site(user)]
+
+    async def _end(self, sessions: Collection[Session]) -> None:
+        for session in sessions:
+            with suppress(DatabaseError):  # It may have ended by itself.
+                await self.root.ask(RootStatement.END_SESSION(number=session.number))
 
     async def create_database(self, name: DatabaseName) -> None:
         owner = owner_of(name)

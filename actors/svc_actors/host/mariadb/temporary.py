@@ -1,7 +1,9 @@
 """The temporary files of MariaDB: which session has them, and which are of somebody's sorting.
 
 `#sql-temptable-PID-SESSION-N.MAD` is a table of a session, its number in hexadecimal digits. What is sorted goes to
-files without a name, which nothing connects with a session: the one that sorts longest answers for them.
+files without a name, which nothing connects with a session: the one whose statement has taken longest answers for
+them. Not the one that sorts: the files stay until the last row was read, and the state of a session says sorting until
+they are whole. So who reads slowly, or makes an index (`altering table`), had others ended in its place.
 """
 
 from __future__ import annotations
