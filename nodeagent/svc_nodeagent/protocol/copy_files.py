@@ -65,7 +65,8 @@ class EntryKind(StrEnum):
 class VmFilesOpen(Wire):
     """Restore the copy's disks beside the machine, which stays as it is, and have the rescue system `system` show their
     files; until `VmFilesClose`, or for as long as somebody asks for them. Fields as of `VmRestore`. One that is open
-    already stays so. Result: `OpenedCopy`."""
+    already stays so. `owner_id`: the machine's project, so that one customer's copies do not keep out another's.
+    Result: `OpenedCopy`."""
 
     facts: ClassVar[Facts] = Facts(
         Lane.BACKUPS,
@@ -82,6 +83,7 @@ class VmFilesOpen(Wire):
     disks: Annotated[tuple[CopiedDisk, ...], Field(min_length=1, max_length=16)]
     place: BackupPlace | None = None
     system: ImageSpec
+    owner_id: UUID | None = None
 
 
 class VmFilesList(Wire):

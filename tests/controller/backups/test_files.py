@@ -57,6 +57,7 @@ async def test_a_customer_lists_folders_of_a_backup_and_downloads_a_file_while_t
         [opening], [backup] = asked(now, VmFilesOpen), asked(now, VmBackup)
         assert (opening.copy_id, opening.password) == (which["backup_id"], backup.password)
         assert opening.system.kind == "rescue"
+        assert opening.owner_id == UUID(str(now.world.project_id))
 
         top = await now.customer("vm.files.list", **which)
         assert [(each.name, each.kind) for each in top.entries] == [

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import trio
@@ -190,9 +190,58 @@ async def test_a_folder_that_answers_slowly_for_ever_is_given_up(
     shown: Any = SimpleNamespace(server=Slow(), volumes=(volume,))
     nothing: Any = None
     files, vm_id, copy_id = CopyFiles(Folders(tmp_path), nothing, nothing), uuid4(), uuid4()
-    files._open[copy_id] = opened._Open(vm_id, shown, trio.CancelScope())
+    files._open[copy_id] = opened._Open(vm_id, None, shown, trio.CancelScope())
     began = trio.current_time()
     with pytest.raises(HostError) as refused:
         await files.perform(VmFilesList(vm_id=vm_id, copy_id=copy_id, volume=0, path="/", offset=0), silent)
     assert refused.value.code is FailureCode.TIMED_OUT
     assert trio.current_time() - began == opened.QUESTION_SECONDS
+
+
+async def test_of_an_owners_two_copies_one_gives_way_to_another_owner_and_to_no_third_of_their_own(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    nothing: Any = None
+    files, eve, ada = CopyFiles(Folders(tmp_path), nothing, nothing), uuid4(), uuid4()
+
+    async def hold(copy_id: UUID, owner_id: UUID | None) -> None:
+        with trio.CancelScope() as scope:
+            there = files._open[copy_id] = opened._Open(uuid4(), owner_id, nothing, scope)
+            await trio.sleep_forever()
+        del files._open[copy_id]
+        there.ended.set()
+
+    async def make_way(owner_id: UUID | None) -> None:
+        files._opening.add(wanted := uuid4())
+        try:
+            await files._make_way(owner_id)
+        finally:
+            files._opening.discard(wanted)
+
+    async with trio.open_nursery() as nursery:
+        # (who asks, who has the two that are open and asked for, which of them is closed)
+        for asking, owners, closed in (
+            (ada, (eve, eve), 1),
+            (eve, (eve, eve), None),
+            (ada, (eve, ada), None),
+            (uuid4(), (eve, ada), None),
+            (ada, (None, None), None),
+            (None, (eve, eve), 1),
+        ):
+            copies = [uuid4(), uuid4()]
+            for copy_id, owner_id in zip(copies, owners, strict=True):
+                nursery.start_soon(hold, copy_id, owner_id)
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.sleep(60)
+            files._open[copies[0]].touch()
+
+            if closed is None:
+                with pytest.raises(HostError) as refused:
+                    await make_way(asking)
+                assert refused.value.code is FailureCode.CAPACITY
+                assert list(files._open) == copies
+            else:
+                await make_way(asking)
+                assert list(files._open) == [copies[1 - closed]]
+            for there in list(files._open.values()):
+                await there.close()

@@ -44,6 +44,7 @@ class CopyFilesWork:
             disks=await copied_disks(self._database, vm_id, copy_id),
             place=await place_at(self._database, self._sealer, at.target_id, need),
             system=system,
+            owner_id=run.task.project_id,
         )
         performed = run.perform(operation, step="host", span=(30, 100) if fetched else (0, 100))
         try:

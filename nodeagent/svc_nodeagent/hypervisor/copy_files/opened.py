@@ -3,7 +3,8 @@
     copy-files/<copy_id>/disk-N.qcow2    what a copy's disk holds, and nothing that a machine stands on
 
 Invariants: `MOST_OPEN` at a time; one is closed after `IDLE_SECONDS` without a question and `LONGEST_SECONDS` in all,
-and gives way to another after `KEPT_SECONDS` without one; nothing of one that is closed stays, and what an agent that
+and gives way to another after `KEPT_SECONDS` without one; of an owner's two one gives way to another owner at once;
+nothing of one that is closed stays, and what an agent that
 died has left is removed before the next takes orders. A disk is shown only when the whole of it is what was copied. The
 node's disk is never filled by one.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,8 +86,9 @@ log = structlog.get_logger(__name__)
 class _Open:
     """A copy that is open. Its scope's deadline moves with each question; `ended` once nothing of it is left."""
 
-    def __init__(self, vm_id: UUID, shown: Shown, scope: trio.CancelScope) -> None:
+    def __init__(self, vm_id: UUID, owner_id: UUID | None, shown: Shown, scope: trio.CancelScope) -> None:
         self.vm_id = vm_id
+        self.owner_id = owner_id
         self.shown = shown
         self.scope = scope
         self.ended = trio.Event()
@@ -153,27 +156,34 @@ class CopyFiles:
                 raise HostError(FailureCode.CONFLICT, "The copy is being opened already.", "Wait for that.")
             self._opening.add(copy_id)
             try:
-                await self._make_way()
+                await self._make_way(operation.owner_id)
                 await self._nursery.start(self._hold, operation, report)
             finally:
                 self._opening.discard(copy_id)
         volumes = self._asked(vm_id, copy_id).shown.volumes
         return OpenedCopy(vm_id=vm_id, copy_id=copy_id, volumes=volumes)
 
-    async def _make_way(self) -> None:
-        """For one that is in `_opening`: of those that are open the one that nobody has asked for longest is closed."""
+    async def _make_way(self, owner_id: UUID | None) -> None:
+        """For one that is in `_opening`: of those that are open the one that nobody has asked for longest is closed.
+        Also where it is asked for all the time, if its owner has another: else one who asks now and then for two
+        copies keeps everybody else out for hours."""
         taken = {copy_id: there for copy_id, there in self._open.items() if not there.scope.cancel_called}
         if len(taken.keys() | self._opening) <= MOST_OPEN:
             return
+        owners = Counter(each.owner_id for each in taken.values())
         idle = [each for each in taken.values() if not each.asking and each.idle_seconds >= KEPT_SECONDS]
-        if not idle:
+        second = [
+            each for each in taken.values() if each.owner_id not in (None, owner_id) and owners[each.owner_id] > 1
+        ]
+        giving_way = idle or second
+        if not giving_way:
             raise HostError(
                 FailureCode.CAPACITY,
                 f"The files of {MOST_OPEN} copies are open on this node, which is as many as may be.",
                 f"Close one, or try again: one that nobody asks for {KEPT_SECONDS / 60:g} minutes gives way to"
                 " another.",
             )
-        await max(idle, key=lambda each: each.idle_seconds).close()
+        await max(giving_way, key=lambda each: (not each.asking, each.idle_seconds)).close()
 
     async def _hold(
         self, operation: VmFilesOpen, report: Report, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -194,7 +204,7 @@ class CopyFiles:
             accelerator = (await self._acceleration.verdict()).accelerator
             async with showing(disks, unpacked(file), accelerator) as shown:
                 with trio.CancelScope() as scope:
-                    self._open[copy_id] = _Open(operation.vm_id, shown, scope)
+                    self._open[copy_id] = _Open(operation.vm_id, operation.owner_id, shown, scope)
                     log.info("copy_files.opened", vm_id=str(operation.vm_id), copy_id=str(copy_id))
                     fault_point("copy_files.opened")
                     task_status.started()
