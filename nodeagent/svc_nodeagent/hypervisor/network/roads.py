@@ -31,8 +31,11 @@ async def roads(naming: Naming, controller: str | None) -> Roads:
     found: dict[IPv4Address | IPv6Address, str] = {}
     for family in ("-4", "-6"):
         for route in json.loads(await run_program("ip", "-json", family, "route", "show", "default") or b"[]"):
-            if "gateway" in route:
-                found[ip_address(route["gateway"])] = "the next hop of this node's default route"
+            # Of several next hops at once, each has an object of its own.
+            for hop in (route, *route.get("nexthops", ())):
+                # `via`: one of the other family.
+                if gateway := hop.get("gateway") or hop.get("via", {}).get("host"):
+                    found[ip_address(gateway)] = "the next hop of this node's default route"
     for link in json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]"):
         if naming.is_tap(link.get("ifname", "")):
             continue
