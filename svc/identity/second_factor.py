@@ -132,8 +132,11 @@ async def confirm(context: Context[IdentityServices], request: ConfirmRequest) -
 
     async def work(tx: Transaction) -> RecoveryCodes | None:
         person = await person_records.locked(tx, _own_id(context))
+        attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
+        await attempt.admit(tx)
         codes = await second_factor_records.confirm(tx, services.sealer, person.id, request.code)
         if codes is None:
+            await attempt.failed(tx)
             return None
         await second_factor_mail.tell(tx, services.outbox, person, second_factor_mail.SET_UP, context.caller.address)
         await audit.record(tx, context.caller, person.target)

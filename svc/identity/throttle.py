@@ -42,6 +42,8 @@ class Limits:
     account: _Bound
     address: _Bound
     pair: _Bound
+    familiar: _Bound
+    """The only one of a browser or an address that the account is known to sign in from."""
 
 
 PASSWORDS = Limits(
@@ -49,6 +51,7 @@ PASSWORDS = Limits(
     account=_Bound(free=20, longest=30),
     address=_Bound(free=50, longest=60),
     pair=_Bound(free=5, longest=300),
+    familiar=_Bound(free=5, longest=300),
 )
 CODES = Limits(
     "code:",
@@ -57,6 +60,8 @@ CODES = Limits(
     account=_Bound(free=10, longest=3600, forgotten=7200),
     address=_Bound(free=50, longest=60),
     pair=_Bound(free=5, longest=300),
+    # As the account's: an address that many share is familiar to each of them.
+    familiar=_Bound(free=5, longest=3600, forgotten=7200),
 )
 
 
@@ -182,7 +187,7 @@ class SignInAttempt:
         )
         limits = self._limits
         if familiar is not None:
-            return {f"{limits.kind}familiar:{self._account}:{familiar}": limits.pair}
+            return {f"{limits.kind}familiar:{self._account}:{familiar}": limits.familiar}
         return {
             f"{limits.kind}account:{self._account}": limits.account,
             f"{limits.kind}address:{self._place}": limits.address,

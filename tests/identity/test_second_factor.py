@@ -220,11 +220,14 @@ async def test_a_burst_of_guesses_is_throttled_as_well(world: IdentityHarness, p
     assert statuses.count(401) + statuses.count(429) == 40
 
 
+@pytest.mark.parametrize(
+    ("away", "counted"), [(True, "code:account:%"), (False, "code:familiar:%")], ids=["anywhere", "a-shared-address"]
+)
 async def test_waits_for_codes_grow_to_an_hour_and_are_not_forgotten_meanwhile(
-    world: IdentityHarness, phone: Authenticator
+    world: IdentityHarness, phone: Authenticator, away: bool, counted: str
 ) -> None:
     await enrolled(world, phone)
-    stranger = world.browser("198.51.100.7")
+    stranger = world.browser("198.51.100.7") if away else world.browser()
     for _ in range(24):
         pending = await password_given(stranger, ADA)
         assert (await code_given(stranger, pending, phone.wrong_code())).status_code == 401
@@ -235,8 +238,9 @@ async def test_waits_for_codes_grow_to_an_hour_and_are_not_forgotten_meanwhile(
     row = await world.database.fetchone(
         """
         SELECT extract(epoch FROM blocked_until - now()) AS wait, extract(epoch FROM forget_at - blocked_until) AS rest
-        FROM sign_in_attempts WHERE subject LIKE 'code:account:%'
-        """
+        FROM sign_in_attempts WHERE subject LIKE $1
+        """,
+        counted,
     )
     assert 3500 < row["wait"] <= 3600
     assert row["rest"] > 3000
@@ -306,6 +310,19 @@ async def test_a_session_cannot_guess_the_code_that_disables(world: IdentityHarn
     statuses = [(await browser.post("/me/second-factor/disable", guess)).status_code for _ in range(40)]
 
     assert statuses.count(403) <= 7
+    assert statuses[-1] == 429
+
+
+async def test_a_session_cannot_guess_the_code_that_sets_it_up(world: IdentityHarness, phone: Authenticator) -> None:
+    """Of one that its owner has started: the answer has the recovery codes."""
+    await world.person(ADA)
+    browser = await world.signed_in(ADA)
+    phone.secret = (await browser.post("/me/second-factor", {"password": PASSWORD})).json()["secret"]
+
+    guess = {"code": phone.wrong_code()}
+    statuses = [(await browser.post("/me/second-factor/confirm", guess)).status_code for _ in range(40)]
+
+    assert statuses.count(409) <= 7
     assert statuses[-1] == 429
 
 
