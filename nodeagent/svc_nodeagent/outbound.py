@@ -29,6 +29,10 @@ MOST_REDIRECTS: Final = 5
 _MOST_ADDRESSES_TRIED: Final = 4
 _EMBEDDED_IPV4: Final = ip_network("64:ff9b::/96")
 """Addresses with which a NAT64 gateway reaches the IPv4 address in their last 32 bits (RFC 6052)."""
+_ROUTED_IPV6: Final = ip_network("2000::/3")
+"""All that is routed. Python takes for global also what stands for IPv4 (::127.0.0.1) and site-local addresses."""
+_AZURE: Final = ip_address("168.63.129.16")
+"""Its metadata, at a public address."""
 
 
 class AddressRefused(httpx.RequestError):
@@ -132,4 +136,6 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
             embedded = IPv4Address(int(address) & 0xFFFFFFFF)
         if embedded is not None:
             return is_public(embedded)
-    return address.is_global and not address.is_multicast
+        if address not in _ROUTED_IPV6:
+            return False
+    return address.is_global and not address.is_multicast and address != _AZURE

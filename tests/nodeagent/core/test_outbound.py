@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import httpx
 import pytest
 import trio
 
-from svc_nodeagent.outbound import AddressRefused, Resolve, client
+from svc_nodeagent.outbound import AddressRefused, Resolve, client, is_public
 
 
 def names(**known: list[str]) -> Resolve:
@@ -35,6 +35,18 @@ async def test_the_address_that_was_looked_at_is_the_one_dialled_under_the_serve
     assert request.headers["Host"] == "mirror.example:8443"
     assert request.extensions["sni_hostname"] == "mirror.example"
     assert (answer.text, answer.url.host) == ("sums", "mirror.example")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.0.0.1", "169.254.169.254", "100.100.100.200", "168.63.129.16", "224.0.0.1"),
+        *("::1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "2002:7f00:1::"),
+        *("fe80::1", "fec0::1", "fd00:ec2::254", "ff02::1", "2001:db8::1", "4000::1"),
+    ],
+)
+def test_an_address_of_no_public_network_is_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
 
 
 async def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
