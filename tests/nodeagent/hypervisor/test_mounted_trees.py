@@ -167,6 +167,21 @@ async def test_unfinished_files_go_and_with_them_a_link_of_such_a_name(target: M
     assert _content(outside) == before
 
 
+async def test_a_store_is_removed_however_deep_others_have_made_it(target: Mounted, outside: Path) -> None:
+    folder = os.open(target.path, os.O_RDONLY)
+    for _ in range(1_500):
+        os.mkdir("d", dir_fd=folder)
+        os.symlink(outside, "link", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    before = _content(outside)
+    await target.remove()
+    assert not os.path.lexists(target.path)
+    assert _content(outside) == before
+
+
 async def test_a_store_that_became_a_link_is_removed_as_the_link(target: Mounted, outside: Path) -> None:
     target.path.rename(outside.parent / "real")
     target.path.symlink_to(outside)

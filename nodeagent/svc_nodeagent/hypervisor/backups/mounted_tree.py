@@ -21,7 +21,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -241,11 +240,39 @@ def _remove(target: int, store: str) -> None:
     try:
         mode = os.stat(store, dir_fd=target, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            shutil.rmtree(store, dir_fd=target)
+            with _repository(target, store) as folder:
+                _empty(folder)
+            os.rmdir(store, dir_fd=target)
         else:
             os.unlink(store, dir_fd=target)
     except FileNotFoundError:
         pass
+
+
+def _empty(top: int) -> None:
+    """Remove all that is in a folder. Folders are moved up into it before they are gone into, so that none is too deep:
+    `shutil.rmtree` calls itself for each level, and others can make thousands."""
+    while names := os.listdir(top):
+        for name in names:
+            if _unlinked(name, top):
+                continue
+            with _folder(name, top) as inner:
+                for each in os.listdir(inner) if inner is not None else ():
+                    if not _unlinked(each, inner):
+                        os.rename(each, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=top)
+            with suppress(FileNotFoundError):
+                os.rmdir(name, dir_fd=top)
+
+
+def _unlinked(name: str, folder: int | None) -> bool:
+    """False of a folder."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except IsADirectoryError:
+        return False
+    except FileNotFoundError:
+        pass
+    return True
 
 
 @contextmanager
