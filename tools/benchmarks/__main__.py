@@ -36,7 +36,7 @@ MODULES = {
     "webhooks": ("B9",),
 }
 
-OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "hosting", "sftp", "guest-disk")
+OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "hosting", "noise", "sftp", "guest-disk")
 
 
 def met(row: Ratio) -> bool:

@@ -1,0 +1,353 @@
+"""What a noisy site does to its neighbour, kind by kind: `tools/bench noise [KIND ...] [--rounds 3]`.
+
+A real panel (nginx, PHP, MariaDB) has two sites of two customers, each with 128 MiB, 20 processes and half a core. One
+is visited: a PHP page that asks MariaDB. The other makes one kind of noise after the other. Each round measures the
+page while the other site is quiet and then beside the noise; the ratio is the median of the rounds. Printed beside it:
+what the panel tells its administrator about the cause, which is each kind of log line of the core, and each check of
+health, that names the noisy site. Health looks once a minute, so a noise of seconds can only be in its next look.
+
+Each half of a round is a second, so that all kinds take less than two minutes. The p99 of so few answers is about the
+slowest of them: a figure for comparison, not for a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from statistics import median, quantiles
+from time import monotonic
+from typing import Any, Final
+
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from svc_actors.host.accounts import FIRST_UID
+from tests.support.panel_programs import PanelPrograms, open_panel_programs
+from tools.benchmarks.figures import MESSAGES
+
+GOAL: Final = 2.0
+ROUNDS: Final = 3
+ROUND_SECONDS: Final = 1.0
+EVERY: Final = 0.0125
+"""Seconds between two visits."""
+RISE_SECONDS: Final = 0.3
+"""From the start of the noise to the first visit beside it."""
+NOISE_SECONDS: Final = ROUND_SECONDS + RISE_SECONDS + 0.1
+LIMITS: Final = {"memory_mib": 128, "processes": 20, "cpu_percent": 50}
+JOB_BYTES: Final = 64 << 20
+
+PAGE: Final = """<?php
+$db = new mysqli(null, '{user}', '{password}', '{name}', 0, '{socket}');
+echo $db->query('SELECT SUM(n) FROM numbers')->fetch_row()[0];
+"""
+FILLED: Final = """<?php
+$db = new mysqli(null, '{user}', '{password}', '{name}', 0, '{socket}');
+$db->query('CREATE TABLE IF NOT EXISTS numbers AS SELECT seq AS n FROM seq_1_to_1000');
+echo 'filled';
+"""
+_PYTHON: Final = """import os, sys, time
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until:
+"""
+_PHP: Final = """<?php // A second longer: the panel looks at sessions once a second.
+mysqli_report(MYSQLI_REPORT_OFF);
+$until = microtime(true) + 1 + (float) $argv[1];
+while (microtime(true) < $until) {{
+    $held = [];
+    for ($i = 0; $i < 25 && microtime(true) < $until; $i++) {{
+        $db = @mysqli_connect(null, '{user}', '{password}', '{name}', 0, '{socket}');
+        if (!$db) break;
+        BODY
+        $held[] = $db;
+    }}
+}}
+"""
+TASKS: Final = {
+    "memory": """
+    if os.fork() == 0:
+        largest = bytearray(os.urandom(32 << 20))  # So it is killed and not its parent, which makes the next.
+        fd = os.memfd_create("noise")
+        while True:
+            os.write(fd, bytes(1 << 20))
+    os.wait()
+""",
+    "database memory": _PHP.replace(
+        "BODY", "for ($v = 0; $v < 8; $v++) $db->query(\"SET @v$v = REPEAT('x', 15 << 20)\");"
+    ),
+    "processor": """
+    for _ in range(8):
+        if os.fork() == 0:
+            while time.monotonic() < until: pass
+            os._exit(0)
+    for _ in range(8): os.wait()
+""",
+    "processes": """
+    try:
+        os.fork()
+    except OSError:
+        pass
+""",
+    "disk": """
+    with open("private/noise", "wb") as file:
+        for _ in range(16):
+            file.write(bytes(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+""",
+    "database connections": _PHP.replace("BODY", "$db->query('SELECT COUNT(*) FROM seq_1_to_1000');"),
+}
+"""By the kind of noise: what a scheduled task of the site does until its time is over."""
+VISITOR: Final = """import socket, sys, time
+end = chr(13) + chr(10)
+port, domain, until, held, opened = int(sys.argv[1]), sys.argv[2], time.monotonic() + float(sys.argv[3]), [], 0
+while time.monotonic() < until:
+    try:
+        held.append(socket.create_connection(("127.0.0.1", port), 1, ("127.0.0.9", 0)))
+        held[-1].sendall(f"GET / HTTP/1.1{end}Host: {domain}{end}{len(held) % 2 * end}".encode())
+    except OSError:
+        pass
+    if len(held) >= 1000:
+        held.pop(0).close()
+        time.sleep(0.01)
+"""
+"""One address has all connections that it gets, and half of them never end their request. The firewall lets those that
+come by loopback pass, so its bounds are kept here: 1,000 at once, then 100 new ones a second."""
+DIAGNOSER: Final = """import os, socket, sys, threading, time
+path, site, token, until = sys.argv[1], sys.argv[2], sys.argv[3], time.monotonic() + float(sys.argv[4])
+end = chr(13) + chr(10)
+words = [f"GET /api/v1/sites/{site}/diagnose HTTP/1.1", "Host: core", "Connection: close"]
+words.append(f"Authorization: Bearer {token}")
+def ask():
+    while time.monotonic() < until:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(path)
+            caller.sendall((end.join(words) + 2 * end).encode())
+            if caller.recv(65536)[9:12] in (b"401", b"403", b"404"): os._exit(1)
+            while caller.recv(65536): pass
+for _ in range(8): threading.Thread(target=ask).start()
+"""
+"""Eight callers with a token of the site's owner, who begin again with each answer."""
+
+
+@dataclass(frozen=True)
+class Site:
+    panel: PanelPrograms
+    facts: dict[str, Any]
+    login: dict[str, str]
+    """Of its database, for the texts above."""
+    database: str
+    token: str
+    """Of its owner."""
+
+    async def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        async with self.panel.client() as root:
+            answer = await root.request(method, path, json=body)
+            assert answer.is_success, answer.text
+            return answer.json() if answer.content else None
+
+    def write(self, name: str, content: str) -> None:
+        path, uid = self.panel.data / "sites" / self.facts["account"] / name, FIRST_UID + self.facts["number"]
+        path.write_text(content)
+        os.chown(path, uid, uid)
+
+    async def page(self, path: str = "/index.php") -> float:
+        """Milliseconds that a visitor waits, over a connection of its own."""
+        began, received = monotonic(), bytearray()
+        async with await trio.open_tcp_stream("127.0.0.1", self.panel.http_port) as stream:
+            head = f"GET {path} HTTP/1.1\r\nHost: {self.facts['domain']}\r\nConnection: close\r\n\r\n"
+            await stream.send_all(head.encode())
+            async for chunk in stream:
+                received += chunk
+        assert received.startswith(b"HTTP/1.1 200 "), received[:300]
+        return 1000 * (monotonic() - began)
+
+    async def visited(self, seconds: float) -> list[float]:
+        taken: list[float] = []
+
+        async def visit() -> None:
+            taken.append(await self.page())
+
+        async with trio.open_nursery() as visitors:
+            until = trio.current_time() + seconds
+            while trio.current_time() < until:
+                visitors.start_soon(visit)
+                await trio.sleep(EVERY)
+        return taken
+
+    async def ended(self, job: str) -> None:
+        with trio.fail_after(60):
+            while (await self.request("GET", f"/jobs/{job}"))["ended_at"] is None:
+                await trio.sleep(0.02)
+
+    async def backed_up(self, seconds: float) -> list[float]:
+        """One backup, whatever it takes, in milliseconds."""
+        began = monotonic()
+        await self.ended((await self.request("POST", f"/sites/{self.facts['id']}/backups", {}))["id"])
+        return [1000 * (monotonic() - began)]
+
+
+SLOTS: Final = "jobs, a backup"
+"""What waits is no visitor but a backup of the neighbour, from its order to its end. One round: it takes seconds."""
+Noise = Callable[[Site], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def task(kind: str, site: Site) -> AsyncIterator[None]:
+    """A scheduled task of the site, which runs as long as the block at least, and is over after it."""
+    php = TASKS[kind].startswith("<?php")
+    site.write("private/noise.task", TASKS[kind].format(**site.login) if php else _PYTHON + TASKS[kind])
+    wanted: dict[str, Any] = {
+        "name": kind,
+        "kind": "php" if php else "python",
+        "path": "private/noise.task",
+        "cron": "0 0 1 1 *",
+    }
+    wanted |= {"args": [str(NOISE_SECONDS)], "time_limit_seconds": 10}
+    schedule = await site.request("POST", f"/sites/{site.facts['id']}/schedules", wanted)
+    run = await site.request("POST", f"/schedules/{schedule['id']}/run")
+
+    async def after(*statuses: str) -> str:
+        with trio.fail_after(60):
+            while True:
+                runs = await site.request("GET", f"/schedules/{schedule['id']}/runs")
+                status: str = next(each["status"] for each in runs if each["id"] == run["id"])
+                if status not in statuses:
+                    return status
+                await trio.sleep(0.05)
+
+    await after("queued")
+    yield
+    ended = await after("queued", "running")
+    assert ended == "succeeded", f"{kind} was no noise to its end: {ended}"
+    await site.request("DELETE", f"/schedules/{schedule['id']}")
+
+
+@asynccontextmanager
+async def program(text: str, *words: str) -> AsyncIterator[None]:
+    """Another process, so that it does not delay the visitors of this one; those elsewhere would take no processor."""
+    command = ["nice", "-n", "19", sys.executable, "-c", text, *words, str(NOISE_SECONDS)]
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL)
+    yield
+    assert await process.wait() == 0
+
+
+def connections(site: Site) -> AbstractAsyncContextManager[None]:
+    return program(VISITOR, str(site.panel.http_port), site.facts["domain"])
+
+
+def diagnoses(site: Site) -> AbstractAsyncContextManager[None]:
+    return program(DIAGNOSER, str(site.panel.socket), site.facts["id"], site.token)
+
+
+@asynccontextmanager
+async def jobs(site: Site) -> AsyncIterator[None]:
+    """A backup, of files that are new, and exports of the database; what the panel refuses is not waited for."""
+    await trio.to_thread.run_sync(site.write, "private/new", os.urandom(JOB_BYTES // 2).hex())
+    orders = [f"/sites/{site.facts['id']}/backups"] + 4 * [f"/databases/{site.database}/export"]
+    async with site.panel.client() as root:
+        answers = [await root.post(order, json={}) for order in orders]
+        started = [answer.json()["id"] for answer in answers if answer.is_success]
+        assert started, answers[0].text
+        yield
+        for job in started:
+            await root.post(f"/jobs/{job}/cancel")  # Refused for one that has ended.
+    for job in started:
+        await site.ended(job)
+
+
+NOISES: Final[dict[str, Noise]] = {
+    **{kind: partial(task, kind) for kind in TASKS},
+    "connections": connections,
+    "diagnoses": diagnoses,
+    "jobs": jobs,
+    SLOTS: jobs,
+}
+
+
+async def site_with_database(panel: PanelPrograms, label: str) -> Site:
+    email = f"{label}@example.com"
+    await panel.customer(email)
+    facts = await panel.site(f"{label}.example", email, type="php")
+    async with panel.client() as root:
+        limited = await root.patch(f"/sites/{facts['id']}", json=LIMITS)
+        assert limited.is_success, limited.text
+        wanted = {"site_id": facts["id"], "name": "shop", "engine": "mariadb", "user": "shop"}
+        answer = await root.post("/databases", json=wanted)
+        assert answer.is_success, answer.text
+        wanted = {"name": "bench", "scopes": ["admin"]}
+        token = await root.post(f"/users/{facts['owner_id']}/tokens", json=wanted)
+        assert token.is_success, token.text
+    made = answer.json()
+    login = {"user": made["login"]["user"]["name"], "password": made["login"]["password"]}
+    login |= {"name": made["database"]["name"], "socket": made["database"]["socket"]}
+    site = Site(panel, facts, login, made["database"]["id"], token.json()["token"])
+    for name, text in (("index", PAGE), ("fill", FILLED)):
+        site.write(f"public/{name}.php", text.format(**login))
+    await site.page("/fill.php")
+    return site
+
+
+async def named(panel: PanelPrograms, noisy: Site, since: int) -> str:
+    """Where an administrator reads that it was this site: events of the core's log, and checks of health."""
+    facts = noisy.facts
+    names = re.compile(rf"\b({facts['account']}(_\w+)?|{re.escape(facts['domain'])}|{facts['id']})\b")
+    log = (panel.folder / "core.log").read_bytes()[since:].decode(errors="replace")
+    found = {
+        f"log {event.group()}"
+        for line in log.splitlines()
+        if names.search(line) and (event := re.search(r"\b[a-z_]+\.[a-z_]+\b(?![\w.@/])", line))
+    }
+    health = await noisy.request("GET", "/health")
+    found |= {f"health {check['name']}" for check in health["checks"] if names.search(check["message"])}
+    return ", ".join(sorted(found)) or "nobody"
+
+
+def p99(taken: list[float]) -> float:
+    return quantiles(taken, n=100)[98] if len(taken) > 1 else taken[0]
+
+
+async def measure(kinds: Collection[str], rounds: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("noise", "quiet p50", "p99", "beside it p50", "p99 (ms)", "p99 ratio", "", "named by"):
+        table.add_column(heading, justify="right" if "p" in heading and heading != "named by" else "left")
+    async with open_panel_programs() as panel:
+        await panel.start()
+        victim, noisy = [await site_with_database(panel, label) for label in ("victim", "noisy")]
+        await victim.visited(ROUND_SECONDS)
+        for kind in kinds:
+            MESSAGES.print(f"measuring {kind} ...", style="dim")
+            since = (panel.folder / "core.log").stat().st_size
+            measured = victim.backed_up if kind == SLOTS else victim.visited
+            quiet, loud = [], []
+            for _ in range(1 if kind == SLOTS else rounds):
+                quiet.append(await measured(ROUND_SECONDS))
+                async with NOISES[kind](noisy):
+                    await trio.sleep(RISE_SECONDS)
+                    loud.append(await measured(ROUND_SECONDS))
+            ratio = median(p99(beside) / p99(alone) for alone, beside in zip(quiet, loud, strict=True))
+            shown = [median(value(each) for each in turns) for turns in (quiet, loud) for value in (median, p99)]
+            verdict = "met" if ratio <= GOAL else "missed"
+            who = await named(panel, noisy, since)
+            table.add_row(kind, *(f"{value:.1f}" for value in shown), f"{ratio:.2f}", verdict, who)
+    return table
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="tools/bench noise", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(NOISES)}; all when left out")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each kind ({ROUNDS})")
+    chosen = parser.parse_args(arguments)
+    if unknown := set(chosen.kinds) - set(NOISES):
+        parser.error(f"there is no kind {', '.join(sorted(unknown))}")
+    before, began = os.getloadavg()[0], monotonic()
+    table = trio.run(measure, chosen.kinds or list(NOISES), chosen.rounds)
+    MESSAGES.print(f"load when it began: {before:.1f}; took {monotonic() - began:.0f} s", style="dim")
+    Console(highlight=False, width=160).print(table)
