@@ -315,3 +315,16 @@ def test_the_newest_keys_are_kept(tmp_path: Path) -> None:
 
     assert len(marks.keys) == MOST_KEYS - 1
     assert marks.keys[0] == ("token:1", "3")
+
+
+def test_who_orders_much_has_no_order_of_another_forgotten(tmp_path: Path) -> None:
+    marks = CommitMarks.load(tmp_path)
+    marks.note_key(("token:1", "order-7"))
+
+    for number in range(MOST_KEYS + 3):
+        marks.note_key(("token:2", str(number)))
+
+    assert len(marks.keys) == MOST_KEYS
+    assert ("token:1", "order-7") in marks.keys
+    assert ("token:2", "2") not in marks.keys
+    assert ("token:2", str(MOST_KEYS + 2)) in marks.keys

@@ -26,6 +26,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -172,7 +173,9 @@ class CommitMarks:
         self._keys.pop(key, None)
         self._keys[key] = None
         if len(self._keys) > MOST_KEYS:
-            del self._keys[next(iter(self._keys))]
+            # Of the owner of most of them: one who orders much has none of the others' forgotten.
+            [(most, _)] = Counter(owner for owner, _ in self._keys).most_common(1)
+            del self._keys[next(each for each in self._keys if each[0] == most)]
         self._changed = True
 
     def forget_key(self, key: Key) -> None:
