@@ -103,11 +103,11 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
         return
     with connection:
         place, now = place_of(address), time.monotonic()
-        if not _somebody_may_sign_in() or not arrivals.admits(place, now):
-            return
         both = [(os.POSIX_SPAWN_DUP2, connection.fileno(), number) for number in (0, 1)]
         environment = {name: value for name, value in os.environ.items() if name != _VARIABLE}
         try:
+            if not _somebody_may_sign_in() or not arrivals.admits(place, now):
+                return
             # Python ignores SIGPIPE, and a program would inherit that.
             pid = os.posix_spawn(command[0], command, environment, file_actions=both, setsigdef=[signal.SIGPIPE])
         except OSError as error:

@@ -317,6 +317,8 @@ class HostNetwork:
                 traces = self._traces.get(vm_id, ())
                 try:
                     wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
+                    if wanted:
+                        spare(await roads(self._naming, self._controller), wanted)
                     await self._agree(traces, wanted)
                 except (HostError, OSError) as error:
                     refused.append(refusal_of(vm_id, error))
