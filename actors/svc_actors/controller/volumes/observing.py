@@ -49,7 +49,7 @@ MOST_TOLD_ALONE: Final = 10
 _MOST_NAMED: Final = 5
 _MOST_GIB: Final = 2**20
 """A size beyond which no file system goes; sums of it stay numbers that a column holds."""
-_MISSING: Final = "Its node does not have it any more."
+_MISSING: Final = "Its node no longer has it."
 
 # All that the inventory can concern, but for what was decided since it was asked for and what a task decides.
 _RECORDED: Final = """
@@ -132,7 +132,7 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
         await raise_alert(
             tx,
             many_missing_alert(node_id),
-            f"{len(rows)} volumes are not on node {rows[0]['node']} any more: {_few([row['name'] for row in rows])}."
+            f"{len(rows)} volumes are no longer on node {rows[0]['node']}: {_few([row['name'] for row in rows])}."
             " Bring their files back (a file system that is not mounted?), or delete the volumes.",
             severity=Severity.CRITICAL,
             resource_kind="node",
@@ -143,11 +143,11 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
     for row in rows:
         told = None
         if row["project_id"] is not None:
-            told = Told(row["project_id"], f"Volume {row['name']} is not on its node any more; the provider was told.")
+            told = Told(row["project_id"], f"Volume {row['name']} is no longer on its node; the provider has been notified.")
         await raise_alert(
             tx,
             missing_alert(row["id"]),
-            f"Volume {row['name']} ({row['id']}) is not on node {row['node']} any more. Bring its file back (a file"
+            f"Volume {row['name']} ({row['id']}) is no longer on node {row['node']}. Bring its file back (a file"
             " system that is not mounted?), or delete the volume.",
             severity=Severity.CRITICAL,
             resource_kind="node",

@@ -248,12 +248,12 @@ class DatabaseTransfers:
     async def _source(self, run: JobRun, row: DatabaseRow) -> tuple[SiteRow, Path | SiteFile]:
         site = await read_site(self._database, row.site_id)
         if site is None:
-            raise not_found("The site is not there any more.")
+            raise not_found("The site no longer exists.")
         if "export" not in run.parameters:
             return site, SiteFile(self._folders.sites / site.account.name, run.parameters["path"])
         source = export_file(self._folders, UUID(run.parameters["export"]))
         if not await trio.Path(source).exists():
-            raise not_found("The export is not there any more.")
+            raise not_found("The export no longer exists.")
         return site, source
 
     def _replaces(self, run: JobRun) -> bool:
