@@ -20,6 +20,7 @@ from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
+from svc_actors.host.site_use import SiteUse
 from svc_actors.host.vitals import Filled
 from svc_actors.listening import Listener, families
 from svc_actors.mail import MailSettings
@@ -104,6 +105,7 @@ class RecordedVitals:
     memory_used: float = 10.0
     loaded: float = 0.1
     kept: bool = True
+    used: dict[int, SiteUse] = field(default_factory=dict)
 
     def filled(self, folder: Path) -> Filled:
         return Filled(self.bytes, self.inodes)
@@ -116,6 +118,9 @@ class RecordedVitals:
 
     def synchronised(self) -> bool:
         return self.kept
+
+    def sites(self) -> dict[int, SiteUse]:
+        return self.used
 
 
 class UnboundVisitors:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+from svc_actors.host.site_use import SiteUse, site_uses
 
 _TIME_ERROR: Final = 5
 """adjtimex(2): the clock is not synchronised."""
@@ -39,6 +42,10 @@ class Vitals(Protocol):
         """Whether a time service keeps the clock."""
         ...
 
+    def sites(self) -> Mapping[int, SiteUse]:
+        """What the programs of each site use, by its number."""
+        ...
+
 
 @dataclass(frozen=True)
 class SystemVitals:
@@ -67,3 +74,6 @@ class SystemVitals:
         if state < 0:
             raise OSError(ctypes.get_errno(), "the kernel does not say how its clock is kept")
         return state != _TIME_ERROR
+
+    def sites(self) -> Mapping[int, SiteUse]:
+        return site_uses()

@@ -16,6 +16,7 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.knot import KnotError
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
 from svc_actors.host.site_runtime import service_name
+from svc_actors.host.site_use import SiteUse
 from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import CheckName, HealthStatus
 from svc_actors.panel.health.checks import Checks
@@ -376,3 +377,31 @@ async def test_administrators_alone_read_it_also_with_the_scope_jobs(world: Worl
     ]
 
     assert allowed == [200, 200, 403, 403, 403]
+
+
+async def test_the_site_that_uses_most_of_the_processors_is_named(world: World) -> None:
+    number = await world.database.fetchval("SELECT number FROM sites")
+    world.vitals.used = {number: SiteUse(processor_seconds=100.0), 9999: SiteUse(processor_seconds=7000.0)}
+    first = await world.checks.load(HealthStatus.OK)
+    world.vitals.used = {number: SiteUse(processor_seconds=1e6), 9999: SiteUse(processor_seconds=7000.0)}
+    second = await world.checks.load(HealthStatus.OK)
+    third = await world.checks.load(HealthStatus.OK)
+
+    assert "ada.example.com" not in first.message
+    assert "ada.example.com uses " in second.message
+    assert "uses" not in third.message
+    assert {first.status, second.status, third.status} == {HealthStatus.OK}
+
+
+async def test_sites_that_meet_their_limit_of_memory_are_named_before_the_largest(world: World) -> None:
+    number = await world.database.fetchval("SELECT number FROM sites")
+    world.vitals.used = {
+        number: SiteUse(memory_bytes=64 << 20, killed=3),
+        9999: SiteUse(memory_bytes=3 << 30, killed=0),
+    }
+    first = await world.checks.memory(HealthStatus.OK)
+    world.vitals.used = world.vitals.used | {number: SiteUse(memory_bytes=1 << 20, killed=4)}
+    second = await world.checks.memory(HealthStatus.OK)
+
+    assert first.message.endswith("s9999 uses 3.0 GiB.")
+    assert second.message.endswith("Programs were ended at the memory limit of ada.example.com.")

@@ -143,7 +143,9 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
     for row in rows:
         told = None
         if row["project_id"] is not None:
-            told = Told(row["project_id"], f"Volume {row['name']} is no longer on its node; the provider has been notified.")
+            told = Told(
+                row["project_id"], f"Volume {row['name']} is no longer on its node; the provider has been notified."
+            )
         await raise_alert(
             tx,
             missing_alert(row["id"]),

@@ -7,7 +7,7 @@ a level before that is over, so that what stays at a level is one incident.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from svc_actors.host.knot import KnotError, NameServer
 from svc_actors.host.launcher import Launcher
 from svc_actors.host.site_runtime import is_of_a_site
 from svc_actors.host.vitals import Vitals
+from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database
 
@@ -64,7 +65,7 @@ def _several(of: str, items: list[str]) -> str:
     return f"{of}: {', '.join(items[:_NAMED])}{more}."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checks:
     """`data` is the folder that the sites and the panel's database lie in."""
 
@@ -74,6 +75,11 @@ class Checks:
     vitals: Vitals
     databases: DatabaseServers
     data: Path
+    _busiest: Mapping[CheckName, Busiest] = field(init=False)
+    """Each compares with its own last look."""
+
+    def __post_init__(self) -> None:
+        self._busiest = {name: Busiest(self.database, self.vitals) for name in (CheckName.MEMORY, CheckName.LOAD)}
 
     def all(self) -> Mapping[CheckName, Check]:
         return {
@@ -103,11 +109,13 @@ class Checks:
 
     async def memory(self, before: HealthStatus) -> Finding:
         value = await trio.to_thread.run_sync(self.vitals.memory)
-        return Finding(MEMORY.judged(value, before), f"{value:.0f} % of the memory is in use.", value)
+        busiest = await self._busiest[CheckName.MEMORY].of_memory()
+        return Finding(MEMORY.judged(value, before), f"{value:.0f} % of the memory is in use.{busiest}", value)
 
     async def load(self, before: HealthStatus) -> Finding:
         value = await trio.to_thread.run_sync(self.vitals.load)
-        return Finding(LOAD.judged(value, before), f"The load is {value:.1f} of each processor.", value)
+        busiest = await self._busiest[CheckName.LOAD].of_processor()
+        return Finding(LOAD.judged(value, before), f"The load is {value:.1f} of each processor.{busiest}", value)
 
     async def services(self, before: HealthStatus) -> Finding:
         """Those that all sites share; a site's own are looked after with the site. A database server that runs has to

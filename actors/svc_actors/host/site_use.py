@@ -1,0 +1,95 @@
+"""What the programs of each site use of this server, by the control groups that the launcher has put them into.
+
+The groups are found by the processes in them, so it is the same for every launcher. By processes alone nobody would be
+named for memory that is in no process's size (memfd, tmpfs), nor for programs that end sooner than one looks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_GROUP: Final = re.compile(r"site-(\d+)|svc-site-(\d+)\.slice")
+"""The keeper's folder of a site's group, and systemd's slice."""
+_UNIFIED: Final = ""
+"""Stands for cgroup v2 among the controllers of v1."""
+
+
+@dataclass(frozen=True)
+class SiteUse:
+    """`processor_seconds` and `killed` count since the group was made: a program killed for want of memory was one of
+    those. None: the kernel does not count it here."""
+
+    processor_seconds: float | None = None
+    memory_bytes: int | None = None
+    killed: int | None = None
+
+
+def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
+    """By the numbers of sites of which something runs. Raises OSError. Blocks."""
+    mounts = dict(_mounts((proc / "self/mounts").read_text()))
+    folders: dict[int, dict[str, Path]] = {}
+    for process in proc.iterdir():
+        if process.name.isdecimal():
+            try:
+                lines = (process / "cgroup").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # It has ended.
+            for number, controller, path in _groups(lines):
+                if controller in mounts:
+                    folders.setdefault(number, {})[controller] = mounts[controller] / path
+    return {number: _use(of) for number, of in folders.items()}
+
+
+def _mounts(text: str) -> Iterator[tuple[str, Path]]:
+    """Where each controller of v1 is, and v2."""
+    for line in text.splitlines():
+        _, folder, kind, options, *_ = line.split(" ")
+        if kind == "cgroup2":
+            yield _UNIFIED, Path(folder)
+        elif kind == "cgroup":
+            yield from ((option, Path(folder)) for option in options.split(","))
+
+
+def _groups(lines: str) -> Iterator[tuple[int, str, str]]:
+    """Number, controller and path of the site's group, for each hierarchy in which a process is in one."""
+    for line in lines.splitlines():
+        _, controllers, path = line.split(":", 2)
+        parts = path.strip("/").split("/")
+        for place, part in enumerate(parts):
+            if found := _GROUP.fullmatch(part):
+                for controller in controllers.split(","):
+                    yield int(found[1] or found[2]), controller, "/".join(parts[: place + 1])
+                break
+
+
+def _use(folders: Mapping[str, Path]) -> SiteUse:
+    unified = folders.get(_UNIFIED)
+    seconds = _scaled(_value(unified, "cpu.stat", "usage_usec"), 1e-6)
+    if seconds is None:
+        seconds = _scaled(_value(folders.get("cpuacct"), "cpuacct.usage"), 1e-9)
+    memory = _value(unified, "memory.current")
+    killed = _value(unified, "memory.events", "oom_kill")
+    if memory is None:
+        memory = _value(folders.get("memory"), "memory.usage_in_bytes")
+        killed = _value(folders.get("memory"), "memory.oom_control", "oom_kill")
+    return SiteUse(seconds, memory, killed)
+
+
+def _value(folder: Path | None, name: str, key: str | None = None) -> int | None:
+    if folder is None:
+        return None
+    try:
+        text = (folder / name).read_text()
+    except OSError:
+        return None  # No such controller, or the group has ended.
+    if key is None:
+        return int(text)
+    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [key]), None)
+
+
+def _scaled(value: int | None, by: float) -> float | None:
+    return None if value is None else value * by
