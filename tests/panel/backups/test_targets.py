@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from svc.panel import backup_targets
 from svc_actors.host.accounts import AccountError
 from svc_actors.panel.backups import Places
 from tests.support.panel_sites import RecordedAccounts, nothing
@@ -116,6 +118,32 @@ async def test_what_could_be_an_argument_or_a_way_out_is_refused(
     answer = await world.root.post(f"/backups/targets/{path}", wanted)
 
     assert answer.status_code == 400, answer.text
+    assert (await world.root.get("/backups/targets")).json() == []
+
+
+async def test_a_target_on_a_mount_that_hangs_is_refused_and_holds_no_transaction(
+    world: Backed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path.parent / f"{tmp_path.name}-mount"
+    disk.mkdir()
+    hung, answers = threading.Event(), threading.Event()
+
+    def hang(_: Path) -> None:
+        hung.set()
+        answers.wait(60)
+
+    monkeypatch.setattr(Path, "touch", hang)
+    monkeypatch.setattr(backup_targets, "_MARK_SECONDS", 0.2)
+    try:
+        answer = await world.root.post("/backups/targets/local", {"name": "mount", "path": str(disk)})
+        open_ones = await world.panel.database.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in tr%'"
+        )
+    finally:
+        answers.set()
+    assert hung.is_set()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert open_ones == 0
     assert (await world.root.get("/backups/targets")).json() == []
 
 
