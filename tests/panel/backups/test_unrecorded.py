@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -78,6 +79,26 @@ async def test_what_a_target_alone_has_stays_there_and_an_alert_says_so(world: B
 
     assert restic.held(bucket_of(restic)) == kept(lost, last)
     assert "bucket holds 1 complete backups of ada.example.com" in (await alerts(world))["backups-unknown"]
+
+
+async def test_what_had_expired_before_deletions_had_records_goes_at_the_target_as_it_used_to(
+    world: Backed, restic: RecordedRestic
+) -> None:
+    """Here retention had removed it; the target had it until the next backup. What is newer than all records stays."""
+    await world.root.post("/backups/targets/s3", BUCKET)
+    expired, recorded = await world.backup(), await world.backup()
+    migration = (files("svc_actors.store") / "migrations/panel/0049_backups_known.sql").read_text()
+    await world.panel.database.execute(migration[migration.index("UPDATE") :])
+    newer = await world.backup()
+    await go_back(world, expired, newer)
+    here = restic.repositories[local_of(restic)]
+    for name in [name for name, tags in here.items() if tags in kept(expired, newer)]:
+        del here[name]
+
+    last = await world.backup()
+
+    assert restic.held(bucket_of(restic)) == kept(recorded, newer, last)
+    assert "bucket holds 1 complete backups" in (await alerts(world))["backups-unknown"]
 
 
 async def test_a_complete_backup_whose_job_the_database_calls_failed_is_adopted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -15,19 +16,22 @@ from svc_actors.store import Queryable, Target, Transaction
 KEY_PURPOSE: Final = "backup repository"
 _REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_id,
     coalesce(sites.owner_id, backup_repositories.owner_id) AS owner_id,
-    coalesce(sites.domain, backup_repositories.domain) AS domain, backup_repositories.sealed_key
+    coalesce(sites.domain, backup_repositories.domain) AS domain, backup_repositories.sealed_key,
+    backup_repositories.known_until
     FROM backup_repositories LEFT JOIN sites ON sites.id = backup_repositories.site_id"""
 
 
 @dataclass(frozen=True)
 class RepositoryRow:
-    """`site_id` None: the site is gone."""
+    """`site_id` None: the site is gone. `known_until`: until then backups expired without a record of it, and the records
+    knew all that there were; None where that never was so."""
 
     id: UUID
     site_id: UUID | None
     owner_id: UUID
     domain: str
     sealed_key: bytes
+    known_until: datetime | None
 
     def key(self, sealer: Sealer) -> str:
         return sealer.unseal(self.sealed_key, KEY_PURPOSE).decode()

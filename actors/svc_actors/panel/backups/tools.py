@@ -106,14 +106,20 @@ class Tools:
         return Repository(str(self.places.repository(repository.id)), self.places.work(run.id) / "password")
 
     async def drop_superfluous(
-        self, run: JobRun, repository_id: UUID, repository: Repository, found: Sequence[Snapshot] | None = None
+        self,
+        run: JobRun,
+        repository_id: UUID,
+        repository: Repository,
+        found: Sequence[Snapshot] | None = None,
+        known_until: datetime | None = None,
     ) -> tuple[list[Snapshot], Judged]:
         """Remove the snapshots of backups that were deleted, and those that jobs left incomplete, and no others: what
         the records do not know may be newer than they are. Those that stay, and what was found. `found`: what the
-        repository holds, where the job has just asked it."""
+        repository holds, where the job has just asked it. `known_until`: of a target, where this server has a complete
+        backup (`judge`)."""
         if found is None:
             found = await self.restic.snapshots(run.program, repository)
-        judged = judge(found, await recorded(self.database, repository_id))
+        judged = judge(found, await recorded(self.database, repository_id), known_until)
         if judged.superfluous:
             await self.restic.forget(run.program, repository, [snapshot.id for snapshot in judged.superfluous])
         return [snapshot for snapshot in found if snapshot not in judged.superfluous], judged

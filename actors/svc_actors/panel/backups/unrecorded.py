@@ -6,7 +6,8 @@ records never decide by their silence. What is removed was deleted by a record o
 tag and of no job that still runs. Of the rest:
 
 - a complete backup in the site's repository on this server is adopted: it is listed, restored and expires like others;
-- one that only a target holds stays there, and an alert says so;
+- one that only a target holds stays there, and an alert says so. It goes where it is older than the first day on which
+  deletions had records (`RepositoryRow.known_until`): it had expired, and the target had not heard of it yet;
 - a snapshot without a tag of ours is somebody's own, and stays too.
 """
 
@@ -61,14 +62,17 @@ async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
     return Recorded(frozenset(row["id"] for row in kept), frozenset(row["backup_id"] for row in deleted))
 
 
-def judge(found: Sequence[Snapshot], known: Recorded) -> Judged:
-    """A backup is complete when its tree is marked so, which comes last (`BackupWork.check`)."""
+def judge(found: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> Judged:
+    """A backup is complete when its tree is marked so, which comes last (`BackupWork.check`). What no record keeps and
+    was made before `known_until` was deleted."""
     of = {snapshot.id: backup_of(snapshot) for snapshot in found}
     trees = {
         backup_id: snapshot.time
         for snapshot in found
         if (backup_id := of[snapshot.id]) is not None and COMPLETE in snapshot.tags and MANIFEST not in snapshot.tags
     }
+    old = {each for each, at in trees.items() if known_until is not None and at is not None and at < known_until}
+    deleted = known.deleted | old - known.kept
     superfluous, foreign = [], []
     for snapshot in found:
         backup_id = of[snapshot.id]
@@ -76,9 +80,9 @@ def judge(found: Sequence[Snapshot], known: Recorded) -> Judged:
             foreign.append(snapshot)
         elif backup_id in known.kept:
             continue
-        elif backup_id in known.deleted or backup_id not in trees:
+        elif backup_id in deleted or backup_id not in trees:
             superfluous.append(snapshot)
-    unknown = {each: at for each, at in trees.items() if each not in known.kept and each not in known.deleted}
+    unknown = {each: at for each, at in trees.items() if each not in known.kept and each not in deleted}
     return Judged(tuple(superfluous), unknown, tuple(foreign))
 
 
