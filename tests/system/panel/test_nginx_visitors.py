@@ -92,13 +92,19 @@ async def test_bodies_that_one_visitor_has_under_way_are_bounded_whatever_they_s
         other = answered(stack.enter_context(begun(nginx, "127.0.0.2", "Content-Length: 20000000")), 0.2)
         assert refused.startswith(b"HTTP/1.1 429 ")
         assert other == b""
+        url = f"https://127.0.0.1:{nginx.ports.https}"
+        told: dict[str, Any] = {"headers": {"Host": HOST}, "extensions": {"sni_hostname": HOST}}
 
         async def chunks(count: int) -> AsyncIterator[bytes]:
             for _ in range(count):
                 yield b"x" * 16384
 
-        url = f"https://127.0.0.1:{nginx.ports.https}"
-        told: dict[str, Any] = {"headers": {"Host": HOST}, "extensions": {"sni_hostname": HOST}}
+        # What asks, and sends nothing, is no upload, whatever HTTP/2 leaves unsaid.
+        async with client("127.0.0.1", http2=True) as http:
+            for method in ("GET", "OPTIONS", "DELETE", "PROPFIND", "MKCOL"):
+                answer = await http.request(method, f"{url}/index.php", **told)
+                assert (answer.http_version, method, answer.status_code) == ("HTTP/2", method, 200)
+            assert (await http.post(f"{url}/index.php", content=chunks(1), **told)).status_code == 429
         async with client("127.0.0.3", http2=True) as http:
             assert (await http.get(f"{url}/pretty/link", **told)).text == "0"
             assert (await http.get(f"{url}/index.php/info", **told)).text == "/info0"
@@ -106,7 +112,8 @@ async def test_bodies_that_one_visitor_has_under_way_are_bounded_whatever_they_s
             assert (await http.post(f"{url}/index.php", content=b"x" * 100_000, **told)).text == "100000"
             assert (await http.post(f"{url}/index.php", content=chunks(10), **told)).text == "163840"
             # A read whose body has no length that somebody said would be one more way to fill the disk.
-            assert (await http.request("GET", f"{url}/index.php", content=chunks(40), **told)).status_code == 413
+            for method in ("GET", "OPTIONS", "DELETE", "PROPFIND", "MKCOL"):
+                assert (await http.request(method, f"{url}/index.php", content=chunks(40), **told)).status_code == 413
 
 
 def opened(address: str, port: int, count: int) -> int:

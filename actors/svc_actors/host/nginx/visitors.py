@@ -5,9 +5,9 @@ nginx counts a request once its header is there; connections whose header is not
 (`svc_actors.host.visitors`). A body is kept in a file until it is whole, so how many there may be bounds bytes on the
 disk: those of 10 MB and more, or of a length that is not said, and the smaller ones, each by visitor and by site.
 
-HTTP/2 lets any request have a body whose length nobody said, and nothing tells it from one without. So GET and HEAD
-without a length have a body of 64 KB at most; nginx has no such bound by method, and they are answered by a location of
-their own.
+HTTP/2 lets any request have a body whose length nobody said, and nothing tells it from one without. So requests of the
+methods that upload nothing, which are all but POST, PUT and PATCH, have a body of 64 KB at most where its length is not
+said; nginx has no such bound by method, and they are answered by a location of their own.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def visitor_bounds() -> Iterator[str]:
         r'"~^0*[1-9][0-9]{7}" large;',
         r'"~^0*[1-9]" small;',
         r'"~^[^/]*/[^/]" large;',
-        r'"~^//HTTP/2[^/]*/(?:GET|HEAD)\z" unsaid;',
-        r'"~^//HTTP/2" large;',
+        r'"~^//HTTP/2[^/]*/(?:POST|PUT|PATCH)\z" large;',
+        r'"~^//HTTP/2" unsaid;',
         'default "";',
         "}",
         "limit_conn_zone $svc_visitor zone=svc_visitors:10m;",
