@@ -16,7 +16,7 @@ import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.crypt import hash_visitors_password
-from svc_actors.host.nginx import Login, Php, ProtectedPath
+from svc_actors.host.nginx import Login, Php, ProtectedPath, visitors
 from svc_actors.host.nginx.visitors import LARGE_BODIES
 from svc_actors.host.visitors import AT_ONCE, METADATA, TABLE, NftBound, ruleset
 from tests.support.apache import accepting, php_fpm
@@ -41,25 +41,40 @@ def client(address: str, **options: Any) -> httpx.AsyncClient:
     )
 
 
-async def test_guesses_of_one_address_are_refused_past_a_rate_and_members_are_not(nginx: Sites) -> None:
+async def members(nginx: Sites) -> None:
+    """A site that asks for a password at one of its paths."""
     ada = Login(login="ada", verifier=await hash_visitors_password(PASSWORD))
     site = nginx.site(1001, protected=(ProtectedPath(path="/members", logins=(ada,)),))
     (nginx.folders.sites / "s1001/public/members").write_text("inside")
     await nginx.generations.start([site])
-    url = f"http://127.0.0.1:{nginx.ports.http}"
 
-    async def statuses(http: httpx.AsyncClient, path: str, password: str, times: int) -> list[int]:
-        return [
-            (await http.get(f"{url}{path}", headers={"Host": HOST}, auth=("ada", password))).status_code
-            for _ in range(times)
-        ]
+
+async def statuses(nginx: Sites, http: httpx.AsyncClient, path: str, password: str, times: int) -> list[int]:
+    url = f"http://127.0.0.1:{nginx.ports.http}{path}"
+    return [(await http.get(url, headers={"Host": HOST}, auth=("ada", password))).status_code for _ in range(times)]
+
+
+async def test_guesses_of_one_address_are_refused_past_a_rate_and_members_are_not(
+    nginx: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "_GUESSES_A_SECOND", 1)
+    monkeypatch.setattr(visitors, "_GUESSES_AT_ONCE", 40)
+    await members(nginx)
 
     async with client("127.0.0.1") as guesser, client("127.0.0.2") as member:
-        assert set(await statuses(guesser, "/", "wrong", 250)) == {200}, "nothing is asked there"
-        guesses = await statuses(guesser, "/members", "wrong", 300)
-        assert set(await statuses(member, "/members", PASSWORD, 150)) == {200}
-    assert 200 <= guesses.count(401) < 290
-    assert guesses.count(429) == 300 - guesses.count(401)
+        assert set(await statuses(nginx, guesser, "/", "wrong", 60)) == {200}, "nothing is asked there"
+        guesses = await statuses(nginx, guesser, "/members", "wrong", 100)
+        assert set(await statuses(nginx, member, "/members", PASSWORD, 30)) == {200}
+    assert 40 <= guesses.count(401) < 90
+    assert guesses.count(429) == 100 - guesses.count(401)
+
+
+async def test_a_page_of_many_files_behind_a_password_is_shown_whole(nginx: Sites) -> None:
+    """A browser sends the password with each of them."""
+    await members(nginx)
+
+    async with client("127.0.0.1") as member:
+        assert set(await statuses(nginx, member, "/members", PASSWORD, 400)) == {200}
 
 
 def begun(nginx: Sites, address: str, head: str) -> socket.socket:

@@ -24,10 +24,10 @@ SMALL_BODIES: Final = 64
 SMALL_BODIES_OF_SITE: Final = 256
 _WITHOUT_LENGTH: Final = "64k"
 GUESSES: Final = "$svc_guess"
-_GUESSES_A_SECOND: Final = 10
-_GUESSES_AT_ONCE: Final = 200
-"""A page whose pictures ask for the password as well has as many requests. Comparing one costs some 3 ms at most
-(`svc_actors.host.apache.passwords`), in a process that serves all sites."""
+_GUESSES_A_SECOND: Final = 50
+_GUESSES_AT_ONCE: Final = 1000
+"""Requests that succeed count too: a browser sends the password with each file of a page. Comparing one costs some 3 ms
+at most (`svc_actors.host.apache.passwords`), so one address has 15 % of a worker, which serves all sites."""
 
 
 def visitor_bounds() -> Iterator[str]:
