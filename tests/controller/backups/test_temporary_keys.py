@@ -36,11 +36,18 @@ class Service:
     forms: list[dict[str, str]] = field(default_factory=list)
     requests: list[httpx.Request] = field(default_factory=list)
     answer: httpx.Response | None = None
+    passing: list[httpx.Response | httpx.ConnectError] = field(default_factory=list)
+    """What it says before it answers as it does."""
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         form = {name: value for name, [value] in parse_qs(request.content.decode()).items()}
         self.forms.append(form)
         self.requests.append(request)
+        if self.passing:
+            said = self.passing.pop(0)
+            if isinstance(said, httpx.ConnectError):
+                raise said
+            return said
         if self.answer is not None:
             return self.answer
         return httpx.Response(200, text=ANSWER.format(action=form["Action"], number=len(self.forms)))
@@ -162,6 +169,17 @@ async def test_without_temporary_keys_no_node_is_asked_and_the_target_says_why(
         assert "gave no keys" in failed.error_message
         assert asked(now, VmBackup) == []
         assert "STS" in (await alerts(database))[f"backup-target:{target_id}"]
+
+
+@pytest.mark.parametrize("status", [503, 502, 429])
+async def test_a_task_outlives_a_short_failure_of_the_sts(database: Database, sts: Service, status: int) -> None:
+    async with stage(database) as now:
+        _, vm_id = await planned(now, database)
+        target_id = await used(now)
+        sts.passing = [httpx.Response(status, text="<html>busy"), httpx.ConnectError("refused")]
+        assert (await back_up(now, vm_id)).status == "succeeded"
+        assert len(sts.forms) == 3
+        assert f"backup-target:{target_id}" not in await alerts(database)
 
 
 async def test_a_target_whose_key_every_node_gets_says_so_and_what_bounds_it(database: Database) -> None:

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.backups.temporary_keys import Need, NoTemporaryKeys, Sts, temporary_keys
 from svc_actors.controller.tasks.run import TaskFailed
-from svc_actors.errors import ErrorCode, conflict, not_found
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
 from svc_actors.remote_targets import BucketSettings, SftpSettings
 from svc_actors.sealing import Sealer
 from svc_actors.store import (
@@ -177,8 +177,9 @@ async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | N
 
 
 async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, need: Need) -> BackupPlace | None:
-    """What a node gets of a target for one operation. Raises not_found, and `TaskFailed` where the target's STS gives
-    no keys, which its alert says."""
+    """What a node gets of a target for one operation. Raises not_found; where the target's STS gives no keys, which its
+    alert says, `TaskFailed`, or unavailable where that may pass: a task that is resumed asks again, and its node may go
+    on with the operation meanwhile."""
     if target_id is None:
         return None
     target = await read_target(database, target_id)
@@ -188,7 +189,8 @@ async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, n
         why = f"Its STS gave no keys for this operation: {error}."
         async with database.transaction() as tx:
             await tell_failed(tx, target.id, why)
-        raise TaskFailed(
+        failure = ServiceError if error.passing else TaskFailed
+        raise failure(
             ErrorCode.UNAVAILABLE,
             f"The backup target {target.name} cannot be used. {why}",
             hint="See to the STS, and that the target's key may ask it for keys; what is at the target is as it was.",

@@ -34,7 +34,11 @@ _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 
 
 class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
-    """The STS gave none; what it said, in a sentence."""
+    """The STS gave none; what it said, in a sentence. `passing`: it did not answer, or had a fault of its own."""
+
+    def __init__(self, said: str, *, passing: bool = False) -> None:
+        super().__init__(said)
+        self.passing = passing
 
 
 @dataclass(frozen=True)
@@ -121,18 +125,20 @@ async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Ne
                     if len(answer) > _MOST_ANSWER:
                         raise NoTemporaryKeys("its answer is too long to be one")
     except (httpx.HTTPError, trio.TooSlowError) as error:
-        raise NoTemporaryKeys(f"it does not answer ({type(error).__name__})") from error
+        raise NoTemporaryKeys(f"it does not answer ({type(error).__name__})", passing=True) from error
     return _keys(bytes(answer), response.status_code)
 
 
 def _keys(answer: bytes, status: int) -> Keys:
+    passing = status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.TOO_MANY_REQUESTS
     try:
         parsed = ElementTree.fromstring(answer)  # noqa: S314  (bounded, and expat expands no bombs)
         told = {each.tag.rpartition("}")[2]: (each.text or "").strip() for each in parsed.iter()}
     except ElementTree.ParseError as error:
-        raise NoTemporaryKeys(f"it answered {status} with what is no XML") from error
+        raise NoTemporaryKeys(f"it answered {status} with what is no XML", passing=passing) from error
     if status != httpx.codes.OK:
-        raise NoTemporaryKeys(f"it answered {status}: {told.get('Code', '')} {told.get('Message', '')}"[:300].strip())
+        said = f"it answered {status}: {told.get('Code', '')} {told.get('Message', '')}"[:300].strip()
+        raise NoTemporaryKeys(said, passing=passing)
     try:
         return Keys(told["AccessKeyId"], told["SecretAccessKey"], told["SessionToken"])
     except KeyError as error:
