@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from svc_actors.controller.backups import watch
 from svc_actors.controller.backups.schedule import BackupSchedule
@@ -25,6 +26,7 @@ from svc_nodeagent.protocol import (
     VmBackup,
     VmRestore,
 )
+from tests.support.machine_service import FakeGateway, open_service
 from tests.support.machines import MachineHarness, refusal, stage
 
 DISK = CopiedDisk(index=0, size_bytes=2**30, digest="c" * 64)
@@ -158,6 +160,30 @@ async def test_what_failed_is_told_and_tried_again_an_hour_later(database: Datab
         await run_schedule(now, database, days=1.1)
         assert len(await copies(now, vm_id)) == 1
         assert await database.fetchval("SELECT count(*) FROM alerts WHERE closed_at IS NULL") == 0
+
+
+async def test_a_backup_that_is_resumed_asks_to_forget_what_it_asked_first(database: Database) -> None:
+    asked_of = trio.Event()
+
+    async def never(*_: Any) -> OperationResult:
+        asked_of.set()
+        await trio.sleep_forever()
+
+    async with stage(database) as now:
+        plan_id, vm_id = await planned(now, database)
+        await now.administrator("plan.backups", id=plan_id, **DAILY)
+        first, _ = [await now.service.ended((await now.staff("vm.backup", id=vm_id)).id) for _ in range(2)]
+        now.service.gateway.answers["vm.backup"] = never
+        third = (await now.staff("vm.backup", id=vm_id)).id
+        await asked_of.wait()
+        assert asked(now, VmBackup)[-1].forget == (first.id,)
+        await now.administrator("plan.backups", id=plan_id, **DAILY | {"backup_keep": 5})
+
+    gateway = FakeGateway()
+    gateway.answers["vm.backup"] = copy_made
+    async with open_service(database, gateway) as again:
+        assert (await again.ended(third)).status == "succeeded"
+    assert [each.forget for each in gateway.asked if isinstance(each, VmBackup)] == [(first.id,)]
 
 
 async def test_a_node_makes_one_backup_at_a_time(database: Database) -> None:

@@ -107,6 +107,10 @@ _THERE: Final = "(CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id 
 """The same of a row, as SQL."""
 
 
+FORGET: Final = "forget"
+"""Of a backup's task: the copies that go once it is complete (`to_forget`)."""
+
+
 def place_of_task(task: Task) -> At:
     """Where a task of a machine's copies works."""
     told = task.parameters.get("target_id")

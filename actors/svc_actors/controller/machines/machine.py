@@ -21,6 +21,7 @@ from uuid import UUID
 
 from svc_actors.controller.backups import deleted
 from svc_actors.controller.backups.records import (
+    FORGET,
     At,
     copied_disks,
     forget_copies,
@@ -29,6 +30,7 @@ from svc_actors.controller.backups.records import (
     require_backups,
     require_not_held,
     superseded_at,
+    to_forget,
 )
 from svc_actors.controller.backups.targets import target_of_node
 from svc_actors.controller.machines import (
@@ -457,7 +459,8 @@ class Machine(Actor):
             await require_not_held(tx, vm.id)
             at = At(vm.node_id, await target_of_node(tx, vm.node_id))
             await note_store(tx, vm.id, at)
-            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", _told(at))
+            told = {**_told(at), FORGET: [str(copy_id) for copy_id in await to_forget(tx, vm.id, at)]}
+            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", told)
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -749,7 +752,7 @@ _MAKES_NONE: Final = frozenset({Order.DELETE.op})
 _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | volume_states.OPS
 """What has destroyed something once it has begun, or gives a disk to somebody: only the host's word ends it."""
 
-_UNTOLD: Final = frozenset({GENERATION, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
+_UNTOLD: Final = frozenset({GENERATION, FORGET, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
 """Parameters of tasks that the audit does without."""
 
 

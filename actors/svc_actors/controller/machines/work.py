@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 
 from svc_actors.controller.backups.records import (
+    FORGET,
     copied_disks,
     copied_state,
     of_system,
@@ -306,11 +307,15 @@ class MachineWork:
 
     async def back_up(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)
+        # As of when it was ordered: a node answers with what it was asked first, whatever the plan says meanwhile.
+        told = run.task.parameters.get(FORGET)
+        if told is None:  # Ordered by a version that did not write it down.
+            told = map(str, await to_forget(self._database, vm_id, at))
         operation = VmBackup(
             vm_id=vm_id,
             copy_id=run.task.id,
             password=store_password(self._sealer, vm_id),
-            forget=await to_forget(self._database, vm_id, at),
+            forget=tuple(map(UUID, told)),
             place=await place_at(self._database, self._sealer, at.target_id, need_of(VmBackup.facts, vm_id)),
         )
         return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
