@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import svc_actors
+from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.confined import enter_site
+from svc_actors.host.folders import HostFolders
+from svc_actors.host.site_runtime import site_service
 
 ROOT = Path(svc_actors.__file__).parent
 _STARTS = {
@@ -106,3 +111,26 @@ def test_what_runs_programs_of_a_site_gets_them_from_the_one_door(module: str) -
 
     assert "SiteCommands(" in text
     assert "site_command(" not in text
+
+
+ORDER_OF_EARLIER_RELEASES = ["uid", "gid", "home", "folder", "data", "shown", "processes", "log"]
+"""The keys that the definitions of services have which an update finds: they go on with the new `enter_site`."""
+
+
+def test_what_runs_a_service_asks_for_no_key_that_an_earlier_release_did_not_write() -> None:
+    tree = ast.parse(Path(enter_site.__file__).read_text())
+    asked = {
+        node.slice.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value) == "wanted"
+        and isinstance(node.slice, ast.Constant)
+    }
+
+    assert asked == set(ORDER_OF_EARLIER_RELEASES)
+
+
+def test_a_service_is_defined_as_the_earlier_release_did_so_that_an_update_restarts_no_site(tmp_path: Path) -> None:
+    service = site_service(HostFolders(tmp_path), SiteAccount(1001), "php", ("/usr/bin/true",), log="php")
+
+    assert list(json.loads(service.command[4])) == ORDER_OF_EARLIER_RELEASES

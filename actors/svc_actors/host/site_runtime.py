@@ -70,7 +70,8 @@ def site_command(
     have at once. `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started
     with. `ends_with_parent`: it is killed when the process that started it ends."""
     home = folders.sites / account.name
-    wanted = {
+    # Definitions of services hold these words: a key that every one of them gets restarts all sites at an update.
+    wanted: dict[str, object] = {
         "uid": account.uid,
         "gid": account.uid,
         "home": str(home),
@@ -79,8 +80,9 @@ def site_command(
         "shown": [str(path) for path in (folders.shared_sockets, *shown)],
         "processes": processes,
         "log": None if log is None else str(log_pipe(folders, account, log)),
-        "ends_with_parent": ends_with_parent,
     }
+    if ends_with_parent:
+        wanted["ends_with_parent"] = True
     return (sys.executable, "-I", "-S", str(_ENTER), json.dumps(wanted), *command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -12,6 +13,7 @@ import pytest
 import trio
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.confined import enter_site
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, ServiceName
 from svc_actors.host.programs import Program, run_program
@@ -129,6 +131,30 @@ async def test_a_program_that_runs_elsewhere_is_shown_to_it(place: Place) -> Non
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
 
     assert (done.stdout, done.stderr) == (b"ran\n", b"")
+
+
+async def test_a_definition_of_the_earlier_release_runs_after_an_update(place: Place) -> None:
+    folders = HostFolders(place.folder)
+    home = str(folders.sites / ADA.name)
+    order = {
+        "uid": ADA.uid,
+        "gid": ADA.uid,
+        "home": home,
+        "folder": home,
+        "data": str(folders.data),
+        "shown": [str(folders.shared_sockets)],
+        "processes": None,
+        "log": None,
+    }
+
+    ran = await trio.run_process(
+        [sys.executable, "-I", "-S", enter_site.__file__, json.dumps(order), "/usr/bin/id", "-u"],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{ADA.uid}\n".encode(), b"")
 
 
 async def test_no_program_gains_rights(place: Place) -> None:

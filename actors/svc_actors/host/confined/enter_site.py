@@ -141,7 +141,7 @@ def _become(wanted: dict[str, Any]) -> None:
     os.setresuid(uid, uid, uid)
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     seccomp.refuse()
-    if wanted["ends_with_parent"]:
+    if wanted.get("ends_with_parent", False):
         # Anew: the kernel forgets it with a change of the account.
         _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     os.chdir(wanted["folder"])
