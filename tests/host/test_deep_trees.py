@@ -13,6 +13,7 @@ import pytest
 import svc_actors
 from svc_actors.host import accounts
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.confined import tree
 from svc_actors.host.confined.find import find
 from svc_actors.host.confined.tree import Tree
 from svc_actors.host.folders import HostFolders
@@ -81,6 +82,29 @@ def test_what_lies_outside_stays(home: Path, place: Path) -> None:
 
     assert (outside / "file").read_text() == "another's"
     assert sorted(os.listdir(place)) == ["outside"]
+
+
+@pytest.mark.parametrize("ignore_errors", [False, True])
+def test_what_vanishes_while_it_is_removed_leaves_nothing_beside_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ignore_errors: bool
+) -> None:
+    for folder in (home, home / "public"):
+        for name in ("a", "b", "c"):
+            (folder / name).mkdir()
+    own_folder, vanished = tree._own_folder, set[int]()
+
+    def vanish(folder: int, name: bytes) -> int:
+        if name != b"public" and os.fstat(folder).st_ino not in vanished:
+            vanished.add(os.fstat(folder).st_ino)
+            os.rmdir(name, dir_fd=folder)
+        return own_folder(folder, name)
+
+    monkeypatch.setattr(tree, "_own_folder", vanish)
+
+    remove_tree(home, ignore_errors=ignore_errors)
+
+    assert len(vanished) == 2
+    assert not home.exists()
 
 
 def test_the_files_of_an_account_are_removed_however_deep_they_lie(place: Path) -> None:

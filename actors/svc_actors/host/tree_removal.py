@@ -10,7 +10,7 @@ links are removed and never followed.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,28 +23,28 @@ def remove_tree(path: Path | str, *, ignore_errors: bool = False) -> None:
     """Nothing is at `path` afterwards; a link there is removed, and nothing there is fine. `ignore_errors`: what cannot
     be removed stays. Raises OSError otherwise. Blocks."""
     path = Path(path)
-    try:
-        with held(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as parent:
+    with suppress(OSError) if ignore_errors else nullcontext():
+        try:
+            opened = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        with held(opened) as parent:
             _remove(parent, path.name, ignore_errors=ignore_errors)
-    except FileNotFoundError:
-        return
-    except OSError:
-        if not ignore_errors:
-            raise
 
 
 def _remove(parent: int, name: str, *, ignore_errors: bool) -> None:
     try:
         folder = os.open(name, _FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        return
     except NotADirectoryError:
-        os.unlink(name, dir_fd=parent)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
         return
     with held(folder):
         # What is moved up comes to lie in this folder, so that nothing is left beside it where this is cut short.
         for each in os.listdir(folder):
-            if ignore_errors:
-                with suppress(OSError):
-                    remove(folder, os.fsencode(each))
-            else:
+            with suppress(OSError) if ignore_errors else nullcontext():
                 remove(folder, os.fsencode(each))
-    os.rmdir(name, dir_fd=parent)
+    with suppress(FileNotFoundError):
+        os.rmdir(name, dir_fd=parent)

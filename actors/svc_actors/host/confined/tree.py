@@ -192,10 +192,14 @@ def remove(folder: int, name: bytes) -> None:
 
 
 def _remove(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
+    # At each level: what vanishes meanwhile is removed, and nothing beside it is left for that.
+    with suppress(FileNotFoundError):
+        _remove_what_is_there(folder, name, top, left, depth)
+
+
+def _remove_what_is_there(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
     try:
         os.unlink(name, dir_fd=folder)
-        return
-    except FileNotFoundError:
         return
     except (IsADirectoryError, PermissionError):
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
