@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
 from svc_actors.panel.schedules import scheduler
-from svc_actors.panel.schedules.records import KEPT_RUNS, write_ended
+from svc_actors.panel.schedules.records import KEPT_RUNS, write_ended, write_started
 from svc_actors.panel.schedules.scheduler import LONGEST_OUTPUT
 from svc_actors.store import Database
 from tests.panel.schedules.world import BEGIN, Held, ScheduleWorld, open_schedules
@@ -301,7 +301,7 @@ async def test_a_task_that_is_disabled_while_it_waits_does_not_run(world: Schedu
     assert len(world.tasks.begun) == 4
 
 
-async def test_a_run_whose_end_cannot_be_written_stops_no_other(
+async def test_a_run_whose_output_cannot_be_written_ends_without_it_and_its_task_goes_on(
     world: ScheduleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await world.create(), await world.create(name="second")
@@ -318,3 +318,41 @@ async def test_a_run_whose_end_cannot_be_written_stops_no_other(
     await failed.wait()
     await world.ada.post(f"/schedules/{second['id']}/run")
     await world.runs_once(second, "succeeded")
+    [run] = await world.runs_once(first, "succeeded")
+    output = (await world.ada.get(f"/schedules/{first['id']}/runs/{run['id']}")).json()["output"]
+    await world.ada.post(f"/schedules/{first['id']}/run")
+    await world.runs_once(first, "succeeded", "succeeded")
+
+    assert output == scheduler._NOT_RECORDED
+
+
+async def test_a_run_that_cannot_be_recorded_pauses_and_is_not_started_anew(
+    world: ScheduleWorld, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await world.create(), await world.create(name="second")
+    starts, ends = list[int](), list[int]()
+
+    async def start(tx: Any, run_id: int, *rest: Any) -> bool:
+        starts.append(run_id)
+        if run_id == starts[0]:
+            raise ValueError("a defect")
+        return await write_started(tx, run_id, *rest)
+
+    async def end(tx: Any, run_id: int, *rest: Any) -> None:
+        ends.append(run_id)
+        if len(ends) == 1:
+            raise ValueError("a defect")
+        await write_ended(tx, run_id, *rest)
+
+    monkeypatch.setattr(scheduler, "write_started", start)
+    monkeypatch.setattr(scheduler, "write_ended", end)
+    await world.ada.post(f"/schedules/{first['id']}/run")
+    await world.until(lambda: starts)
+    await world.ada.post(f"/schedules/{second['id']}/run")
+    await world.runs_once(second, "succeeded")
+    await world.pass_time(clock, seconds=31)
+    await world.runs_once(first, "failed")
+
+    assert len(starts) == len(set(starts)) == 2
+    assert ends.count(starts[0]) == 2
+    assert len(world.tasks.begun) == 1

@@ -56,6 +56,7 @@ MOST_OUTPUT: Final = 16 * 1024 * 1024
 """Characters: what writes more is stopped. All of it passes through the core, which has more to do."""
 _LONGEST_LOOK: Final = 30.0
 """Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
+_NOT_RECORDED: Final = "The service could not record this run or its output; its administrator finds why in its log."
 _AT_A_TIME: Final = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -217,23 +218,38 @@ class Scheduler:
         return min(max((due - self._clock()).total_seconds(), 0.0), _LONGEST_LOOK)
 
     async def _carry_out(self, queued: _Begun) -> None:
+        output = _Output()
+        status, exit_status = RunStatus.FAILED, None
         try:
-            await self._run_one(queued)
-        except Exception:  # A run whose end cannot be written ends alone: what raises here ends all schedules.
+            status, exit_status = await self._run_one(queued, output)
+            await self._write_ended(queued, status, exit_status, str(output))
+        except Exception:  # A run that cannot be recorded ends alone: what raises here ends all schedules.
             log.exception("schedule.run_not_recorded", schedule_id=str(queued.schedule.id), run=queued.run_id)
+            await self._end_without_output(queued, status, exit_status)
         finally:
             del self._begun[queued.run_id]
 
-    async def _run_one(self, queued: _Begun) -> None:
-        output = _Output()
-        status, exit_status = RunStatus.STOPPED, None
+    async def _run_one(self, queued: _Begun, output: _Output) -> tuple[RunStatus, int | None]:
         with queued.scope:
             async with self._places_of[queued.site.owner_id], self._places:
                 # What it is by now: it may have waited for its place for an hour.
                 begun = await self._read_again(queued)
                 if begun is not None and await self._store(lambda tx: write_started(tx, begun.run_id, self._clock())):
-                    status, exit_status = await self._outcome(begun, output)
-        await self._store(lambda tx: write_ended(tx, queued.run_id, status, self._clock(), exit_status, str(output)))
+                    return await self._outcome(begun, output)
+        return RunStatus.STOPPED, None
+
+    async def _end_without_output(self, queued: _Begun, status: RunStatus, exit_status: int | None) -> None:
+        """However long it takes: the records of a run that has not ended keep its task from running again. Until then
+        the run is known here, so that one that is still queued is not started anew at once."""
+        while True:
+            try:
+                return await self._write_ended(queued, status, exit_status, _NOT_RECORDED)
+            except Exception:  # As above.
+                log.exception("schedule.end_not_recorded", schedule_id=str(queued.schedule.id), run=queued.run_id)
+            await trio.sleep(_LONGEST_LOOK)
+
+    async def _write_ended(self, queued: _Begun, status: RunStatus, exit_status: int | None, output: str) -> None:
+        await self._store(lambda tx: write_ended(tx, queued.run_id, status, self._clock(), exit_status, output))
 
     async def _read_again(self, queued: _Begun) -> _Begun | None:
         """None where it is not to run any longer: deleted, disabled since it was queued, or its site is not active."""
