@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -13,7 +14,8 @@ import trio
 
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import CommitMarks, Database, Record, SteppedBackError, UniqueViolationError, exclusive, marked
-from svc_actors.store.marks import FILE, MOST_KEYS, Key
+from svc_actors.store import marks as marks_of_store
+from svc_actors.store.marks import FILE, MOST_KEYS, Key, deal_with_notice
 from tests.support.postgres_server import PATIENCE, answered
 
 LOST = "UPDATE commit_marks SET value = value - 1"
@@ -83,6 +85,85 @@ async def test_a_step_back_that_was_not_finished_is_taken_again(database_url: st
         async with Database.open(database_url) as database, marked(database, tmp_path, fail):
             pytest.fail("it serves")
     assert len(await started(database_url, tmp_path)) == 1
+
+
+class FullDisk:
+    """Takes the place of `write_whole` on a disk without space."""
+
+    def __call__(self, path: Path, content: bytes, *, mode: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_full_disk_stops_no_start_and_repeats_no_step_back(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+    with monkeypatch.context() as full:
+        full.setattr("svc_actors.store.marks.write_whole", FullDisk())
+
+        assert len(await started(database_url, tmp_path)) == 1
+        assert await started(database_url, tmp_path) == []
+
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_a_loss_after_one_that_was_dealt_with_is_noticed(database_url: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        async with service(database_url, tmp_path, Steps()) as database:
+            await change(database, name)
+        async with Database.open(database_url, size=1) as other:
+            await other.execute(LOST + " WHERE slot >= 0")
+
+        assert len(await started(database_url, tmp_path)) == 1
+        assert await started(database_url, tmp_path) == []
+
+
+async def test_a_file_that_cannot_be_read_stops_no_start(database_url: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+
+    assert await started(database_url, tmp_path) == []
+
+
+async def test_what_another_service_has_dealt_with_is_dealt_with(database_url: str, tmp_path: Path) -> None:
+    """It stands by on another host, with a data folder of its own."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+    async with service(database_url, ours, Steps()) as database:
+        await change(database, "one")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+        await other.execute("INSERT INTO commit_marks SELECT gen_random_uuid(), -1, 0, now()")
+    assert len(await started(database_url, theirs)) == 1
+
+    assert await started(database_url, ours) == []
+
+
+async def test_a_loss_that_was_dealt_with_meanwhile_is_not_told_again(database_url: str, tmp_path: Path) -> None:
+    """A service that was cut off comes back once its successor serves: it stops, and its successor goes on."""
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+        async with Database.open(database_url, size=1) as other:
+            await other.execute(LOST)
+            await other.transact(deal_with_notice)
+        with pytest.raises(ServiceError):
+            async with database.session():
+                pytest.fail("it is used")
+        async with Database.open(database_url, size=1) as other:
+            assert not await other.fetchval("SELECT EXISTS (SELECT FROM commit_marks WHERE slot = -1)")
+
+
+async def test_a_new_database_has_lost_nothing(database_url: str, tmp_path: Path) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute("DELETE FROM commit_marks")
+        assert not await other.fetchval("SELECT count(*) FROM event")
+
+    assert await started(database_url, tmp_path) == []
 
 
 async def test_numbers_of_lost_commits_that_others_used_since_hide_nothing(database_url: str, tmp_path: Path) -> None:
@@ -290,7 +371,7 @@ class Standby:
     """Answers as a server does that is not promoted yet, without any commit of ours."""
 
     async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]:
-        row: Any = {"standby": True, "pending": False, "slots": [], "marks": []}
+        row: Any = {"standby": True, "pending": False, "dealt": 0, "slots": [], "marks": []}
         return [row]
 
     async def command(self, sql: str, args: tuple[object, ...]) -> str:
@@ -305,6 +386,23 @@ async def test_a_standby_that_lags_has_lost_nothing_and_is_not_used(tmp_path: Pa
     with pytest.raises(Exception, match="standby"):
         await marks.examine(Standby())
     assert not marks.stepped_back.is_set()
+
+
+async def test_a_start_at_a_standby_finds_nothing_lost(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An advisory lock is given by a standby as well."""
+    async with service(database_url, tmp_path, Steps()) as database:
+        await change(database, "one")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+    at_standby = marks_of_store._READ.replace("pg_is_in_recovery()", "true")
+    monkeypatch.setattr(marks_of_store, "_READ", at_standby)
+
+    with pytest.raises(ServiceError) as refused:
+        await started(database_url, tmp_path)
+
+    assert refused.value.code is ErrorCode.UNAVAILABLE
 
 
 def test_the_newest_keys_are_kept(tmp_path: Path) -> None:

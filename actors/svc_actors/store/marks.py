@@ -8,7 +8,9 @@ from its end, so one that shows all of it has lost nothing of ours. That is comp
 used, once a second by the holder of the service's lock, and at each start.
 
 Who notices it says so in the database (`_PENDING`) and stops; who starts next deals with it first, be that the same
-service or a standby on another host, which knows nothing of what was lost.
+service or a standby on another host, which knows nothing of what was lost. How often that was done is counted in the
+database (`_DEALT`). A file that knows of a lower count was written before, so what it misses is dealt with: the same
+loss is dealt with once, also where the file could not be written, or belongs to another host.
 
 Rejected: the system identifier and the timeline, which change at a planned switchover that loses nothing, and stay when
 a snapshot of the server's disk is put back; positions in the write-ahead log, since where a timeline forked is shown to
@@ -43,6 +45,7 @@ import trio
 
 from svc_actors.durable import write_whole
 from svc_actors.errors import unavailable
+from svc_actors.store.failures import cannot_connect
 from svc_actors.store.nurseries import background_nursery
 
 if TYPE_CHECKING:
@@ -63,10 +66,14 @@ WRITE_MARK: Final = """
     INSERT INTO commit_marks AS kept (holder, slot, value, at) VALUES ($1, $2, $3, clock_timestamp())
     ON CONFLICT (holder, slot) DO UPDATE SET value = greatest(kept.value, excluded.value), at = excluded.at
 """
+_STANDBY: Final = "it is a standby, and takes no changes"
 _PENDING: Final = -1
 """The slot of a row that says: a step back was noticed, and nobody has dealt with it yet."""
+_DEALT: Final = -2
+"""The slot of the row that counts, of no holder: how often a step back was dealt with."""
+_COUNT: Final = f"coalesce((SELECT value FROM commit_marks WHERE slot = {_DEALT} AND holder = '{UUID(int=0)}'), 0)"
 _READ: Final = f"""
-    SELECT pg_is_in_recovery() AS standby,
+    SELECT pg_is_in_recovery() AS standby, {_COUNT} AS dealt,
            EXISTS (SELECT FROM commit_marks WHERE slot = {_PENDING}) AS pending,
            array(SELECT slot FROM commit_marks WHERE holder = $1 AND slot >= 0 ORDER BY slot) AS slots,
            array(SELECT value FROM commit_marks WHERE holder = $1 AND slot >= 0 ORDER BY slot) AS marks
@@ -75,8 +82,17 @@ _AS_OF: Final = """
     SELECT coalesce((SELECT max(at) FROM commit_marks WHERE slot >= 0), (SELECT max(at) FROM event))
 """
 _TELL: Final = f"""
-    INSERT INTO commit_marks (holder, slot, value, at) VALUES ($1, {_PENDING}, 0, clock_timestamp())
+    INSERT INTO commit_marks (holder, slot, value, at)
+    SELECT $1, {_PENDING}, 0, clock_timestamp() WHERE {_COUNT} <= $2
     ON CONFLICT DO NOTHING
+"""
+"""Unless somebody has dealt with it since the count that is given."""
+_DEAL: Final = f"""
+    WITH noticed AS (DELETE FROM commit_marks WHERE slot = {_PENDING})
+    INSERT INTO commit_marks AS kept (holder, slot, value, at)
+    VALUES ('{UUID(int=0)}', {_DEALT}, 1, clock_timestamp())
+    ON CONFLICT (holder, slot) DO UPDATE SET value = kept.value + 1, at = excluded.at
+    RETURNING value
 """
 LOST: Final = b""
 """The fingerprint of no request: of an idempotency key whose order may have been lost."""
@@ -122,7 +138,9 @@ class Mark:
 class CommitMarks:
     """What is known to be committed. `stepped_back` is set, for good, once the database was seen to lack some of it."""
 
-    def __init__(self, path: Path, holder: UUID, seen: dict[int, int], keys: Sequence[Key] = ()) -> None:
+    def __init__(
+        self, path: Path, holder: UUID, seen: dict[int, int], keys: Sequence[Key] = (), dealt: int = 0
+    ) -> None:
         self.stepped_back = trio.Event()
         self._path = path
         self._holder = holder
@@ -132,19 +150,25 @@ class CommitMarks:
         self._free: list[int] = []
         self._keys: dict[Key, None] = dict.fromkeys(keys)
         self._changed = False
+        self.dealt = dealt
+        """How often a step back of the database was dealt with, as far as is known here."""
         self.serving = False
         """A step back that another has noticed is dealt with by now, so a further one counts."""
 
     @classmethod
     def load(cls, folder: Path) -> CommitMarks:
-        """Of a data folder: nothing is known in a new one, nor from a file that cannot be understood."""
+        """Of a data folder: nothing is known in a new one, nor from a file that cannot be read or understood."""
         path = folder / FILE
         try:
             known = json.loads(path.read_bytes())
             seen = {int(slot): int(value) for slot, value in known["marks"].items()}
-            return cls(path, UUID(known["holder"]), seen, [(str(owner), str(key)) for owner, key in known["keys"]])
+            keys = [(str(owner), str(key)) for owner, key in known["keys"]]
+            return cls(path, UUID(known["holder"]), seen, keys, int(known.get("dealt", 0)))
         except FileNotFoundError:
             pass
+        except OSError as error:
+            # Of another account, or on a bad sector: a service that serves is worth more than this comparison.
+            log.warning("database_marks.not_read", path=str(path), error=str(error))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("database_marks.not_understood", path=str(path), error=str(error))
         return cls(path, uuid4(), {})
@@ -194,11 +218,11 @@ class CommitMarks:
         before = dict(self._seen)
         [row] = await connection.rows(_READ, (self._holder,), 0)
         if row["standby"]:
-            raise asyncpg.CannotConnectNowError("it is a standby, and takes no changes")
+            raise asyncpg.CannotConnectNowError(_STANDBY)
         if not self._is_present(row, before):
             self._notice(before, row)
             await connection.command(REFUSE_KEYS, self._columns)
-            await connection.command(_TELL, (self._holder,))
+            await connection.command(_TELL, (self._holder, self.dealt))
             raise unavailable(
                 "The database has lost its last changes. Nothing was changed; the service starts again, and compares "
                 "the world with its records.",
@@ -212,7 +236,7 @@ class CommitMarks:
         if not self._is_present(row, before):
             self._notice(before, row)
             await queryable.execute(REFUSE_KEYS, *self._columns)
-            await queryable.execute(_TELL, self._holder)
+            await queryable.execute(_TELL, self._holder, self.dealt)
             raise self.error
 
     @property
@@ -225,16 +249,23 @@ class CommitMarks:
 
     async def lost(self, queryable: Queryable) -> datetime | None:
         """When the database has stepped back since the file was written, or somebody else has noticed that it did: its
-        time now, by its last mark. From then on what it has is what is known."""
+        time now, by its last mark. From then on what it has is what is known. A database without any mark or event is a
+        new one, which has lost nothing. Raises `unavailable` for a standby."""
         row = await queryable.fetchone(_READ, self._holder)
+        if row["standby"]:
+            raise cannot_connect(asyncpg.CannotConnectNowError(_STANDBY))
         there, known = _shown(row), self._seen
+        lost = not _has_all(row, known) and row["dealt"] <= self.dealt
         self._seen = dict(there)
         self._last = max(self._last, *there.values(), 0)
+        self.dealt = row["dealt"]
         self._changed = True
-        if _has_all(row, known) and not row["pending"]:
+        if not (lost or row["pending"]):
             return None
         as_of: datetime | None = await queryable.fetchval(_AS_OF)
-        return as_of or datetime.fromtimestamp(0, UTC)
+        if as_of is None and row["pending"]:
+            return datetime.fromtimestamp(0, UTC)
+        return as_of
 
     def _is_present(self, row: Record, known: dict[int, int]) -> bool:
         return _has_all(row, known) and not (self.serving and row["pending"])
@@ -259,7 +290,12 @@ class CommitMarks:
         if not self._changed:
             return
         self._changed = False
-        known: dict[str, Any] = {"holder": str(self._holder), "marks": self._seen, "keys": self.keys}
+        known: dict[str, Any] = {
+            "holder": str(self._holder),
+            "marks": self._seen,
+            "keys": self.keys,
+            "dealt": self.dealt,
+        }
         content = json.dumps(known).encode()
         try:
             await trio.to_thread.run_sync(partial(write_whole, self._path, content, mode=0o600))
@@ -273,12 +309,12 @@ class CommitMarks:
         try:
             while True:
                 await trio.sleep(WRITE_SECONDS)
-                await self._try_to_write()
+                await self.try_to_write()
         finally:
             with trio.CancelScope(shield=True, relative_deadline=_FINAL_WRITE):
-                await self._try_to_write()
+                await self.try_to_write()
 
-    async def _try_to_write(self) -> None:
+    async def try_to_write(self) -> None:
         try:
             await self.write()
         except OSError as error:
@@ -301,17 +337,18 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
         log.error("database.found_stepped_back", as_of=as_of.isoformat())
         await step_back(as_of, marks.keys)
         # Not before: a service that is killed on the way, or its successor, does it again.
-        await database.transact(deal_with_notice)
+        marks.dealt = await database.transact(deal_with_notice)
     marks.serving = True
-    await marks.write()
+    # A disk that is full stops no start: what was dealt with is in the database.
+    await marks.try_to_write()
     async with background_nursery() as nursery:
         nursery.start_soon(marks.keep_written)
         yield
 
 
-async def deal_with_notice(tx: Transaction) -> None:
-    """A step back that somebody noticed has been dealt with."""
-    await tx.execute("DELETE FROM commit_marks WHERE slot = $1", _PENDING)
+async def deal_with_notice(tx: Transaction) -> int:
+    """What the database has lost until now has been dealt with, noticed or not; how often that was."""
+    return int(await tx.fetchval(_DEAL))
 
 
 def forget_marks(folder: Path) -> None:

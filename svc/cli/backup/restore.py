@@ -33,6 +33,7 @@ from svc_actors.store import (
     load,
     prepare_schema,
 )
+from svc_actors.store.marks import deal_with_notice
 
 UNFINISHED: Final = "restore-unfinished"
 """A file in the data folder for as long as a restore is under way."""
@@ -71,6 +72,8 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
                 orders, sessions = await begin(database, manifest.taken_at, manifest.release, Past.BACKUP)
+                # The backup may hold one that waits; and data folders of before know of commits that it lacks.
+                await database.transact(deal_with_notice)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
     settings = folder / SETTINGS

@@ -59,6 +59,7 @@ async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folde
             done = await house.ok("controller", "restore", str(archive))
             async with open_controller(restored, {}):
                 await world.until(lambda: world.compared(9))
+                dealt = await dealt_with(restored)
                 orphans = await world.json("node", "orphans")
                 untouched = world.machines() == truth, world.carried() == carried
                 await world.create(["fresh"])
@@ -79,6 +80,7 @@ async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folde
         *((name, "missing") for name in old[:3]),
         (old[13], "differing"),
     }
+    assert dealt == 1, "data folders of before, and a notice in the backup, call for nothing further"
     assert untouched == (True, True), "nothing was made, removed or changed by itself"
     assert sorted(vm["name"] for vm in records.values()) == sorted([*old[3:], *new, "fresh"])
     assert records.keys() == hosts.keys(), "none is doubled, and none lost"
@@ -87,6 +89,12 @@ async def test_what_hosts_did_since_the_backup_is_neither_doubled_nor_lost(folde
     assert truth.items() <= hosts.items()
     [stopped] = [vm for vm in records.values() if vm["status"] == "stopped"]
     assert stopped["name"] == old[14]
+
+
+async def dealt_with(config: ControllerConfig) -> int:
+    """How often a step back of its database was dealt with."""
+    async with reachable_urls(config.data_dir, {}) as urls, Database.open(urls.service, size=1) as database:
+        return int(await database.fetchval("SELECT coalesce(max(value), 0) FROM commit_marks WHERE slot = -2"))
 
 
 async def test_a_certificate_by_acme_is_shown_again_without_a_question_to_the_authority(folder: Path) -> None:
