@@ -53,7 +53,8 @@ class Keeping(Protocol):
     """Who keeps listening sockets while the service is restarted."""
 
     def bind(self, addresses: Sequence[str]) -> list[str]:
-        """What to listen on for each of these: itself, or the socket that was kept."""
+        """What to listen on for these: themselves, or sockets that were kept, which may accept connections to other
+        addresses too."""
         ...
 
     def keep(self, listeners: Sequence[socket.socket]) -> None: ...
@@ -161,6 +162,12 @@ def _bound(address: str) -> str:
     return f"fd://{listener.detach()}"
 
 
+def _hosts(bind: Sequence[str]) -> frozenset[str]:
+    """The addresses of these, without ports, as the kernel writes them. Raises `OSError`."""
+    hosts = (each.rpartition(":")[0].strip("[]") for each in bind)
+    return frozenset(str(found[4][0]) for host in hosts for found in socket.getaddrinfo(host, None))
+
+
 class _ServerConfig(BoundedConfig):
     include_server_header = False
     accesslog = None
@@ -230,10 +237,13 @@ class _HttpsConfig(_NetworkConfig):
         super().__init__()
         self._certificates = certificates
         self._kept = kept
+        self._served: frozenset[str] | None = None
+        """The addresses asked for; None where each socket is of one of them."""
 
     def create_sockets(self) -> Sockets:
         if self._kept is None:
             return super().create_sockets()
+        self._served = _hosts(self.bind)
         self.bind = self._kept.bind(self.bind)
         sockets = super().create_sockets()
         for listener in sockets.secure_sockets:
@@ -241,6 +251,13 @@ class _HttpsConfig(_NetworkConfig):
             listener.listen(self.backlog)
         self._kept.keep(sockets.secure_sockets)
         return sockets
+
+    def admitted_as(self, connected: socket.socket) -> str | None:
+        if self._served is not None:
+            local = str(connected.getsockname()[0])
+            if not {local, "::" if ":" in local else "0.0.0.0"} & self._served:  # noqa: S104 - recognised, not bound
+                return None
+        return super().admitted_as(connected)
 
     @property
     def ssl_enabled(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _FIRST_PASSED: Final = 3
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
 def tell_supervisor(environ: Mapping[str, str], state: str) -> None:
@@ -25,34 +26,44 @@ class KeptListener:
     service bound. A service that is stopped gives up what it bound itself. Nothing is kept, and nothing is otherwise
     different, where nobody supervises or the unit has no room for it."""
 
-    def __init__(self, environ: Mapping[str, str], name: str) -> None:
-        """Before any program is started, which would hold the sockets as well."""
+    def __init__(self, environ: Mapping[str, str], name: str, *, of_unit: bool = False) -> None:
+        """Before any program is started, which would hold the sockets as well. `of_unit`: a socket unit holds the port
+        at every address, so that one address of it cannot be bound; its sockets serve that one."""
         self._environ = environ
         self._name = name
+        self._of_unit = of_unit
         self._passed = _passed(environ).get(name, [])
         for descriptor in self._passed:
             os.set_inheritable(descriptor, False)
 
     def bind(self, addresses: Sequence[str]) -> list[str]:
-        """What hypercorn listens on for these addresses, each a host and a port: a socket that was kept, where there is
-        one of that address, as `fd://3`."""
+        """What hypercorn listens on for these addresses, each a host and a port: the sockets that were kept of them, as
+        `fd://3`, and those addresses of which there was none. The sockets of a unit may accept connections to other
+        addresses too, and from both families: the server drops these."""
         kept = {_address(descriptor): descriptor for descriptor in self._passed}
-        bound = [kept.pop(address.replace("[", "").replace("]", ""), None) for address in addresses]
-        others = [descriptor for descriptor in self._passed if descriptor not in bound]
+        wanted = {address.replace("[", "").replace("]", ""): address for address in addresses}
+        ports = {each.rpartition(":")[2] for each in wanted}
+        wide = {f"{host}:{port}" for host in _EVERYWHERE for port in ports} if self._of_unit else set[str]()
+        taken = {address: kept[address] for address in kept if address in wanted or address in wide}
+        free = [wanted[each] for each in wanted if each not in taken and _everywhere_like(each) not in taken]
+        others = [descriptor for descriptor in self._passed if descriptor not in taken.values()]
         self._passed = []
         if others:
             # The settings have changed; or two are of one address, and one is enough.
             for descriptor in others:
                 os.close(descriptor)
             _send(self._environ, f"FDSTOREREMOVE=1\nFDNAME={self._name}", [])
-        return [
-            address if descriptor is None else f"fd://{descriptor}"
-            for address, descriptor in zip(addresses, bound, strict=True)
-        ]
+        return [*(f"fd://{descriptor}" for descriptor in taken.values()), *free]
 
     def keep(self, listeners: Sequence[socket.socket]) -> None:
         """Of the same socket one more is not kept."""
         _send(self._environ, f"FDSTORE=1\nFDNAME={self._name}", [listener.fileno() for listener in listeners])
+
+
+def _everywhere_like(address: str) -> str:
+    """The same port at every address of its family."""
+    host, _, port = address.rpartition(":")
+    return f"{_EVERYWHERE[':' in host]}:{port}"
 
 
 def _address(descriptor: int) -> str:

@@ -6,12 +6,19 @@ import array
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+import trio
 
 from svc.cli import supervisor
 from svc.cli.supervisor import KeptListener
+from svc_http.certificates import Certificates
+from svc_http.server import addresses_of, serve_tls
+from tests.support.certificates import self_signed
 
 
 @pytest.fixture
@@ -56,6 +63,51 @@ def test_sockets_of_both_families_are_taken_over_and_kept(
         each.close()
     for descriptor in descriptors[:2]:
         os.close(descriptor)
+
+
+async def test_one_address_is_served_by_the_sockets_of_all_that_a_unit_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Binding it beside them would fail; who comes by another address is answered nothing."""
+    four = socket.create_server(("0.0.0.0", 0))
+    port = four.getsockname()[1]
+    six = socket.create_server(("::", port), family=socket.AF_INET6)
+    passed = [four.detach(), six.detach()]
+    monkeypatch.setattr(supervisor, "_passed", lambda _: {"web": list(passed)})
+    stop = trio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["client"][0].encode()})
+
+    async with trio.open_nursery() as nursery:
+        kept = KeptListener({}, "web", of_unit=True)
+        addresses = addresses_of("127.0.0.1", port)
+        await nursery.start(
+            partial(serve_tls, app, addresses, Certificates(self_signed(tmp_path)), stop.wait, kept=kept)
+        )
+        async with httpx.AsyncClient(verify=False, trust_env=False) as http:
+            assert (await http.get(f"https://127.0.0.1:{port}/")).text == "127.0.0.1"
+            for other in ("127.0.0.2", "[::1]"):
+                with pytest.raises(httpx.ConnectError):
+                    await http.get(f"https://{other}:{port}/")
+        stop.set()
+
+
+def test_a_service_without_a_socket_unit_gives_up_a_port_that_it_held_wider(
+    notified: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = socket.create_server(("0.0.0.0", 0))
+    port = wide.getsockname()[1]
+    descriptor = wide.detach()
+    monkeypatch.setattr(supervisor, "_passed", lambda _: {"api": [descriptor]})
+
+    bound = KeptListener({"NOTIFY_SOCKET": notified.getsockname()}, "api").bind([f"127.0.0.1:{port}"])
+
+    assert bound == [f"127.0.0.1:{port}"]
+    assert received(notified) == ("FDSTOREREMOVE=1\nFDNAME=api", 0)
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
 
 
 def test_each_descriptor_is_known_by_its_name() -> None:

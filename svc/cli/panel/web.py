@@ -49,7 +49,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
 
     configure()
     raise_descriptor_limit()
-    kept = KeptListener(os.environ, "web")
+    kept = KeptListener(os.environ, "web", of_unit=True)
     app = Web(socket)
     self_signed = TlsFiles(tls / "certificate.pem", tls / "key.pem")
     shown = tls / SHOWN_CERTIFICATE
