@@ -18,8 +18,9 @@ OF_PAGES: Final[tuple[Header, ...]] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    # For the host with all its ports; a browser takes it only from a certificate that it trusts (RFC 6797, 8.1).
-    (b"strict-transport-security", b"max-age=2592000"),
+    # A day, as it is for the host with all its ports, those of other programs too; a browser takes it only from a
+    # certificate that it trusts (RFC 6797, 8.1).
+    (b"strict-transport-security", b"max-age=86400"),
 )
 PAGE_POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "

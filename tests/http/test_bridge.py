@@ -160,7 +160,7 @@ async def test_a_browser_is_given_the_pages_and_what_binds_it(tmp_path: Path, pa
     assert policy["frame-ancestors"] == policy["base-uri"] == policy["object-src"] == ["'none'"]
     assert "script-src" not in policy
     assert page.headers["x-frame-options"] == "DENY"
-    assert page.headers["strict-transport-security"] == "max-age=2592000"
+    assert page.headers["strict-transport-security"] == "max-age=86400"
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["cache-control"] == "no-cache"
     assert (again.status_code, again.content) == (304, b"")

@@ -33,7 +33,7 @@ async def test_what_is_no_data_is_framed_scripted_and_referred_to_by_nobody(toys
     assert error(answer) == (404, "not_found")
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert answer.headers["X-Frame-Options"] == "DENY"
-    assert answer.headers["Strict-Transport-Security"] == "max-age=2592000"
+    assert answer.headers["Strict-Transport-Security"] == "max-age=86400"
     assert answer.headers["Referrer-Policy"] == "no-referrer"
     assert answer.headers["Cache-Control"] == "no-store"
 
