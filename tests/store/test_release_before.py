@@ -21,6 +21,8 @@ from asyncpg import PostgresError
 
 from svc_actors.store import PANEL_SCHEMA, Component, Database, Migration, known_migrations, migrate
 from tests.conftest import Cluster
+from tests.support.machine_records import record_machines
+from tests.support.machine_service import make_fleet
 from tools.statements import PACKAGES, Statements, statements_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +106,21 @@ async def test_the_statements_of_a_tree_are_found_and_the_server_understands_the
     assert len(wrong) < 0.02 * len(found.known), "\n".join(f"{why}: {each[:200]}" for each, why in wrong.items())
     assert found.partly < 0.15 * len(found.known)
     assert len(BEFORE["statements"]) > 400
+
+
+@pytest.mark.parametrize(("machines", "before", "after"), [(25, None, None), (30, None, 55), (30, 7, 7)])
+async def test_who_has_more_machines_than_the_new_limit_orders_on(
+    database_cluster: Cluster, machines: int, before: int | None, after: int | None
+) -> None:
+    migrations = known_migrations()
+    until = next(at for at, each in enumerate(migrations) if each.name == "kept_bounds")
+    async with database_at(database_cluster, migrations[:until]) as database:
+        fleet = await make_fleet(database)
+        await record_machines(database, fleet.node_id, [uuid4() for _ in range(machines)])
+        if before is not None:
+            await database.execute("INSERT INTO settings (name, value) VALUES ('most_machines', $1)", before)
+        await migrate(database, migrations)
+        assert await database.fetchval("SELECT value FROM settings WHERE name = 'most_machines'") == after
 
 
 @pytest.fixture

@@ -73,12 +73,13 @@ class TrafficHarness:
         node_id: UUID | None = None,
         created_at: datetime = datetime(2025, 6, 1, tzinfo=UTC),
         vm_id: UUID | None = None,
+        rate_mbps: int | None = None,
     ) -> UUID:
         vm_id = vm_id or uuid4()
         await self.database.execute(
             """INSERT INTO vms (id, name, hostname, project_id, node_id, plan_id, image_id, vcpus, memory_mib, disk_gib,
-                                status, access_mode, built_at, created_at)
-               VALUES ($1, $2, $2, $3, $4, $5, $6, 1, 256, 1, 'running', 'user_sudo', $7, $7)""",
+                                status, access_mode, built_at, created_at, rate_mbps)
+               VALUES ($1, $2, $2, $3, $4, $5, $6, 1, 256, 1, 'running', 'user_sudo', $7, $7, $8)""",
             vm_id,
             name,
             project_id or self.project_id,
@@ -86,6 +87,7 @@ class TrafficHarness:
             plan_id,
             self.image_id,
             created_at,
+            rate_mbps,
         )
         return vm_id
 

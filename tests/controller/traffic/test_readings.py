@@ -126,8 +126,7 @@ async def test_no_node_counts_more_than_the_rate_could_carry_while_the_machine_w
     stage: TrafficHarness, rate_mbps: int | None, left: bool
 ) -> None:
     came = datetime(2026, 11, 20, 12, tzinfo=UTC)
-    vm_id = await stage.machine("web", created_at=came)
-    await stage.database.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
+    vm_id = await stage.machine("web", created_at=came, rate_mbps=rate_mbps)
     if left:
         await move(stage, vm_id, await stage.node("beta"))
         stage.now = datetime(2026, 11, 28, tzinfo=UTC)
@@ -139,6 +138,28 @@ async def test_no_node_counts_more_than_the_rate_could_carry_while_the_machine_w
         assert told.beyond == {vm_id}
         month = await month_of(stage.database, vm_id, NOVEMBER)
         assert (month.sent_bytes, month.received_bytes) == (most, most)
+
+
+@pytest.mark.parametrize(("rates", "most_mbps"), [((10,), 1000), ((None, 10), LINK_MBPS), ((10, 2000, 10), 2000)])
+async def test_what_was_counted_at_a_higher_rate_is_believed_once_the_rate_is_lowered(
+    stage: TrafficHarness, rates: tuple[int | None, ...], most_mbps: int
+) -> None:
+    came = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    vm_id = await stage.machine("web", created_at=came, rate_mbps=1000)
+    for rate_mbps in rates:
+        await stage.database.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
+    most = 25 * 3600 * most_mbps * 1_000_000 // 8 * 11 // 10
+    for said, refused_of in ((most, set()), (most + 1, {vm_id})):
+        async with stage.database.transaction() as tx:
+            told = await store_readings(tx, stage.node_id, stage.ledger_id, [reading(vm_id, said)], now=stage.now)
+        assert told.beyond == refused_of
+    assert (await month_of(stage.database, vm_id, NOVEMBER)).sent_bytes == most
+    # Where it goes, the rate of then is the highest.
+    other = await stage.node("beta")
+    await move(stage, vm_id, other)
+    async with stage.database.transaction() as tx:
+        told = await store_readings(tx, other, stage.ledger_id, [reading(vm_id, most)], now=stage.now)
+    assert told.beyond == {vm_id}
 
 
 async def test_a_month_that_cannot_be_is_not_taken(stage: TrafficHarness) -> None:

@@ -4,7 +4,7 @@ Invariants:
 - a figure never reads high: a reading holds the most that one ledger of one node has ever said for a month, so one that
   is repeated or overtaken counts nothing twice, and a ledger that was begun anew adds beside the old;
 - a node's report counts only for the time in which the machine was on it, as the records have that, and is no more
-  than the machine's rate, or a link's where it has none, could carry in that time;
+  than the highest rate that the machine had there, or a link's where it had none, could carry in that time;
 - every figure comes with `resets`, `samples` and `first_at`, which say why it may read low (specification, Plan
   policies).
 """
@@ -91,7 +91,7 @@ class _Stay:
 
     since: datetime
     until: datetime | None
-    rate_mbps: int
+    most_mbps: int
 
     def may_count(self, period: str, now: datetime) -> bool:
         # A month early: the node's clock may be behind, or the controller's was ahead when it made the machine.
@@ -110,7 +110,7 @@ async def store_readings(
     """Take in what a node has counted. The month after this one is taken too: the node's clock may be ahead."""
     named = sorted({reading.vm_id for reading in readings})
     rows = await tx.fetch(
-        """SELECT vms.id, stays.since, least(stays.until, vms.deleted_at) AS until, vms.rate_mbps
+        """SELECT vms.id, stays.since, least(stays.until, vms.deleted_at) AS until, stays.most_mbps
            FROM machine_stays stays JOIN vms ON vms.id = stays.vm_id
            WHERE stays.node_id = $1 AND stays.vm_id = ANY($2::uuid[])""",
         node_id,
@@ -118,7 +118,7 @@ async def store_readings(
     )
     stays: dict[UUID, list[_Stay]] = {}
     for row in rows:
-        stays.setdefault(row["id"], []).append(_Stay(row["since"], row["until"], row["rate_mbps"] or LINK_MBPS))
+        stays.setdefault(row["id"], []).append(_Stay(row["since"], row["until"], row["most_mbps"] or LINK_MBPS))
     own = [reading for reading in readings if reading.vm_id in stays]
     timely = _merged(each for each in own if any(stay.may_count(each.period, now) for stay in stays[each.vm_id]))
     counted = await _counted_elsewhere(tx, node_id, ledger_id, timely)
@@ -153,7 +153,7 @@ def _bounded(
     reading: TrafficReading, stays: Sequence[_Stay], counted: tuple[int, int], now: datetime
 ) -> TrafficReading:
     seconds = sum(stay.seconds_in(reading.period, now) for stay in stays) + _SKEW.total_seconds()
-    most = int(seconds * max(stay.rate_mbps for stay in stays) * 1_000_000 / 8 * _HEADERS)
+    most = int(seconds * max(stay.most_mbps for stay in stays) * 1_000_000 / 8 * _HEADERS)
     received, sent = (
         min(said, max(0, most - already))
         for said, already in zip((reading.received, reading.sent), counted, strict=True)
