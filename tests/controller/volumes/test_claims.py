@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from svc_actors.controller.volumes.observing import MOST_FOUND, MOST_TOLD_ALONE
+from svc_actors.controller.volumes.observing import ALONE_AGAIN, MOST_FOUND, MOST_TOLD_ALONE
 from svc_actors.controller.volumes.records import MOST_KEPT
+from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import MANY, MOST_VOLUMES, KeptDisk, ObservedVolume
 from tests.controller.volumes.test_observed_volumes import GIB, has, inventoried, row
 from tests.controller.volumes.test_volumes import done, made
 from tests.support.machine_service import make_node
-from tests.support.machines import MachineHarness, stage
+from tests.support.machines import MachineHarness, refusal, stage
 
 
 def many(number: int, vm_id: UUID | None = None) -> Sequence[ObservedVolume]:
@@ -111,6 +112,43 @@ async def test_one_lost_volume_is_named_and_its_owner_told_and_many_are_one_aler
         assert await open_alerts(database) == [("volume-missing", "critical")] * 2
         await inventoried(now, *(has(each.id) for each in volumes))
         assert await open_alerts(database) == []
+
+
+async def test_a_number_of_lost_volumes_that_sways_does_not_open_and_close_alerts(database: Database) -> None:
+    async with stage(database) as now:
+        await database.execute("INSERT INTO settings (name, value) VALUES ('most_volumes', '100')")
+        volumes = [await made(now) for _ in range(MOST_TOLD_ALONE + 1)]
+
+        async def lost(number: int) -> list[tuple[str, str]]:
+            await inventoried(now, *(has(each.id) for each in volumes[number:]))
+            return await open_alerts(database)
+
+        assert await lost(len(volumes)) == [("volumes-missing", "critical")]
+        opened = await database.fetchval("SELECT count(*) FROM alerts")
+        await database.execute("UPDATE volumes SET error = 'In other words.'")
+        for number in (MOST_TOLD_ALONE, MOST_TOLD_ALONE + 1, ALONE_AGAIN + 1, MOST_TOLD_ALONE):
+            assert await lost(number) == [("volumes-missing", "critical")]
+        assert await database.fetchval("SELECT count(*) FROM alerts") == opened
+        for number in (ALONE_AGAIN, MOST_TOLD_ALONE):
+            assert await lost(number) == [("volume-missing", "critical")] * number
+
+
+async def test_a_volume_that_is_given_to_a_project_counts_for_it(database: Database) -> None:
+    async with stage(database) as now:
+        one, other = many(2)
+        await inventoried(now, one, other)
+        await database.execute("INSERT INTO settings (name, value) VALUES ('most_volume_gib', '30')")
+        size_gib = (await row(database, one.volume_id))["size_gib"]
+        await now.administrator("volume.update", id=one.volume_id, project_id=now.world.project_id)
+        assert (await row(database, one.volume_id))["ordered_gib"] == size_gib
+        # What only its node says is nothing ordered: growing it orders all of it.
+        await database.execute(
+            "UPDATE volumes SET project_id = $2 WHERE id = $1", other.volume_id, now.world.project_id
+        )
+        grown = {"id": other.volume_id, "size_gib": 31 - size_gib}
+        assert (await refusal(now.customer, "volume.grow", **grown)).code is ErrorCode.CAPACITY
+        await now.administrator("settings.update", most_volume_gib=31)
+        await now.customer("volume.grow", **grown)
 
 
 async def test_found_volumes_that_are_given_away_make_room_for_others(database: Database) -> None:

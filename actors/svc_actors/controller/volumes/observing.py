@@ -46,10 +46,11 @@ MOST_FOUND: Final = 256
 """Volumes and kept disks of nobody that one node is recorded to have. Those that are given to a project make room."""
 MOST_TOLD_ALONE: Final = 10
 """Lost volumes of a node that have an alert each, which tells their owners."""
+ALONE_AGAIN: Final = 5
+"""Once there is one alert for many, so few have one each again: a number that sways tells nobody anything."""
 _MOST_NAMED: Final = 5
 _MOST_GIB: Final = 2**20
 """A size beyond which no file system goes; sums of it stay numbers that a column holds."""
-_MISSING: Final = "Its node no longer has it."
 
 # All that the inventory can concern, but for what was decided since it was asked for and what a task decides.
 _RECORDED: Final = """
@@ -85,7 +86,7 @@ async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryRes
         elif volume.made and volume.state is not VolumeState.FAILED:
             lost.append(volume)
     await write_sizes_said(tx, sizes)
-    await write_lost(tx, lost, _MISSING)
+    await write_lost(tx, lost, "Its node no longer has it.")
     await _tell_of_lost(tx, node_id)
     known = {row["id"] for row in rows}
     new = [each for each in seen.values() if each.volume_id not in known and each.size_bytes]
@@ -121,12 +122,12 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
     rows = await tx.fetch(
         """SELECT volumes.id, volumes.name, volumes.project_id, nodes.name AS node
            FROM volumes JOIN nodes ON nodes.id = volumes.node_id
-           WHERE node_id = $1 AND volumes.deleted_at IS NULL AND volumes.state = 'failed' AND volumes.error = $2
+           WHERE node_id = $1 AND volumes.deleted_at IS NULL AND volumes.missing
            ORDER BY volumes.created_at, volumes.id""",
         node_id,
-        _MISSING,
     )
-    if len(rows) > MOST_TOLD_ALONE:
+    most = ALONE_AGAIN if await _open_alerts(tx, [many_missing_alert(node_id)]) else MOST_TOLD_ALONE
+    if len(rows) > most:
         for key in await _open_alerts(tx, [missing_alert(row["id"]) for row in rows]):
             await close_alert(tx, key)
         await raise_alert(

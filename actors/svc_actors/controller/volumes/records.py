@@ -51,6 +51,8 @@ class VolumeRow:
     protected: bool
     kept_name: str | None
     made: bool
+    ordered_gib: int
+    """What of it counts for its project: nothing of one that only its node says is there."""
 
     @property
     def target(self) -> Target:
@@ -108,6 +110,7 @@ def as_volume(row: Record) -> VolumeRow:
         protected=row["protected"],
         kept_name=row["kept_name"],
         made=row["made_at"] is not None,
+        ordered_gib=row["ordered_gib"] or 0,
     )
 
 
@@ -184,10 +187,10 @@ async def begin_growth(tx: Transaction, volume: VolumeRow, size_gib: int, *, bou
             hint=f"Choose more than {volume.size_gib} GiB.",
             details={"size_gib": volume.size_gib},
         )
-    more = size_gib - volume.size_gib
     if volume.project_id is not None:
+        more = size_gib - volume.ordered_gib
         await _require_allowed(tx, volume.project_id, volumes=0, gib=more, bounded=bounded)
-    await require_room(tx, volume.node_id, vcpus=0, memory_mib=0, disk_gib=more)
+    await require_room(tx, volume.node_id, vcpus=0, memory_mib=0, disk_gib=size_gib - volume.size_gib)
     await _write(tx, volume, VolumeOrder.GROW, vm_id=volume.vm_id, index=volume.disk_index)
     row = await tx.fetchone(
         "UPDATE volumes SET size_gib = $2, ordered_gib = $2 WHERE id = $1 RETURNING *", volume.id, size_gib
@@ -217,7 +220,7 @@ async def write_lost(tx: Transaction, volumes: Collection[VolumeRow], error: str
     """Many that are lost at once: as `found` with `Finding.LOST` of each, which have all been made."""
     if volumes:
         await tx.execute(
-            """UPDATE volumes SET state = $2, error = $3, changed_at = now() WHERE id = ANY($1::uuid[])""",
+            "UPDATE volumes SET state = $2, error = $3, missing = true, changed_at = now() WHERE id = ANY($1::uuid[])",
             [volume.id for volume in volumes],
             VolumeState.FAILED.value,
             error,
@@ -238,7 +241,7 @@ async def found(
     made = finding in (Finding.FREE, Finding.ATTACHED) or volume.made
     keeps = finding is Finding.ATTACHED or (finding is Finding.LOST and volume.made)
     await tx.execute(
-        """UPDATE volumes SET state = $2, error = $3, vm_id = $4, disk_index = $5, changed_at = now(),
+        """UPDATE volumes SET state = $2, error = $3, missing = false, vm_id = $4, disk_index = $5, changed_at = now(),
                               made_at = CASE WHEN $6 THEN coalesce(made_at, now()) ELSE made_at END,
                               deleted_at = CASE WHEN $2 = 'deleted' THEN now() END
            WHERE id = $1""",
@@ -263,6 +266,8 @@ async def write_marks(tx: Transaction, volume: VolumeRow, marks: Marks) -> None:
             await tx.execute(
                 """UPDATE volumes SET name = coalesce($2, name), labels = coalesce($3, labels),
                        protected = coalesce($4, protected), project_id = coalesce($5, project_id),
+                       ordered_gib = CASE WHEN $5 <> project_id OR project_id IS NULL AND $5 IS NOT NULL THEN size_gib
+                                          ELSE ordered_gib END,
                        delete_with_machine = coalesce($6, delete_with_machine)
                    WHERE id = $1""",
                 volume.id,
@@ -452,7 +457,8 @@ async def _write(
     tx: Transaction, volume: VolumeRow, event: Event, *, vm_id: UUID | None, index: int | None
 ) -> VolumeRow:
     row = await tx.fetchone(
-        """UPDATE volumes SET state = $2, vm_id = $3, disk_index = $4, error = NULL, changed_at = now()
+        """UPDATE volumes SET state = $2, vm_id = $3, disk_index = $4, error = NULL, missing = false,
+                              changed_at = now()
            WHERE id = $1 RETURNING *""",
         volume.id,
         move(volume.state, event).value,
