@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -44,8 +46,12 @@ async def core(url: str, folder: Path) -> AsyncIterator[None]:
         yield
 
 
-async def lose_a_commit(database: Database) -> None:
-    assert await database.change("UPDATE commit_marks SET value = value - 1") > 0
+async def lose_a_commit(database: Database, folder: Path) -> None:
+    """The core that ran in this folder knows of one more than the database has."""
+    known = json.loads((folder / FILE).read_bytes())
+    await database.execute("INSERT INTO commit_marks VALUES ($1, 99, 4, now())", UUID(known["holder"]))
+    known["marks"]["99"] = 5
+    (folder / FILE).write_text(json.dumps(known))
 
 
 async def alerts(database: Database) -> dict[str, str]:
@@ -59,7 +65,7 @@ async def stepped_back(url: str, database: Database, folder: Path) -> AsyncItera
     async with core(url, folder):
         pass
     assert (folder / FILE).exists()
-    await lose_a_commit(database)
+    await lose_a_commit(database, folder)
     async with core(url, folder):
         yield
 
@@ -125,6 +131,24 @@ async def test_jobs_that_were_queued_or_ran_are_not_done(url: str, panel_databas
         assert job is not None
         assert job.status is JobStatus.FAILED
     assert await queue(panel_database, "updates.look", "look") > max(jobs) + SKIPPED["jobs_id_seq"]
+
+
+async def test_mails_that_wait_are_sent_but_those_with_a_link_that_ended(
+    url: str, panel_database: Database, tmp_path: Path
+) -> None:
+    for kind, perishable in (("alerts", False), ("password_reset", True)):
+        await panel_database.execute(
+            """INSERT INTO mails (id, message_id, kind, recipient, subject, content, perishable, deadline_at)
+               VALUES (gen_random_uuid(), $1, $1, 'ada@example.com', 's', 'x', $2, now() + interval '1 day')""",
+            kind,
+            perishable,
+        )
+
+    async with stepped_back(url, panel_database, tmp_path):
+        pass
+
+    rows = await panel_database.fetch("SELECT kind FROM mails WHERE state = 'queued'")
+    assert [row["kind"] for row in rows] == ["alerts"]
 
 
 async def test_what_was_due_of_schedules_is_missed(url: str, panel_database: Database, tmp_path: Path) -> None:

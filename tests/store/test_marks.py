@@ -8,12 +8,26 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import trio
 
+from svc_actors.controller.nodes.live_figures import record_live_figures
+from svc_actors.controller.tasks.records import NewLine, log_tasks
 from svc_actors.errors import ErrorCode, ServiceError
-from svc_actors.store import CommitMarks, Database, Record, SteppedBackError, UniqueViolationError, exclusive, marked
+from svc_actors.store import (
+    CommitMarks,
+    Database,
+    NewEvent,
+    Record,
+    SteppedBackError,
+    Transaction,
+    UniqueViolationError,
+    events,
+    exclusive,
+    marked,
+)
 from svc_actors.store import marks as marks_of_store
 from svc_actors.store.marks import FILE, MOST_KEYS, Key, deal_with_notice
 from tests.support.postgres_server import PATIENCE, answered
@@ -347,6 +361,58 @@ async def test_transactions_that_only_read_leave_no_mark(database_url: str, tmp_
         async with database.transaction() as tx:
             await tx.fetch("SELECT name FROM locations")
         assert await database.fetchval("SELECT count(*) FROM commit_marks") == 0
+
+
+async def live_figures(tx: Transaction) -> None:
+    await record_live_figures(tx, [])
+
+
+async def task_lines(tx: Transaction) -> None:
+    await log_tasks(tx, [NewLine(uuid4(), "halfway", 50)])
+
+
+async def an_event_of_a_line(tx: Transaction) -> None:
+    with tx.unmarked():
+        await events.append(tx, NewEvent(kind="task.log", subject="1", payload={}, administrators_only=True))
+
+
+async def a_change_of_nothing(tx: Transaction) -> None:
+    await tx.execute("UPDATE locations SET name = 'x' WHERE name = 'nowhere'")
+    await tx.fetch("DELETE FROM locations WHERE name = 'nowhere' RETURNING id")
+
+
+@pytest.mark.parametrize("work", [live_figures, task_lines, an_event_of_a_line, a_change_of_nothing])
+async def test_the_loss_of_figures_and_lines_is_no_step_back(
+    database_url: str, tmp_path: Path, work: Callable[[Transaction], Awaitable[None]]
+) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await database.transact(work)
+        assert await database.fetchval("SELECT count(*) FROM commit_marks") == 0
+
+
+async def started_task(tx: Transaction) -> None:
+    await log_tasks(tx, [NewLine(uuid4(), None, starts=True)])
+
+
+async def an_event(tx: Transaction) -> None:
+    await live_figures(tx)
+    await events.append(tx, NewEvent(kind="vm", subject="1", payload={}, administrators_only=True))
+
+
+async def a_change_within_a_cte(tx: Transaction) -> None:
+    await tx.execute(
+        """WITH made AS (INSERT INTO locations (name) VALUES ('x') RETURNING id)
+           DELETE FROM locations WHERE name = 'nowhere'"""
+    )
+
+
+@pytest.mark.parametrize("work", [started_task, an_event, a_change_within_a_cte])
+async def test_a_transaction_that_changes_more_than_figures_leaves_a_mark(
+    database_url: str, tmp_path: Path, work: Callable[[Transaction], Awaitable[None]]
+) -> None:
+    async with service(database_url, tmp_path, Steps()) as database:
+        await database.transact(work)
+        assert await database.fetchval("SELECT count(*) FROM commit_marks") == 1
 
 
 async def test_commits_at_the_same_time_do_not_wait_for_each_other(database_url: str, tmp_path: Path) -> None:

@@ -236,10 +236,13 @@ async def retry(tx: Transaction, mail_id: UUID) -> None:
     tx.announce(CHANNEL, NOW)
 
 
-async def end_all(tx: Transaction, reason: str) -> int:
-    """End every mail that waits, without delivery; returns how many."""
+async def end_all(tx: Transaction, reason: str, *, perishable: bool = False) -> int:
+    """End every mail that waits, or the `perishable` ones alone, without delivery; returns how many."""
     return await tx.change(
-        "UPDATE mails SET state = 'failed', content = NULL, error = $1, ended_at = now() WHERE state = 'queued'", reason
+        """UPDATE mails SET state = 'failed', content = NULL, error = $1, ended_at = now()
+           WHERE state = 'queued' AND (perishable OR NOT $2)""",
+        reason,
+        perishable,
     )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -99,11 +99,25 @@ class Transaction(Statements):
         self._savepoints = 0
         self.last_rows: list[tuple[str, Sequence[object]]] = []
         self.announcements: list[Announcement] = []
-        self.wrote = False
+        self.marked = False
+        """Whether its loss would be noticed (`svc_actors.store.marks`): it wrote, and more than what is `unmarked`."""
+        self._unmarked = False
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
-        self.wrote = self.wrote or may_write(sql)
-        return await bounded(self._connection, call, timeout)
+        result = await bounded(self._connection, call, timeout)
+        if not (self.marked or self._unmarked):
+            self.marked = may_write(sql) and not _changed_nothing(sql, result)
+        return result
+
+    @contextmanager
+    def unmarked(self) -> Iterator[None]:
+        """A block whose statements and events harm nobody by their loss: figures, samples, lines of logs. A transaction
+        of nothing else leaves no mark, so that the loss of one ends nobody's session and order."""
+        before, self._unmarked = self._unmarked, True
+        try:
+            yield
+        finally:
+            self._unmarked = before
 
     async def executemany(
         self, sql: str, rows: Iterable[Sequence[object]], *, timeout: float = STATEMENT_TIMEOUT
@@ -138,6 +152,7 @@ class Transaction(Statements):
         """Have `sql` run with all rows that it is given, an array a column, just before COMMIT and in one round trip
         with it: every lock that the transaction needed is held then. A row is forgotten when the savepoint that it was
         given in is rolled back."""
+        self.marked = self.marked or not self._unmarked
         self.last_rows.append((sql, row))
 
     def announce(self, channel: str, payload: str = "") -> None:
@@ -212,7 +227,7 @@ async def transaction_on(
     except BaseException:
         await _roll_back(connection)
         raise
-    if marks is not None and (transaction.wrote or transaction.last_rows):
+    if marks is not None and transaction.marked:
         mark = marks.draw()
         try:
             await _commit(connection, transaction.last_rows, mark)
@@ -261,6 +276,14 @@ async def _roll_back(connection: Connection) -> None:
             await connection.execute("ROLLBACK")
         except DRIVER_ERRORS:
             connection.terminate()
+
+
+def _changed_nothing(sql: str, result: object) -> bool:
+    """By the server's tag, `UPDATE 0`, or the rows of RETURNING; neither counts what a CTE has changed."""
+    words = sql.lstrip().upper()
+    if words.startswith("WITH"):
+        return False
+    return (result == [] and "RETURNING" in words) or (isinstance(result, str) and result.endswith(" 0"))
 
 
 def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]]]:

@@ -87,9 +87,10 @@ async def begin(
     are idempotency keys, with whose they are, that may have been used since then."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
-        # What waited then was sent since, or is about what has changed since; links may have been used.
+        # Links may have been used. What waited then was sent since, or is about what has changed since; but of a moment
+        # ago it may not have been sent, and a mail that comes twice is better than none.
         await revoke_everybodys_links(tx)
-        await end_mails(tx, past.value)
+        await end_mails(tx, past.value, perishable=past is Past.LOST_COMMITS)
         await refuse_lost(tx, keys)
         return await begin_restored(tx, taken_at=taken_at, release=release, past=past), await end_everybodys(tx)
 

@@ -145,9 +145,10 @@ async def step_back(database: Database, folders: HostFolders, as_of: datetime, k
     numbers = await trio.to_thread.run_sync(Numbers.on, folders)
 
     async def work(tx: Transaction) -> None:
-        # What waited then may have been sent since; links may have been used, and sessions ended.
+        # Links may have been used since, and sessions ended. Of the mails that wait, those with a link are of no use;
+        # the others may have been sent, and one that comes twice is better than none.
         await revoke_everybodys_links(tx)
-        await end_mails(tx, "the panel's database has lost its last commits")
+        await end_mails(tx, "the panel's database has lost its last commits", perishable=True)
         await end_everybodys(tx)
         await refuse_lost(tx, keys)
         await begin_stepped_back(tx, as_of=as_of, now=datetime.now(UTC), numbers=numbers)

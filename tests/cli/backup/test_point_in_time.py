@@ -107,7 +107,7 @@ async def test_a_moment_between_two_changes_is_brought_back_and_hosts_are_compar
         done = await Terminal(tmp_path).ok(*command, SVC_DATABASE_URL=server.url)
         async with Database.open(server.url, size=1) as database:
             marked = await database.fetchval("SELECT count(*) FROM restorations")
-            noticed = await database.fetchval("SELECT EXISTS (SELECT FROM commit_marks WHERE slot < 0)")
+            noticed = await database.fetchval("SELECT EXISTS (SELECT FROM commit_marks WHERE slot = -1)")
             refused = await database.fetchval("SELECT fingerprint FROM idempotency_keys WHERE key = 'order-7'")
     finally:
         await server.stop(base)

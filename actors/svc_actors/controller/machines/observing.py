@@ -95,24 +95,26 @@ async def _write(
         if (status, reason) != before or rescue not in (None, vm.rescue_since is not None):
             await announce_status(tx, vm.id, vm.name, vm.project_id, vm.node_id, status=status, reason=reason)
     causes = [seen[vm.id].cause for vm in machines]
-    await tx.execute(
-        f"""UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
-                          status = seen.status, status_reason = seen.reason,
-                          running_since = CASE WHEN seen.status <> 'running' THEN NULL
-                                               WHEN vms.status <> 'running' THEN now() ELSE running_since END,
-                          rescue_since = CASE WHEN seen.rescue THEN coalesce(vms.rescue_since, now())
-                                              WHEN seen.rescue IS NULL THEN vms.rescue_since END,
-                          {taken_up("seen.status = 'stopped'")}
-           FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
-                AS seen (vm_id, state, status, reason, cause, rescue)
-           WHERE vms.id = seen.vm_id""",
-        [vm.id for vm in machines],
-        [seen[vm.id].state.value for vm in machines],
-        statuses,
-        reasons,
-        [cause.value if cause else None for cause in causes],
-        rescues,
-    )
+    # What moves a machine is announced, which leaves a mark; the rest is observed again.
+    with tx.unmarked():
+        await tx.execute(
+            f"""UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
+                              status = seen.status, status_reason = seen.reason,
+                              running_since = CASE WHEN seen.status <> 'running' THEN NULL
+                                                   WHEN vms.status <> 'running' THEN now() ELSE running_since END,
+                              rescue_since = CASE WHEN seen.rescue THEN coalesce(vms.rescue_since, now())
+                                                  WHEN seen.rescue IS NULL THEN vms.rescue_since END,
+                              {taken_up("seen.status = 'stopped'")}
+               FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[])
+                    AS seen (vm_id, state, status, reason, cause, rescue)
+               WHERE vms.id = seen.vm_id""",
+            [vm.id for vm in machines],
+            [seen[vm.id].state.value for vm in machines],
+            statuses,
+            reasons,
+            [cause.value if cause else None for cause in causes],
+            rescues,
+        )
 
 
 async def _moved(

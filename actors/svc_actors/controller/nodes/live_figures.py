@@ -29,32 +29,33 @@ async def record_live_figures(tx: Transaction, beats: Sequence[tuple[UUID, Capac
     """Keep what each of these nodes said last: in its row, and in the mean of the hour."""
     node_ids = [node_id for node_id, _ in beats]
     # No order of locks is needed: a lock that is taken is not waited for, so there is no deadlock.
-    await tx.execute(
-        """
-        WITH free AS MATERIALIZED (
-            SELECT id FROM nodes WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+    with tx.unmarked():
+        await tx.execute(
+            """
+            WITH free AS MATERIALIZED (
+                SELECT id FROM nodes WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
+            )
+            UPDATE nodes SET capacity = beats.capacity, seen_at = now()
+            FROM free JOIN unnest($1::uuid[], $2::jsonb[]) AS beats (node_id, capacity) ON beats.node_id = free.id
+            WHERE nodes.id = free.id
+            """,
+            node_ids,
+            [capacity.model_dump(mode="json") for _, capacity in beats],
         )
-        UPDATE nodes SET capacity = beats.capacity, seen_at = now()
-        FROM free JOIN unnest($1::uuid[], $2::jsonb[]) AS beats (node_id, capacity) ON beats.node_id = free.id
-        WHERE nodes.id = free.id
-        """,
-        node_ids,
-        [capacity.model_dump(mode="json") for _, capacity in beats],
-    )
-    await tx.execute(
-        """
-        INSERT INTO node_samples AS old (node_id, hour, samples, load_1m, memory_free_mib, disk_free_gib)
-        SELECT node_id, date_trunc('hour', now(), 'UTC'), 1, load_1m, memory_free_mib, disk_free_gib
-        FROM unnest($1::uuid[], $2::double precision[], $3::double precision[], $4::double precision[])
-             AS beats (node_id, load_1m, memory_free_mib, disk_free_gib)
-        ON CONFLICT (node_id, hour) DO UPDATE SET samples = old.samples + 1,
-            load_1m = old.load_1m + (excluded.load_1m - old.load_1m) / (old.samples + 1),
-            memory_free_mib =
-                old.memory_free_mib + (excluded.memory_free_mib - old.memory_free_mib) / (old.samples + 1),
-            disk_free_gib = old.disk_free_gib + (excluded.disk_free_gib - old.disk_free_gib) / (old.samples + 1)
-        """,
-        node_ids,
-        [capacity.load_1m for _, capacity in beats],
-        [float(capacity.memory_free_mib) for _, capacity in beats],
-        [capacity.disk_free_gib for _, capacity in beats],
-    )
+        await tx.execute(
+            """
+            INSERT INTO node_samples AS old (node_id, hour, samples, load_1m, memory_free_mib, disk_free_gib)
+            SELECT node_id, date_trunc('hour', now(), 'UTC'), 1, load_1m, memory_free_mib, disk_free_gib
+            FROM unnest($1::uuid[], $2::double precision[], $3::double precision[], $4::double precision[])
+                 AS beats (node_id, load_1m, memory_free_mib, disk_free_gib)
+            ON CONFLICT (node_id, hour) DO UPDATE SET samples = old.samples + 1,
+                load_1m = old.load_1m + (excluded.load_1m - old.load_1m) / (old.samples + 1),
+                memory_free_mib =
+                    old.memory_free_mib + (excluded.memory_free_mib - old.memory_free_mib) / (old.samples + 1),
+                disk_free_gib = old.disk_free_gib + (excluded.disk_free_gib - old.disk_free_gib) / (old.samples + 1)
+            """,
+            node_ids,
+            [capacity.load_1m for _, capacity in beats],
+            [float(capacity.memory_free_mib) for _, capacity in beats],
+            [capacity.disk_free_gib for _, capacity in beats],
+        )

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -270,7 +271,12 @@ async def log_task(
 async def log_tasks(tx: Transaction, lines: Sequence[NewLine], *, wait: bool = False) -> dict[UUID, bool]:
     """Add a line each to the logs of different tasks, or start them, in one statement; gives for each task whether its
     log had room for the line. A full log keeps the task's message and progress up to date. Passed over is what has
-    ended, and what somebody else holds, unless it shall `wait` for that."""
+    ended, and what somebody else holds, unless it shall `wait` for that. Lines alone leave no mark."""
+    with nullcontext() if any(line.starts for line in lines) else tx.unmarked():
+        return await _log_tasks(tx, lines, wait)
+
+
+async def _log_tasks(tx: Transaction, lines: Sequence[NewLine], wait: bool) -> dict[UUID, bool]:
     if wait:
         await tx.execute(
             "SELECT FROM tasks WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE",

@@ -198,34 +198,35 @@ def _most(one: TrafficReading, other: TrafficReading) -> TrafficReading:
 async def _write(tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading]) -> None:
     if not readings:
         return
-    await tx.execute(
-        """
-        INSERT INTO traffic_readings AS old
-            (vm_id, period, node_id, ledger_id, received, sent, resets, samples, first_at, last_at)
-        SELECT vm_id, period, $1, $2, received, sent, resets, samples, first_at, last_at
-        FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
-                    $9::timestamptz[], $10::timestamptz[])
-             AS new (vm_id, period, received, sent, resets, samples, first_at, last_at)
-        ON CONFLICT (vm_id, period, node_id, ledger_id) DO UPDATE SET
-            received = greatest(old.received, excluded.received), sent = greatest(old.sent, excluded.sent),
-            resets = greatest(old.resets, excluded.resets), samples = greatest(old.samples, excluded.samples),
-            first_at = least(old.first_at, excluded.first_at), last_at = greatest(old.last_at, excluded.last_at)
-        WHERE (old.received, old.sent, old.resets, old.samples) IS DISTINCT FROM
-              (greatest(old.received, excluded.received), greatest(old.sent, excluded.sent),
-               greatest(old.resets, excluded.resets), greatest(old.samples, excluded.samples))
-           OR excluded.first_at < old.first_at
-        """,
-        node_id,
-        ledger_id,
-        [each.vm_id for each in readings],
-        [each.period for each in readings],
-        [each.received for each in readings],
-        [each.sent for each in readings],
-        [each.resets for each in readings],
-        [each.samples for each in readings],
-        [each.first_at for each in readings],
-        [each.last_at for each in readings],
-    )
+    with tx.unmarked():
+        await tx.execute(
+            """
+            INSERT INTO traffic_readings AS old
+                (vm_id, period, node_id, ledger_id, received, sent, resets, samples, first_at, last_at)
+            SELECT vm_id, period, $1, $2, received, sent, resets, samples, first_at, last_at
+            FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+                        $9::timestamptz[], $10::timestamptz[])
+                 AS new (vm_id, period, received, sent, resets, samples, first_at, last_at)
+            ON CONFLICT (vm_id, period, node_id, ledger_id) DO UPDATE SET
+                received = greatest(old.received, excluded.received), sent = greatest(old.sent, excluded.sent),
+                resets = greatest(old.resets, excluded.resets), samples = greatest(old.samples, excluded.samples),
+                first_at = least(old.first_at, excluded.first_at), last_at = greatest(old.last_at, excluded.last_at)
+            WHERE (old.received, old.sent, old.resets, old.samples) IS DISTINCT FROM
+                  (greatest(old.received, excluded.received), greatest(old.sent, excluded.sent),
+                   greatest(old.resets, excluded.resets), greatest(old.samples, excluded.samples))
+               OR excluded.first_at < old.first_at
+            """,
+            node_id,
+            ledger_id,
+            [each.vm_id for each in readings],
+            [each.period for each in readings],
+            [each.received for each in readings],
+            [each.sent for each in readings],
+            [each.resets for each in readings],
+            [each.samples for each in readings],
+            [each.first_at for each in readings],
+            [each.last_at for each in readings],
+        )
 
 
 def _month(row: Record) -> Month:

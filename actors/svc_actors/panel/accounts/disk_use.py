@@ -118,25 +118,26 @@ class DiskUse:
             there = await tx.fetchval("SELECT true FROM sites WHERE id = $1 FOR KEY SHARE", site_id)
             if not there:
                 return
-            await tx.execute(
-                # Where an engine does not say how large databases are, they are as large as they were.
-                """WITH counted AS (
-                       SELECT $2::bigint AS files,
-                              coalesce($3::bigint, (SELECT database_bytes FROM site_disk_use WHERE site_id = $1), 0)
-                                  AS in_databases,
-                              (SELECT coalesce(sum(size), 0)::bigint
-                               FROM database_exports JOIN databases ON databases.id = database_id
-                               WHERE databases.site_id = $1) AS in_exports
-                   )
-                   INSERT INTO site_disk_use (site_id, bytes, database_bytes, export_bytes)
-                   SELECT $1, files + in_databases + in_exports, in_databases, in_exports FROM counted
-                   ON CONFLICT (site_id) DO UPDATE
-                   SET bytes = excluded.bytes, database_bytes = excluded.database_bytes,
-                       export_bytes = excluded.export_bytes, measured_at = now()""",
-                site_id,
-                found,
-                in_databases,
-            )
+            with tx.unmarked():
+                await tx.execute(
+                    # Where an engine does not say how large databases are, they are as large as they were.
+                    """WITH counted AS (
+                           SELECT $2::bigint AS files,
+                                  coalesce($3::bigint, (SELECT database_bytes FROM site_disk_use WHERE site_id = $1), 0)
+                                      AS in_databases,
+                                  (SELECT coalesce(sum(size), 0)::bigint
+                                   FROM database_exports JOIN databases ON databases.id = database_id
+                                   WHERE databases.site_id = $1) AS in_exports
+                       )
+                       INSERT INTO site_disk_use (site_id, bytes, database_bytes, export_bytes)
+                       SELECT $1, files + in_databases + in_exports, in_databases, in_exports FROM counted
+                       ON CONFLICT (site_id) DO UPDATE
+                       SET bytes = excluded.bytes, database_bytes = excluded.database_bytes,
+                           export_bytes = excluded.export_bytes, measured_at = now()""",
+                    site_id,
+                    found,
+                    in_databases,
+                )
             await _tell(tx, site_id)
 
         await self._database.transact(work)

@@ -107,7 +107,11 @@ class TrafficCount:
                     size,
                 )
 
-        await self._database.transact(work)
+        async def count(tx: Transaction) -> None:
+            with tx.unmarked():
+                await work(tx)
+
+        await self._database.transact(count)
 
 
 def _read(log: Path, cursor: str | None) -> tuple[LogPart, Mapping[date, tuple[int, int]]]:

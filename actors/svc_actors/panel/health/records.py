@@ -80,16 +80,17 @@ async def read_events(queryable: Queryable) -> list[Record]:
 
 async def write_check(tx: Transaction, name: CheckName, status: HealthStatus, finding: Finding) -> None:
     """`status` is what is believed; `finding` what was seen just now."""
-    await tx.execute(
-        """INSERT INTO health_checks (name, status, message, value) VALUES ($1, $2, $3, $4)
-           ON CONFLICT (name) DO UPDATE SET
-               since = CASE WHEN health_checks.status = excluded.status THEN health_checks.since ELSE now() END,
-               status = excluded.status, message = excluded.message, value = excluded.value, checked_at = now()""",
-        name.value,
-        status.value,
-        finding.message,
-        finding.value,
-    )
+    with tx.unmarked():
+        await tx.execute(
+            """INSERT INTO health_checks (name, status, message, value) VALUES ($1, $2, $3, $4)
+               ON CONFLICT (name) DO UPDATE SET
+                   since = CASE WHEN health_checks.status = excluded.status THEN health_checks.since ELSE now() END,
+                   status = excluded.status, message = excluded.message, value = excluded.value, checked_at = now()""",
+            name.value,
+            status.value,
+            finding.message,
+            finding.value,
+        )
 
 
 async def write_event(tx: Transaction, change: Change) -> None:
