@@ -28,7 +28,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections import Counter
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -60,6 +60,8 @@ WRITE_SECONDS: Final = 1.0
 together with the database's, and noticed by the service itself otherwise."""
 MOST_KEYS: Final = 5_000
 """Idempotency keys that are remembered: those of the last orders, some 400 KB in the file."""
+KEYS_FOR: Final = 24 * 3600.0
+"""How long, in seconds: an answer is kept in the database for that long, and the key is free afterwards."""
 _FINAL_WRITE: Final = 5.0
 
 WRITE_MARK: Final = """
@@ -135,11 +137,44 @@ class Mark:
         return (self.holder, self.slot, self.value)
 
 
+class _Keys:
+    """Idempotency keys with the time at which each was used, by owner: an order must not count all of them."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[str, dict[str, float]] = {}
+        self._count = 0
+
+    def note(self, key: Key, at: float) -> None:
+        self.forget(key)
+        owner, name = key
+        self._by_owner.setdefault(owner, {})[name] = at
+        self._count += 1
+        if self._count > MOST_KEYS:
+            # Of the owner of most of them: one who orders much has none of the others' forgotten.
+            most = max(self._by_owner, key=lambda each: len(self._by_owner[each]))
+            self.forget((most, next(iter(self._by_owner[most]))))
+
+    def forget(self, key: Key) -> None:
+        owner, name = key
+        if self._by_owner.get(owner, {}).pop(name, None) is not None:
+            self._count -= 1
+            if not self._by_owner[owner]:
+                del self._by_owner[owner]
+
+    def since(self, start: float) -> list[tuple[Key, float]]:
+        """The oldest first; those from before `start` are forgotten."""
+        known = [((owner, name), at) for owner, names in self._by_owner.items() for name, at in names.items()]
+        for key, at in known:
+            if at < start:
+                self.forget(key)
+        return sorted((each for each in known if each[1] >= start), key=lambda each: each[1])
+
+
 class CommitMarks:
     """What is known to be committed. `stepped_back` is set, for good, once the database was seen to lack some of it."""
 
     def __init__(
-        self, path: Path, holder: UUID, seen: dict[int, int], keys: Sequence[Key] = (), dealt: int = 0
+        self, path: Path, holder: UUID, seen: dict[int, int], keys: _Keys | None = None, dealt: int = 0
     ) -> None:
         self.stepped_back = trio.Event()
         self._path = path
@@ -148,7 +183,7 @@ class CommitMarks:
         self._last = max(seen.values(), default=0)
         self._slots = 0
         self._free: list[int] = []
-        self._keys: dict[Key, None] = dict.fromkeys(keys)
+        self._keys = keys or _Keys()
         self._changed = False
         self.dealt = dealt
         """How often a step back of the database was dealt with, as far as is known here."""
@@ -162,7 +197,9 @@ class CommitMarks:
         try:
             known = json.loads(path.read_bytes())
             seen = {int(slot): int(value) for slot, value in known["marks"].items()}
-            keys = [(str(owner), str(key)) for owner, key in known["keys"]]
+            keys = _Keys()
+            for owner, key, *noted in known["keys"]:
+                keys.note((str(owner), str(key)), float(noted[0]) if noted else time.time())
             return cls(path, UUID(known["holder"]), seen, keys, int(known.get("dealt", 0)))
         except FileNotFoundError:
             pass
@@ -194,21 +231,17 @@ class CommitMarks:
 
     def note_key(self, key: Key) -> None:
         """An order is carried out under this idempotency key: should the database forget it, it is refused then."""
-        self._keys.pop(key, None)
-        self._keys[key] = None
-        if len(self._keys) > MOST_KEYS:
-            # Of the owner of most of them: one who orders much has none of the others' forgotten.
-            [(most, _)] = Counter(owner for owner, _ in self._keys).most_common(1)
-            del self._keys[next(each for each in self._keys if each[0] == most)]
+        self._keys.note(key, time.time())
         self._changed = True
 
     def forget_key(self, key: Key) -> None:
         """Nothing was done under it."""
-        self._keys.pop(key, None)
+        self._keys.forget(key)
 
     @property
     def keys(self) -> list[Key]:
-        return list(self._keys)
+        """Those of the last day, the oldest first."""
+        return [key for key, _ in self._keys.since(time.time() - KEYS_FOR)]
 
     # What the database shows.
 
@@ -272,7 +305,8 @@ class CommitMarks:
 
     @property
     def _columns(self) -> tuple[list[str], list[str]]:
-        return [owner for owner, _ in self._keys], [key for _, key in self._keys]
+        keys = self.keys
+        return [owner for owner, _ in keys], [key for _, key in keys]
 
     def _notice(self, known: dict[int, int], row: Record) -> None:
         if not self.stepped_back.is_set():
@@ -293,7 +327,7 @@ class CommitMarks:
         known: dict[str, Any] = {
             "holder": str(self._holder),
             "marks": self._seen,
-            "keys": self.keys,
+            "keys": [(*key, noted) for key, noted in self._keys.since(time.time() - KEYS_FOR)],
             "dealt": self.dealt,
         }
         content = json.dumps(known).encode()
