@@ -56,7 +56,8 @@ class Copying:
             held = await self._copy(backup.id, wanted, here)
         try:
             await self._catch_up([each for each in missing if each not in held], wanted, here)
-            # Of old ones that expired, only where this server has a complete backup: else they may be the only good one.
+            # Of old ones that expired, only where this server has a complete backup: else they may be the only good
+            # one.
             until = self._repository.known_until if ids_of(here, backup.id) else None
             _, judged = await self._tools.drop_superfluous(
                 self._run, self._repository.id, self._remote, self._there, until

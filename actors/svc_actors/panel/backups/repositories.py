@@ -23,8 +23,8 @@ _REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_
 
 @dataclass(frozen=True)
 class RepositoryRow:
-    """`site_id` None: the site is gone. `known_until`: until then backups expired without a record of it, and the records
-    knew all that there were; None where that never was so."""
+    """`site_id` None: the site is gone. `known_until`: until then backups expired without a record of it, and the
+    records knew all that there were; None where that never was so."""
 
     id: UUID
     site_id: UUID | None
