@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from svc_actors.host.databases import DatabaseError, DatabaseName
-from svc_actors.host.databases.owners import Owners
+from svc_actors.host.databases.owners import _LOCK_SECONDS, Owners
 
 SHOP, OTHER = DatabaseName("s1001_shop"), DatabaseName("s1002_shop")
 
@@ -108,3 +109,71 @@ async def test_one_that_was_not_unlocked_can_be_asked_for_again() -> None:
         pass
 
     assert engine.done[-2:] == [f"lock {OTHER}", f"lock {SHOP}"]
+
+
+async def test_a_lock_that_takes_too_long_is_told_and_the_next_one_locks(autojump_clock: MockClock) -> None:
+    engine = Engine()
+    owners = engine.owners
+    stalled = trio.Event()
+
+    async def stall(name: DatabaseName) -> None:
+        engine.done.append(f"lock {name}")
+        if len(engine.done) == 2:
+            stalled.set()
+            await trio.sleep(60)
+
+    owners._lock = stall
+    async with trio.open_nursery() as nursery:
+
+        async def first() -> None:
+            with pytest.raises(DatabaseError, match="was not locked within 10 seconds"):
+                async with owners.opened(SHOP):
+                    pass
+
+        async def second() -> None:
+            await stalled.wait()
+            async with owners.opened(SHOP):
+                pass
+
+        nursery.start_soon(first)
+        nursery.start_soon(second)
+
+    assert engine.done == [f"unlock {SHOP}", f"lock {SHOP}"] * 2
+
+
+async def test_who_waits_too_long_to_lock_is_not_counted_for_ever(autojump_clock: MockClock) -> None:
+    engine = Engine()
+    owners = engine.owners
+
+    async def hold() -> None:
+        async with owners._accounts[SHOP].one:
+            await trio.sleep(2 * _LOCK_SECONDS)
+
+    async def work(nursery: trio.Nursery) -> None:
+        async with owners.opened(SHOP):
+            nursery.start_soon(hold)
+            await trio.testing.wait_all_tasks_blocked()
+
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(DatabaseError):
+            await work(nursery)
+    async with owners.opened(SHOP):
+        pass
+
+    assert engine.done == [f"unlock {SHOP}", f"unlock {SHOP}", f"lock {SHOP}"]
+
+
+async def test_an_account_whose_unlocking_is_cancelled_is_locked() -> None:
+    engine = Engine()
+    owners = engine.owners
+
+    async def unlock(name: DatabaseName, password: str) -> None:
+        engine.done.append(f"unlock {name}")
+        await trio.sleep_forever()
+
+    owners._unlock = unlock
+    with trio.move_on_after(0.01):
+        async with owners.opened(SHOP):
+            pass
+
+    assert engine.done == [f"unlock {SHOP}", f"lock {SHOP}"]

@@ -53,7 +53,13 @@ class Owners:
         async with account.one:
             if account.holders == 0:
                 account.password = new_password()
-                await self._unlock(name, account.password)
+                try:
+                    await self._unlock(name, account.password)
+                except BaseException:
+                    # It may have been opened: what is cancelled does not know how far the engine came.
+                    with trio.move_on_after(_LOCK_SECONDS, shield=True), suppress(DatabaseError):
+                        await self._lock(name)
+                    raise
             account.holders += 1
         try:
             yield account.password
@@ -64,11 +70,19 @@ class Owners:
         await self._leave(name, account)
 
     async def _leave(self, name: DatabaseName, account: _Account) -> None:
+        # Before anything is waited for: one that is counted for ever would keep the account open for ever.
+        account.holders -= 1
+        if account.holders:
+            return
         # Shielded: the password of a cancelled import was in the environment of a process of the site.
-        with trio.move_on_after(_LOCK_SECONDS, shield=True):
+        with trio.move_on_after(_LOCK_SECONDS, shield=True) as scope:
             async with account.one:
-                account.holders -= 1
+                # Another that came meanwhile locks it later: it has the password of now.
                 if account.holders == 0:
                     await self._lock(name)
                     if not account.one.statistics().tasks_waiting:
-                        del self._accounts[name]
+                        self._accounts.pop(name, None)
+        if scope.cancelled_caught and account.holders == 0:
+            raise DatabaseError(
+                f"The account of the owner of {name} was not locked within {_LOCK_SECONDS:.0f} seconds."
+            )
