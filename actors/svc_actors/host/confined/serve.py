@@ -111,7 +111,8 @@ def _work(tree: Tree, queue: SimpleQueue[_Work], link: socket.socket, sending: t
     while True:
         number, request, payload = queue.get()
         try:
-            with _parsing() if request.parses else nullcontext(), _alone(tree, request):
+            # In this order: what waits for other changes is not parsing yet.
+            with _alone(tree, request), _parsing() if request.parses else nullcontext():
                 outcome: _Answer | FileError = _handle(tree, request, payload)
         except FileError as failure:
             outcome = failure
