@@ -108,6 +108,27 @@ def test_a_file_that_grows_while_it_is_copied_stops_the_copy(tmp_path: Path) -> 
     assert (tmp_path / "copy").stat().st_size <= 10 * MIB
 
 
+@pytest.mark.parametrize("whence", [os.SEEK_DATA, os.SEEK_HOLE])
+def test_the_copy_of_a_file_that_is_cut_short_between_two_looks_ends_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whence: int
+) -> None:
+    (tmp_path / "log").write_bytes(b"x" * MIB)
+    seek = os.lseek
+
+    def cut(file: int, at: int, what: int) -> int:
+        if what == whence:
+            os.truncate(tmp_path / "log", 0)
+        return seek(file, at, what)
+
+    monkeypatch.setattr(os, "lseek", cut)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with (tmp_path / "log").open("rb") as source, (tmp_path / "copy").open("wb") as target:
+        written = copy_content(source.fileno(), target.fileno(), Room(folder))
+
+    os.close(folder)
+    assert written == 0
+
+
 def test_a_copy_stops_before_the_disk_is_full(tree: Tree, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "file").write_bytes(b"x" * MIB)
     monkeypatch.setattr(room, "SPARE", 1 << 60)

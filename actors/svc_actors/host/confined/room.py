@@ -41,8 +41,11 @@ def copy_content(source: int, target: int, room: Room) -> int:
     written = at = 0
     # First: what is too large is refused before anything is written.
     os.ftruncate(target, os.fstat(source).st_size)
-    while (begin := _data_from(source, at)) is not None:
-        at = os.lseek(source, begin, os.SEEK_HOLE)
+    while (begin := _next(source, at, os.SEEK_DATA)) is not None:
+        hole = _next(source, begin, os.SEEK_HOLE)
+        if hole is None:
+            return written  # It was cut short meanwhile.
+        at = hole
         os.lseek(target, begin, os.SEEK_SET)
         while begin < at:
             size = min(_BLOCK, at - begin)
@@ -55,9 +58,10 @@ def copy_content(source: int, target: int, room: Room) -> int:
     return written
 
 
-def _data_from(file: int, at: int) -> int | None:
+def _next(file: int, at: int, what: int) -> int | None:
+    """None where the file has ended by there."""
     try:
-        return os.lseek(file, at, os.SEEK_DATA)
+        return os.lseek(file, at, what)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
