@@ -41,7 +41,7 @@ _LAST_UID: Final = 1_999_999_999
 """Of sites: accounts above it are systemd's."""
 _PROGRAM: Final = "/usr/sbin/nft"
 _SECONDS: Final = 10.0
-_UNBOUND: Final = "One address can hold all connections of the web server, as nft does not bound them:"
+_UNBOUND: Final = "One address can hold all connections of the web server"
 _SYN: Final = "tcp flags & (fin | syn | rst | ack) == syn"
 
 
@@ -69,9 +69,7 @@ class NftBound:
         ran = await self._nft("-f", "-", given=ruleset(self._ports))
         if ran.returncode != 0:
             said = re.sub(r"\s+", " ", ran.stderr.decode(errors="replace")).strip()
-            raise VisitorsError(
-                f"One address can hold all connections of the web server: nft does not bound it: {said}"
-            )
+            raise VisitorsError(f"{_UNBOUND}: nft does not bound it: {said}")
         self._made = True
 
     async def _nft(self, *words: str, given: str = "") -> subprocess.CompletedProcess[bytes]:
@@ -81,9 +79,7 @@ class NftBound:
                     [_PROGRAM, *words], stdin=given.encode(), capture_stdout=True, capture_stderr=True, check=False
                 )
         except (OSError, trio.TooSlowError) as error:
-            raise VisitorsError(
-                f"One address can hold all connections of the web server: {_PROGRAM}: {error}"
-            ) from error
+            raise VisitorsError(f"{_UNBOUND}: {_PROGRAM}: {error}") from error
 
 
 def ruleset(ports: Sequence[int], loopback: str = "lo") -> str:
