@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import svc_actors
 from svc_actors.errors import unavailable
 from svc_actors.host.databases import DatabaseError
 from svc_actors.panel.backups import Places
-from svc_actors.store import Database
+from svc_actors.panel.databases import transfers
+from svc_actors.panel.jobs import Job, NewJob, enqueue
+from svc_actors.store import Database, Transaction
 from tests.panel.databases.world import World, world_of
 
 BEFORE = "CREATE TABLE orders (id int);"
@@ -40,6 +43,10 @@ async def replaced(world: World, database: dict[str, Any]) -> dict[str, Any]:
     return await world.ended(
         await world.ada.post(f"/databases/{database['id']}/import", {"path": "dump.sql", "replace": True})
     )
+
+
+async def as_the_earlier_release(tx: Transaction, job: NewJob) -> Job:
+    return await enqueue(tx, replace(job, steps=("empty", "load")))
 
 
 def places(world: World) -> Places:
@@ -115,6 +122,54 @@ async def test_an_import_that_is_cancelled_while_it_loads_leaves_what_was_there(
         job = await world.ended(order)
 
     assert job["status"] == "cancelled"
+    assert world.mariadb.contents[database["name"]] == BEFORE
+
+
+@pytest.mark.parametrize(
+    ("dump", "status", "after"),
+    [
+        (b"CREATE TABLE things (id int);", "succeeded", "CREATE TABLE things (id int);"),
+        (b"-- only a comment\n", "failed", BEFORE),
+    ],
+)
+async def test_what_the_earlier_release_queued_is_done_as_safely(
+    panel_database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dump: bytes,
+    status: str,
+    after: str,
+) -> None:
+    monkeypatch.setattr(transfers, "enqueue", as_the_earlier_release)
+    async with world_of(panel_database, tmp_path) as world:
+        database = await filled(world)
+        world.file("dump.sql", dump)
+        job = await replaced(world, database)
+        left = [*places(world).kept_aside(), *places(world).left_over()]
+
+    assert (job["status"], [step["name"] for step in job["steps"]]) == (status, ["empty", "load"]), job
+    assert world.mariadb.contents[database["name"]] == after
+    assert left == []
+
+
+async def test_an_import_of_the_earlier_release_that_cannot_be_loaded_puts_back_what_was_there(
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    async def broken(method: str) -> None:
+        nonlocal calls
+        if method == "load" and (calls := calls + 1) == 1:
+            raise DatabaseError("ERROR 1273: unknown collation")
+
+    monkeypatch.setattr(transfers, "enqueue", as_the_earlier_release)
+    async with world_of(panel_database, tmp_path) as world:
+        database = await filled(world)
+        world.mariadb.before = broken
+        job = await replaced(world, database)
+
+    assert job["status"] == "failed"
+    assert "unknown collation" in job["error"]["message"]
     assert world.mariadb.contents[database["name"]] == BEFORE
 
 

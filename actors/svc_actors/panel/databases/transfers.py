@@ -200,6 +200,12 @@ class DatabaseTransfers:
             await self._tools.databases.set_aside(run, row, ready)
             await run.log(f"What is in {row.name} is kept aside until the dump is in it.")
 
+    async def empty(self, run: JobRun) -> None:
+        """With `load` it is what an import that replaces had as its steps in releases up to 2026-11: such a job may be
+        queued when this one starts. Nothing is removed before the dump was looked at here either."""
+        await self.look(run)
+        await self.set_aside(run)
+
     async def replace(self, run: JobRun) -> None:
         async with self._tools.cleaned_on_failure(run):
             row, server = await self._of(run)
@@ -219,6 +225,9 @@ class DatabaseTransfers:
         await run.log(f"All of it is in {row.name}.")
 
     async def load(self, run: JobRun) -> None:
+        if self._replaces(run):
+            await self.replace(run)
+            return
         row, server = await self._of(run)
         site, source = await self._source(run, row)
         # Before it: a core that is killed says nothing afterwards, and who reads why a job has ended reads its log.
@@ -257,7 +266,7 @@ class DatabaseTransfers:
         return site, source
 
     def _replaces(self, run: JobRun) -> bool:
-        return "replace" in run.steps
+        return not {"replace", "empty"}.isdisjoint(run.steps)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         """Of an export that failed, was cancelled or interrupted nothing is kept."""
