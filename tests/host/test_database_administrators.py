@@ -32,6 +32,7 @@ DEFINITIONS = {
 ROOT_VERBS = {
     *("CREATE DATABASE", "DROP DATABASE", "CREATE USER", "ALTER USER", "DROP USER"),
     *("GRANT {privileges}", "REVOKE ALL", "KILL SOFT", "KILL HARD"),
+    "SET SESSION",  # Of its own session, which ends with what it was asked.
 }
 OWNERSHIP = re.compile(r"(ALTER DEFAULT PRIVILEGES FOR ROLE|REASSIGN OWNED BY|DROP OWNED BY) \{\w+\}[ A-Za-z{}]*")
 """Of PostgreSQL: what changes owners and privileges alone, or drops, and evaluates nothing."""

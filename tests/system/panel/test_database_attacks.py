@@ -506,6 +506,10 @@ async def test_what_leads_to_and_from_a_table_is_found(engines: Engines) -> None
     bound = await MariaDbTables(server).bound(SHOP, every)
 
     assert bound == ["fired", "from_here", "odd-one", "two$"]
+    # Also one to which another leads can be emptied and dropped.
+    await server.empty_database(SHOP)
+    await server.drop_database(SHOP)
+    assert SHOP not in await server.databases()
 
 
 async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engines: Engines) -> None:

@@ -34,6 +34,9 @@ class RootStatement(Enum):
 
     PROBE = "SELECT 1"
     CREATE_DATABASE = "CREATE DATABASE IF NOT EXISTS {database}"
+    # Tables of another database of the site may refer to those of one that is dropped. Its deletion was ordered, and a
+    # site's databases are dropped in any order.
+    WITHOUT_FOREIGN_KEYS = "SET SESSION foreign_key_checks = 0"
     DROP_DATABASE = "DROP DATABASE IF EXISTS {database}"
     DATABASES = (
         "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA "

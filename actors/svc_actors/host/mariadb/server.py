@@ -225,12 +225,16 @@ class MariaDb:
 
     async def empty_database(self, name: DatabaseName) -> None:
         # What is granted on it stays.
-        await self.root.ask(RootStatement.DROP_DATABASE(database=name))
+        await self.root.ask(RootStatement.WITHOUT_FOREIGN_KEYS(), RootStatement.DROP_DATABASE(database=name))
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
         """Grants of a database outlive it: a user is granted what is left to it by `grant`."""
-        await self.root.ask(RootStatement.DROP_DATABASE(database=name), RootStatement.DROP_USER(account=owner_of(name)))
+        await self.root.ask(
+            RootStatement.WITHOUT_FOREIGN_KEYS(),
+            RootStatement.DROP_DATABASE(database=name),
+            RootStatement.DROP_USER(account=owner_of(name)),
+        )
 
     async def create_user(self, name: UserName, verifier: str, connections: int) -> None:
         bound: dict[str, str | int] = {"account": checked(name), "verifier": verifier, "number": connections}
