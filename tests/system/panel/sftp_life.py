@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -20,6 +21,7 @@ import trio
 from svc_actors.host.accounts import FIRST_UID, SystemAccounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.sftp import SftpServer, SftpSettings
+from svc_actors.host.sftp.accept import has_signed_in
 from svc_actors.host.sftp.server import MOST_CONNECTIONS, SERVICE, connections
 from svc_actors.store import Database
 from tests.support import port_taker
@@ -131,6 +133,17 @@ async def live(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
         for _ in range(MOST_CONNECTIONS):
             await stack.enter_async_context(held(clients, other))
         before = connections(folders.sftp / "etc")[other]
+        strangers = frozenset(
+            int(line.split(":")[2])
+            for line in (folders.sftp / "etc" / "passwd").read_text().splitlines()
+            if line.startswith(("root:", "sshd:"))
+        )
+        result["known_as_signed_in"] = [has_signed_in(pid, strangers) for pid in before]
+        with socket.create_connection(("127.0.0.1", clients.port)) as silent:
+            silent.recv(1024)
+            accepting = (await place.launcher.status(SERVICE)).pid or 0
+            sshds = Path(f"/proc/{accepting}/task/{accepting}/children").read_text().split()
+            result["known_as_strangers"] = [pid for pid in map(int, sshds) if not has_signed_in(pid, strangers)]
         surplus = held(clients, other).process
         stack.callback(surplus.kill)
         await until(lambda: over(panel, surplus))

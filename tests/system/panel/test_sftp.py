@@ -90,6 +90,9 @@ async def test_access_by_sftp_from_the_first_key_to_the_end_of_the_site(
     # The connections of a login are bounded, also of one that has signed in.
     assert found["connections"] == 10
     assert found["connections_kept"]
+    # Whoever has signed in is no longer a new connection, of which the port bears few.
+    assert found["known_as_signed_in"] == [True] * found["connections"]
+    assert len(found["known_as_strangers"]) == 1
 
     # Who may not sign in any more is out.
     assert found["session_of_deleted"] not in (None, 0)

@@ -8,7 +8,8 @@ what it binds itself is free as soon as it ends; so it is started as inetd(8) do
 input and output.
 
 sshd bounds connections that have not signed in only where it accepts them itself (MaxStartups). Here a connection
-counts until sshd would have ended it for not signing in, so one that signed in at once counts as long.
+counts until sshd would have ended it for not signing in, or until a look at its processes, taken only while many count,
+finds that it has: then one of them runs as the account of a site.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import IPv6Network
 from typing import Final
 
@@ -30,22 +33,35 @@ MOST_OF_ONE: Final = 20
 _CROWD: Final = 20
 _MOST: Final = 100
 """From so many new connections on half of those that come are refused, and all of them from so many on."""
+_LOOK_SECONDS: Final = 0.25
+"""From one look to the next: a flood of connections costs no more of them."""
 _VARIABLE: Final = "SVC_PORTS"
 _BUSY_SECONDS: Final = 0.1
+_OWN: Final = ("root", "sshd")
 
 
 class Arrivals:
-    """The connections that are held, by the process of their sshd: when each came, and from where."""
+    """The connections that may not have signed in, by the process of their sshd: when each came, and from where."""
 
-    def __init__(self) -> None:
+    def __init__(self, signed_in: Callable[[int], bool]) -> None:
+        self._signed_in = signed_in
         self._held: dict[int, tuple[float, str]] = {}
+        self._looked = 0.0
 
     def admits(self, place: str, now: float) -> bool:
-        new = [whence for came, whence in self._held.values() if now - came < LOGIN_SECONDS]
+        new = self._new(now)
+        if len(new) >= _CROWD and now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            for pid in filter(self._signed_in, list(self._held)):
+                self.remove(pid)
+            new = self._new(now)
         if new.count(place) >= MOST_OF_ONE:
             return False
         refused = 0.5 + 0.5 * (len(new) - _CROWD) / (_MOST - _CROWD) if len(new) >= _CROWD else 0.0
         return random.random() >= refused  # noqa: S311 - who is refused in a crowd is nobody's secret
+
+    def _new(self, now: float) -> list[str]:
+        return [whence for came, whence in self._held.values() if now - came < LOGIN_SECONDS]
 
     def add(self, pid: int, place: str, now: float) -> None:
         self._held[pid] = now, place
@@ -59,9 +75,24 @@ def place_of(address: str) -> str:
     return str(IPv6Network((address, 64), strict=False)) if ":" in address else address
 
 
+def has_signed_in(sshd: int, strangers: frozenset[int]) -> bool:
+    """By what this sshd has started: before somebody has signed in that runs as one of the users `strangers`."""
+    # What is being looked at may end.
+    with suppress(OSError):
+        with open(f"/proc/{sshd}/task/{sshd}/children") as file:
+            children = file.read().split()
+        for child in children:
+            with suppress(OSError), open(f"/proc/{child}/status") as file:
+                # The owner of these files is root: sshd lets nobody trace it.
+                words = next(line for line in file if line.startswith("Uid:")).split()
+                if int(words[1]) not in strangers:
+                    return True
+    return False
+
+
 def main(command: list[str]) -> None:
     listening = [socket.socket(fileno=int(each)) for each in os.environ[_VARIABLE].split(";") if each]
-    arrivals, selector = Arrivals(), selectors.DefaultSelector()
+    arrivals, selector = Arrivals(lambda pid: has_signed_in(pid, _strangers())), selectors.DefaultSelector()
     for each in listening:
         each.set_inheritable(False)
         selector.register(each, selectors.EVENT_READ)
@@ -118,8 +149,17 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
 
 def _somebody_may_sign_in() -> bool:
     """By the accounts of this view: where there are none but root and sshd, nobody is shown an sshd."""
+    return any(name not in _OWN for name, _ in _accounts())
+
+
+def _strangers() -> frozenset[int]:
+    """Whose processes sshd has before somebody has signed in."""
+    return frozenset(uid for name, uid in _accounts() if name in _OWN)
+
+
+def _accounts() -> list[tuple[str, int]]:
     with open("/etc/passwd") as file:
-        return any(line.partition(":")[0] not in ("root", "sshd") for line in file)
+        return [(words[0], int(words[2])) for words in (line.split(":") for line in file)]
 
 
 if __name__ == "__main__":
