@@ -68,7 +68,8 @@ def site_command(
     started as root, with `site_environment`. `folder`: where it begins, by default the home. `shown`: what else of the
     data folder, or of what is emptied, it may read, as its rights there permit. `processes`: how many the account may
     have at once. `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started
-    with. `ends_with_parent`: it is killed when the process that started it ends."""
+    with. `ends_with_parent`: it is no service: it is killed when the process that started it ends, and before the
+    services of the site where memory runs out."""
     home = folders.sites / account.name
     # Definitions of services hold these words: a key that every one of them gets restarts all sites at an update.
     wanted: dict[str, object] = {

@@ -18,6 +18,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, ServiceName
 from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import (
+    SiteCommands,
     prepare_shared_sockets,
     programs_of,
     site_command,
@@ -131,6 +132,21 @@ async def test_a_program_that_runs_elsewhere_is_shown_to_it(place: Place) -> Non
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
 
     assert (done.stdout, done.stderr) == (b"ran\n", b"")
+
+
+async def test_where_memory_runs_out_a_build_ends_before_what_serves_the_site(place: Place) -> None:
+    """The kernel takes the largest of a group by its score, and a program may lower its own no further than it was."""
+    script = "cat /proc/self/oom_score_adj; (echo 0 > /proc/self/oom_score_adj) 2>/dev/null || echo held"
+    build = await SiteCommands(HostFolders(place.folder), place.launcher).command(ADA, ("/bin/sh", "-c", script), None)
+    of_build: list[str] = []
+
+    async def take(some: list[str]) -> None:
+        of_build.extend(some)
+
+    await run_program(Program(build), take)
+
+    assert of_build == ["900", "held"]
+    assert await said(place, ADA, script) == ["500", "held"]
 
 
 async def test_a_definition_of_the_earlier_release_runs_after_an_update(place: Place) -> None:

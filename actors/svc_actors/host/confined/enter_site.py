@@ -53,8 +53,9 @@ _EMPTIED: Final = ("/home", "/root", "/media", "/mnt", "/run/user", "/run/dbus",
 """People's files; systemd on the bus, and control groups, which tell of everybody's processes."""
 _OWN: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each gets a file system of its own
 _OWN_SIZE: Final = "size=256m,nr_inodes=64k"
-_OOM_SCORE: Final = "500"
-"""Where memory runs out on the whole server, a site ends before what serves all of them."""
+_OOM_SCORE, _OOM_SCORE_OF_COMMANDS = "500", "900"
+"""Where memory runs out on the whole server, a site ends before what serves all of them; and where it runs out in the
+group of a site, a build or a task ends before what serves its visitors."""
 _FAILED: Final = 126
 
 
@@ -73,7 +74,8 @@ def main(arguments: list[str]) -> int:
         if wanted["log"] is not None:
             _say_into(wanted["log"], wanted["uid"])
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(_OOM_SCORE)
+            # A command that runs to its end is killed with its starter, a service has no starter.
+            file.write(_OOM_SCORE_OF_COMMANDS if wanted.get("ends_with_parent", False) else _OOM_SCORE)
         _see(wanted)
         _become(wanted)
         os.execve(command[0], command, os.environ)  # noqa: S606 - an argument list, and no shell is what is wanted
