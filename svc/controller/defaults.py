@@ -7,7 +7,6 @@ Made once: what an operator renames or removes afterwards does not come back.
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -60,14 +59,21 @@ def _nat_network() -> IPv4Network:
     return next((network for network in NAT_NETWORKS if not any(one in network for one in own)), NAT_NETWORKS[0])
 
 
-def _own_addresses() -> list[IPv4Address]:
-    """By the routes to this host's own addresses, which the kernel lists without any program."""
+def _own_addresses(path: Path = Path("/proc/net/fib_trie")) -> list[IPv4Address]:
+    """By the routes to this host's own addresses, which the kernel lists without any program: below each address stand
+    the routes to it, of which there may be several."""
     try:
-        lines = Path("/proc/net/fib_trie").read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         return []
-    named = (before.rpartition("-- ")[2] for before, line in pairwise(lines) if line.strip() == "/32 host LOCAL")
-    return [IPv4Address(text) for text in named]
+    found, address = [], ""
+    for line in lines:
+        _, leaf, text = line.partition("|-- ")
+        if leaf:
+            address = text.strip()
+        elif line.strip() == "/32 host LOCAL":
+            found.append(IPv4Address(address))
+    return found
 
 
 def _resolvers(path: Path = Path("/etc/resolv.conf")) -> list[IPv4Address]:
