@@ -235,6 +235,43 @@ async def test_a_dump_brings_back_what_was_damaged(engines: Engines, kind: Engin
     assert list(tmp_path.glob("*.part")) == []
 
 
+async def test_postgresql_gives_a_dump_and_a_load_the_room_that_large_rows_and_indexes_take(
+    engines: Engines, home: Path, tmp_path: Path
+) -> None:
+    """Users have none for a row that is several times as large while it is written, and for an index that spills."""
+    server, run, file = engines.servers[POSTGRESQL], Ran(), tmp_path / "shop.sql.gz"
+    database, user, password = await made(engines, POSTGRESQL)
+    bounds = f"ALTER DATABASE {database} SET temp_file_limit = '1MB'; "
+    bounds += f"ALTER DATABASE {database} SET maintenance_work_mem = '1MB';"
+
+    async def spill() -> str:
+        return (await engines.ask(POSTGRESQL, "CREATE INDEX again ON rows (a);", database, user, password)).err
+
+    filled = await engines.ask(
+        POSTGRESQL,
+        "CREATE TABLE large (a bytea); INSERT INTO large SELECT convert_to(repeat('x', 60000000), 'UTF8'); "
+        "CREATE TABLE rows (a text); "
+        "INSERT INTO rows SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 5000) i, "
+        "generate_series(1, 20) j GROUP BY i; CREATE INDEX ON rows (a);",
+        database,
+        user,
+        password,
+    )
+    written = await engines.ask(POSTGRESQL, "COPY large TO STDOUT;", database, user, password)
+    await server.dump(database, file, run)
+    await server.empty_database(database)
+    assert (await engines.ask(POSTGRESQL, bounds)).ok
+    await server.load(database, file, ACCOUNT, run)
+    left = await engines.ask(POSTGRESQL, f"SELECT rolconfig FROM pg_roles WHERE rolname = 'owner_{database}';")
+
+    assert filled.ok, filled.err
+    assert "out of memory" in written.err
+    assert (await engines.ask(POSTGRESQL, "SELECT length(a) FROM large;", database)).out == "60000000"
+    await server.grant(user, {database: Access.FULL})
+    assert "temp_file_limit" in await spill()
+    assert left.out == ""
+
+
 @BOTH
 async def test_a_database_is_emptied_and_still_its_users(engines: Engines, kind: EngineKind) -> None:
     server = engines.servers[kind]

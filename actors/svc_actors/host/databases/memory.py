@@ -36,6 +36,8 @@ def share_of(machine: int) -> int:
 
 
 SHARE_BYTES: Final = share_of(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+OWNER_BYTES: Final = min(1024 * _MIB, SHARE_BYTES)
+"""Of one session of the panel's own in PostgreSQL: a row of 60 MB is held some eight times while it is written."""
 
 
 _USER: Final = re.compile(r"(?:owner_)?s[0-9]+_\w+")
@@ -56,6 +58,11 @@ class Session:
     @property
     def site(self) -> str:
         return self.user.removeprefix("owner_").partition("_")[0]
+
+    @property
+    def is_owner(self) -> bool:
+        """It is the panel's own, for a dump or a load."""
+        return self.user.startswith("owner_")
 
 
 def to_end(

@@ -26,7 +26,15 @@ import trio
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases.connections import CONNECTIONS
 from svc_actors.host.databases.instance import Instance
-from svc_actors.host.databases.memory import SESSION_BYTES, SHARE_BYTES, SITE_BYTES, Session, resident, to_end
+from svc_actors.host.databases.memory import (
+    OWNER_BYTES,
+    SESSION_BYTES,
+    SHARE_BYTES,
+    SITE_BYTES,
+    Session,
+    resident,
+    to_end,
+)
 from svc_actors.host.databases.names import DatabaseName, UserName, checked, owner_of, prefix_of
 from svc_actors.host.databases.owners import CONNECTIONS as OWNERS_CONNECTIONS
 from svc_actors.host.databases.owners import Owners
@@ -41,6 +49,7 @@ from svc_actors.host.databases.transfer import (
 )
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, Service, ServiceName, SiteLauncher
+from svc_actors.host.postgres.room import WAITING, files_kib, give_memory
 from svc_actors.host.postgres.sessions import sessions_of
 from svc_actors.host.postgres.superuser import Superuser
 from svc_actors.host.postgres.superuser import SuperuserStatement as Do
@@ -106,8 +115,9 @@ class Postgres:
         return Service(
             name=SERVICE,
             command=(
-                # Of each session's process: what is allocated above it fails with its statement (53200).
-                *("/usr/bin/prlimit", f"--data={SESSION_BYTES}", str(_PROGRAMS / "postgres")),
+                # Of each session's process: what is allocated above it fails with its statement (53200). The second is
+                # what the panel's own sessions get (`room`).
+                *("/usr/bin/prlimit", f"--data={SESSION_BYTES}:{OWNER_BYTES}", str(_PROGRAMS / "postgres")),
                 *("-D", str(instance.data)),
                 *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
             ),
@@ -140,8 +150,11 @@ class Postgres:
         return ended
 
     def _sessions(self) -> list[Session]:
-        pid, _ = resident(self._instance.data / "postmaster.pid")
+        pid, _ = self._resident()
         return sessions_of(pid) if pid else []
+
+    def _resident(self) -> tuple[int, int]:
+        return resident(self._instance.data / "postmaster.pid")
 
     async def create_database(self, name: DatabaseName) -> None:
         owner, reader = owner_of(name), _reader_of(name)
@@ -235,7 +248,8 @@ class Postgres:
             *("--clean", "--if-exists", "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={name}"),
         )
         async with self._opened(name) as password:
-            await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment={"PGPASSWORD": password})
+            environment = {"PGPASSWORD": password, "PGOPTIONS": WAITING}
+            await run(dump_command(file, _MARKER, command), seconds=DUMP_SECONDS, environment=environment)
 
     async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
         command = await load_command(self._folders, self._instance.launcher, "postgresql", source, account, None)
@@ -260,7 +274,7 @@ class Postgres:
         async with self._opened(name) as password:
             environment = {
                 "PGPASSWORD": password,
-                "PGOPTIONS": "-c client_min_messages=warning",
+                "PGOPTIONS": f"-c client_min_messages=warning {WAITING}",
                 "EDITOR": "/bin/false",
             }
             launcher = self._instance.launcher
@@ -276,15 +290,29 @@ class Postgres:
             *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()), database=name
         )
         async with self._owners.opened(name) as password:
-            yield password
+            postmaster, _ = await trio.to_thread.run_sync(self._resident)
+            failure: Exception | None = None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(give_memory, postmaster, ACCOUNT, owner)
+                try:
+                    yield password
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is raised below
+                    failure = error
+                nursery.cancel_scope.cancel()
+            if failure is not None:
+                raise failure
 
     async def _unlock(self, name: DatabaseName, password: str) -> None:
         verifier = scram_verifier(password)
-        await self._superuser.ask(Do.UNLOCK(role=owner_of(name), number=OWNERS_CONNECTIONS, verifier=verifier))
+        owner, files = owner_of(name), await trio.to_thread.run_sync(files_kib, self._instance.data)
+        await self._superuser.ask(
+            Do.GIVE_FILES(role=owner, number=files),
+            Do.UNLOCK(role=owner, number=OWNERS_CONNECTIONS, verifier=verifier),
+        )
 
     async def _lock(self, name: DatabaseName) -> None:
         owner = owner_of(name)
-        await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner))
+        await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner), Do.TAKE_FILES(role=owner))
 
     async def _drop_role(self, role: UserName, prefix: str) -> None:
         """It may have objects and privileges in any database that it could connect to: those of its site."""

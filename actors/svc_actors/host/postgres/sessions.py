@@ -19,7 +19,7 @@ def sessions_of(postmaster: int) -> list[Session]:
     """Of the users of sites. What a parallel worker takes is its leader's. Blocks."""
     found: dict[int, Session] = {}
     workers: list[tuple[int, int]] = []
-    for pid in _children(postmaster):
+    for pid in children(postmaster):
         try:
             title = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0 ")
             sizes = dict(_FIELD.findall(Path(f"/proc/{pid}/status").read_text()))
@@ -37,7 +37,8 @@ def sessions_of(postmaster: int) -> list[Session]:
     return list(found.values())
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The processes of sessions and the server's own. Blocks."""
     try:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:

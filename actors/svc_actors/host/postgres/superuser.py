@@ -59,6 +59,8 @@ class SuperuserStatement(Enum):
     DROP_DATABASE = "DROP DATABASE IF EXISTS {database} WITH (FORCE)"
     SET_USER = "ALTER ROLE {role} LOGIN INHERIT CONNECTION LIMIT {number} PASSWORD '{verifier}'"
     UNLOCK = "ALTER ROLE {role} LOGIN CONNECTION LIMIT {number} PASSWORD '{verifier}'"
+    GIVE_FILES = "ALTER ROLE {role} SET temp_file_limit = '{number}kB'"
+    TAKE_FILES = "ALTER ROLE {role} RESET temp_file_limit"
     LOCK = "ALTER ROLE {role} NOLOGIN PASSWORD NULL"
     CLOSE_ROLE = "ALTER ROLE {role} NOLOGIN"
     DROP_ROLE = "DROP ROLE IF EXISTS {role}"
