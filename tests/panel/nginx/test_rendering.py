@@ -50,7 +50,7 @@ VARIABLES = set(
         "args document_root document_uri fastcgi_path_info fastcgi_script_name host http_upgrade https"
         " is_args path_info query_string remote_addr remote_port request_method request_uri scheme server_addr"
         " server_port server_protocol svc_connection svc_port uri content_type content_length svc_content_type_options"
-        " svc_frame_options svc_guess svc_guessing svc_body"
+        " svc_frame_options svc_guess svc_guessing svc_body request_filename"
         " svc_referrer_policy svc_hsts svc_passwords svc_realm svc_user svc_authorization remote_user"
         " http_authorization",
     )
@@ -275,7 +275,9 @@ def test_no_rule_of_a_site_leaves_a_line_feed_out_of_every_character(site: SiteS
 
 def locations(site: SiteServer) -> list[re.Pattern[str]]:
     """What refuses paths of the site, as Python reads it."""
-    found = re.findall(r'location (~\*?) "([^"]+)" \{\n *return 40', render_site(site, FOLDERS, PORTS))
+    found = re.findall(
+        r'location (~\*?) "([^"]+)" \{\n *(?:if \(-f \S+\) \{\n *)?return 40', render_site(site, FOLDERS, PORTS)
+    )
     return [re.compile(text.replace(r"\z", r"\Z"), re.IGNORECASE if kind == "~*" else 0) for kind, text in found]
 
 
@@ -316,7 +318,7 @@ def test_no_site_shows_programs_as_they_are_written(serves: Serves) -> None:
         return not any(rule.search(path) for rule in refused)
 
     endings = (
-        *("phar", "phps", "PHP", "Php", "php~", "php.bak", "php.old", "php.1", "php_save", "inc", "INC", "pht", "phtm"),
+        *("phps", "PHP", "Php", "php~", "php.bak", "php.old", "php.1", "php_save", "inc", "INC", "pht", "phtm"),
         *("php3", "php\n", "php ", "php.bak~"),
     )
     assert [ending for ending in endings if shown(f"/x/a.{ending}")] == []
@@ -324,6 +326,7 @@ def test_no_site_shows_programs_as_they_are_written(serves: Serves) -> None:
         each for each in ("html", "txt", "php.html", "phpinfo.html", "js", "phone", "zinc") if not shown(f"/a.{each}")
     ] == []
     assert shown("/a.php") == isinstance(serves, Php), "it is run, and nowhere shown"
+    assert shown("/a.phar") == shown("/a.PHAR") == isinstance(serves, StaticRoot), "it is what a site offers, or runs"
 
 
 def test_a_document_root_outside_of_the_sites_home_is_refused() -> None:

@@ -181,3 +181,40 @@ async def test_a_line_feed_in_a_name_opens_nothing_and_no_program_is_shown(nginx
             **dict.fromkeys((*names[2:], "nl\n/.git/config", *sources), 404),
         }
         assert await visit(nginx, "/index.php") == (200, "run")
+
+
+async def test_routes_of_a_program_may_end_like_files_of_programs(nginx: Sites) -> None:
+    with php_fpm(nginx.folders.sites / "php") as php:
+        await accepting(php)
+        root = nginx.folders.sites / "s1001" / "public"
+        there = ("a.inc", "b.PHAR", "c.inc ", "lib.inc/style.css", "lib.inc/sub.phar/x.css")
+        site = furnished(nginx, *there, serves=Php(root=str(root), socket=str(php)))
+        (root / "index.php").write_text("<?php echo 'route ', $_SERVER['REQUEST_URI'];")
+        (root / "lib.inc/index.php").write_text("<?php echo 'lib';")
+        await nginx.generations.start([site])
+
+        for route in (
+            "/companies/apple.inc",
+            "/companies/apple.inc/",
+            "/@acme.inc?page=2",
+            "/get/tool.phar",
+            "/a.inc/x",
+        ):
+            assert await visit(nginx, route) == (200, f"route {route}")
+        for name in ("a.inc", "b.PHAR", "c.inc "):
+            assert (await visit(nginx, f"/{quote(name)}"))[0] == 404
+        for style in there[3:]:
+            assert await visit(nginx, f"/{style}") == (200, f"this is {style}")
+        assert await visit(nginx, "/lib.inc/") == (200, "lib")
+
+
+async def test_a_static_site_offers_archives_of_php_and_shows_no_other_program(nginx: Sites) -> None:
+    site = furnished(nginx, "composer.phar", "a.inc", "a.php")
+    await nginx.generations.start([site])
+
+    assert await visit(nginx, "/composer.phar") == (200, "this is composer.phar")
+    assert {path: (await visit(nginx, path))[0] for path in ("/a.inc", "/a.php", "/b.inc")} == {
+        "/a.inc": 404,
+        "/a.php": 404,
+        "/b.inc": 404,
+    }

@@ -34,15 +34,26 @@ _FASTCGI: Final = {
     "HTTP_PROXY": '""',
 }
 
+_PROGRAM: Final = "/index.php$is_args$args"
+"""Answers for every path that is no file."""
 _ENDS: Final = r"(?:/|\z)"
 _SOURCE: Final = (
-    r"(?i:php(?:[0-9]+|s|~|[._-](?:bak|backup|old|orig|save|sav|swp|swo|tmp|copy|dist|[0-9]+)~?)?|phtml?|pht|phar|inc)"
+    r"(?i:php(?:[0-9]+|s|~|[._-](?:bak|backup|old|orig|save|sav|swp|swo|tmp|copy|dist|[0-9]+)~?)?|phtml?|pht)"
 )
-"""Endings of files that hold PHP: those that some host runs, in capitals too, those of copies that editors and people
-leave beside a program, and `.inc`. `.php.html` is not among them: mirrors of a site are called so, and hold pages."""
+"""Endings of files that hold PHP: those that some host runs, in capitals too, and those of copies that editors and
+people leave beside a program. `.php.html` is not among them: mirrors of a site are called so, and hold pages."""
+_INCLUDED: Final = "inc"
+_ARCHIVE: Final = "phar"
+"""These hold PHP too, but paths that are no file end like that as well: `/companies/apple.inc`, `/@acme.inc`."""
 
 
-def source_rules(endings: str = _SOURCE) -> Iterator[str]:
+def static_rules() -> Iterator[str]:
+    """Where nothing runs. A program that was put here is not shown either, but for an archive, which is a download."""
+    yield from _never_shown(_SOURCE)
+    yield from _never_a_file(_INCLUDED, "=404")
+
+
+def _never_shown(endings: str) -> Iterator[str]:
     """Programs are never shown as they are written: they hold passwords. Nor is one whose name ends in white space,
     which the rule for what is run does not take for PHP."""
     yield rf'location ~ "(?s)\.{endings}\s*{_ENDS}" {{'
@@ -50,13 +61,24 @@ def source_rules(endings: str = _SOURCE) -> Iterator[str]:
     yield "}"
 
 
+def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
+    """The same, only where there is such a file; else what the site answers for a path that is none."""
+    yield rf'location ~ "(?s)\.(?i:{endings})\s*\z" {{'
+    yield "if (-f $request_filename) {"
+    yield "return 404;"
+    yield "}"
+    yield f"try_files $uri/ {otherwise};"
+    yield "}"
+
+
 def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
     """`told`: what PHP is told beside that of every site, in words of nginx's configuration."""
     yield "index index.php index.html index.htm;"
     yield "location / {"
-    yield "try_files $uri $uri/ /index.php$is_args$args;"
+    yield f"try_files $uri $uri/ {_PROGRAM};"
     yield "}"
-    yield from source_rules(rf"(?!php{_ENDS}){_SOURCE}")
+    yield from _never_shown(rf"(?!php{_ENDS}){_SOURCE}")
+    yield from _never_a_file(f"{_INCLUDED}|{_ARCHIVE}", _PROGRAM)
     yield from with_bodies(rf'~ "(?s)[^/]\.php{_ENDS}"', list(_run(socket, told)))
 
 

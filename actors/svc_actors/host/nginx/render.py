@@ -29,7 +29,7 @@ from svc_actors.host.nginx.model import (
     WordPress,
 )
 from svc_actors.host.nginx.passwords import password_file
-from svc_actors.host.nginx.php import php_rules, source_rules
+from svc_actors.host.nginx.php import php_rules, static_rules
 from svc_actors.host.nginx.staged import challenge_rules, staged_rules
 from svc_actors.host.nginx.visitors import GUESSES, visitor_bounds, with_bodies
 from svc_actors.host.nginx.wordpress import wordpress_rules
@@ -184,8 +184,7 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
     match serves:
         case StaticRoot(root=root):
             yield from _files(site, root, folders)
-            # Nothing runs here, and a program that was put here is not shown either.
-            yield from source_rules()
+            yield from static_rules()
             yield "index index.html index.htm;"
             yield "location / {"
             yield "try_files $uri $uri/ =404;"
