@@ -3,7 +3,7 @@ as soon as the decision is stored, and is carried out by the task it answers wit
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import Field
@@ -29,8 +29,6 @@ from svc_actors.errors import conflict, forbidden, invalid, require_name
 from svc_actors.runtime.actor import Ref
 
 operations = Operations[Controller]()
-
-T = TypeVar("T")
 
 
 class VMUpdateRequest(Request):

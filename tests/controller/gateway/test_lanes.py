@@ -98,5 +98,40 @@ async def test_openings_of_copies_that_wait_let_backups_of_other_machines_go_fir
         nursery.cancel_scope.cancel()
 
 
+async def test_an_opening_that_has_waited_long_goes_before_backups_that_came_after_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    operations, sent = NodeOperations(), list[DownFrame]()
+    operations.attach(sent.append, Hello(protocol=PROTOCOL_VERSION, agent_version="1", boot_id="one"))
+    disks = (CopiedDisk(index=0, size_bytes=1, digest="0" * 64),)
+
+    async def ask(name: str, operation: NodeOperation) -> None:
+        with pytest.raises(OperationFailed):
+            await operations.perform(OperationId(name), operation, timeout=6 * 3600, on_progress=None)
+
+    def asked() -> list[str]:
+        return [frame.id for frame in sent if isinstance(frame, Request)]
+
+    async with trio.open_nursery() as nursery:
+
+        async def back_up(number: int) -> None:
+            nursery.start_soon(ask, f"backup-{number}", VmBackup(vm_id=uuid4(), copy_id=uuid4(), password="p"))
+            await trio.testing.wait_all_tasks_blocked()
+
+        await back_up(0)
+        opening = VmFilesOpen(vm_id=uuid4(), copy_id=uuid4(), password="p", disks=disks, system=image())
+        nursery.start_soon(ask, "open", opening)
+        await trio.testing.wait_all_tasks_blocked()
+        # Another backup is always there before the one under way ends, every ten minutes.
+        for number in range(1, 4):
+            await back_up(number)
+            await trio.sleep(600)
+            failed = Failed(code=FailureCode.HOST, message="ended")
+            operations.ended(Result(id=OperationId(asked()[-1]), outcome=failed))
+            await trio.testing.wait_all_tasks_blocked()
+        assert asked() == ["backup-0", "backup-1", "open", "backup-2"]
+        nursery.cancel_scope.cancel()
+
+
 def test_only_what_nothing_depends_on_is_last_in_its_lane() -> None:
     assert {op for op, facts in FACTS.items() if facts.last_in_lane} == {"vm.files.open"}

@@ -52,6 +52,8 @@ KEPT_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 5_000
 """Ids of each kind (told, cancelled, acknowledged) a node: a megabyte at most, and more than its lanes ever hold."""
 _PROGRESS_BUFFER: Final = 64
+_LAST_FOR_SECONDS: Final = 900.0
+"""How long what is `last_in_lane` lets others go first: where they never end, it would wait for ever."""
 
 Send = Callable[[DownFrame], None]
 OnProgress = Callable[[Progress], Awaitable[None]]
@@ -102,6 +104,7 @@ class _Pending:
     deadline: float
     origin: Origin | None
     """Of who asked first: the agent's log and its calls of the host belong to it."""
+    asked_at: float = field(default_factory=trio.current_time)
     waiters: int = 0
     sent: bool = False
     """On the connection of the moment."""
@@ -111,6 +114,9 @@ class _Pending:
     outcome: Outcome | None = None
     settled: trio.Event = field(default_factory=trio.Event)
     listeners: list[trio.MemorySendChannel[Progress]] = field(default_factory=list)
+
+    def goes_last(self, now: float) -> bool:
+        return self.operation.facts.last_in_lane and now - self.asked_at < _LAST_FOR_SECONDS
 
 
 class NodeOperations:
@@ -266,14 +272,15 @@ class NodeOperations:
             self._settle(pending, _too_new(pending.operation, version, self._version))
 
     def _pump(self) -> None:
-        """Send what the lanes have room for, oldest first, but what is `last_in_lane` after all others."""
+        """Send what the lanes have room for, oldest first, but what is `last_in_lane` after all others until it has waited
+        for long."""
         if self._send is None:
             return
         under_way = dict.fromkeys(Lane, 0)
         for pending in self._pending.values():
             under_way[pending.lane] += pending.sent
         now = trio.current_time()
-        for pending in sorted(self._pending.values(), key=lambda each: each.operation.facts.last_in_lane):
+        for pending in sorted(self._pending.values(), key=lambda each: each.goes_last(now)):
             if pending.sent or under_way[pending.lane] >= LANE_LIMITS[pending.lane]:
                 continue
             under_way[pending.lane] += 1
