@@ -58,9 +58,9 @@ _LOOKED_AT_EVERY = 256 * 1024 * 1024
 """Bytes between two looks at what the disk has left: others write to it too."""
 
 
-_FULL_BELOW_SHARE, _FULL_BELOW_BYTES = 0.05, 2 * 1024**3
-"""Less than this is what the controller calls critical: it places no machine there. Machines that were ordered go on
-until then; images that nobody uses give way sooner."""
+_FLOOR_BYTES = 2 * 1024**3
+"""What is free and stays free, whatever a node takes in. Not a share of the disk: from which share on nothing more is
+placed on a node is a setting of the controller, and a fiftieth of a large disk is room for many machines."""
 _SHORT_BELOW_SHARE, _SHORT_BELOW_BYTES = 0.1, 4 * 1024**3
 """Of the file system: with less of it free, or fewer bytes, the cache gives way. That is before the controller calls a
 node's disk critical, and long before a guest can write no more."""
@@ -415,23 +415,22 @@ def _append(descriptor: int, hasher: _Hasher, chunk: bytes, offset: int) -> None
 
 
 def is_short(folder: Path) -> bool:
-    return _has_less(folder, _SHORT_BELOW_BYTES, _SHORT_BELOW_SHARE)
-
-
-def is_nearly_full(folder: Path) -> bool:
-    return _has_less(folder, _FULL_BELOW_BYTES, _FULL_BELOW_SHARE)
-
-
-def _has_less(folder: Path, below: int, share: float) -> bool:
     filesystem = os.statvfs(folder)
     free, size = filesystem.f_bavail * filesystem.f_frsize, filesystem.f_blocks * filesystem.f_frsize
-    return free < max(below, size * share)
+    return free < max(_SHORT_BELOW_BYTES, size * _SHORT_BELOW_SHARE)
 
 
-async def require_room(folder: Path, what: str) -> None:
-    """Asked again and again while something is written whose size another has said. Raises `HostError(capacity)` where
-    the file system has become short, before its guests meet the end of it."""
-    if await in_thread(is_nearly_full, folder):
+def is_nearly_full(folder: Path, to_come: int = 0) -> bool:
+    """Whether so many more bytes would leave less than the floor."""
+    filesystem = os.statvfs(folder)
+    return filesystem.f_bavail * filesystem.f_frsize < _FLOOR_BYTES + to_come
+
+
+async def require_room(folder: Path, what: str, to_come: int = 0) -> None:
+    """Asked again and again while something is written whose size another has said; `to_come`: bytes of it that are
+    known to be missing. Raises `HostError(capacity)` where the file system has become short, before its guests meet the
+    end of it."""
+    if await in_thread(is_nearly_full, folder, to_come):
         raise HostError(
             FailureCode.CAPACITY,
             f"The node's disk became short while it took in {what}; nothing of it was kept, and the machine is where it"

@@ -346,7 +346,7 @@ async def _receive_disk(
                 raise _unreadable()
             if announced.data_bytes - left >= look_at:
                 look_at += _LOOKED_AT_EVERY
-                await require_room(path.parent, what)
+                await require_room(path.parent, what, left + length)
             data = await stream.receive(length)
             digest.update(data)
             await in_thread(_write, descriptor, data, offset)

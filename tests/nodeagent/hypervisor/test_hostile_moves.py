@@ -105,15 +105,18 @@ async def test_more_data_than_announced_and_offsets_that_do_not_rise_end_a_move(
 
 @pytest.mark.system
 @pytest.mark.isolated
+@pytest.mark.parametrize("announced", [256, 40])
 async def test_a_short_disk_ends_a_move_while_there_is_room_for_the_guests(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, announced: int
 ) -> None:
-    monkeypatch.setattr(images, "_FULL_BELOW_BYTES", 32 * MIB)
+    monkeypatch.setattr(images, "_FLOOR_BYTES", 32 * MIB)
     monkeypatch.setattr(moving, "_LOOKED_AT_EVERY", 4 * MIB)
     least: list[int] = []
 
     def written(descriptor: int, data: bytes, offset: int) -> None:
         write(descriptor, data, offset)
+        if not least:
+            (small.folder / "others").write_bytes(b"x" * 50 * MIB)  # Another guest's, meanwhile.
         least.append(small.free)
 
     write = moving._write
@@ -121,11 +124,14 @@ async def test_a_short_disk_ends_a_move_while_there_is_room_for_the_guests(
     with small_disk(tmp_path / "small", 128) as small:
         target = disk_host("target", small.folder, base)
         before = small.free
-        pieces = [_piece(n * MIB) for n in range(256)]
-        refused = await _refused(target, [_header((256 * MIB, 256 * MIB)), *pieces])
+        pieces = [_piece(n * MIB) for n in range(announced)]
+        refused = await _refused(target, [_header((256 * MIB, announced * MIB)), *pieces])
         assert refused.code is FailureCode.CAPACITY
         assert "the machine is where it was" in refused.message
-        assert min(least) > 20 * MIB
+        # What cannot fit is refused before its first byte.
+        assert bool(least) == (announced == 40)
+        assert min(least, default=before) > 20 * MIB
+        (small.folder / "others").unlink(missing_ok=True)
         assert small.free > before - 8 * MIB
 
 
@@ -179,7 +185,7 @@ async def test_a_live_move_ends_where_this_host_becomes_short(
 ) -> None:
     receiving = cast(Any, SimpleNamespace(_folders=target.folders))
     looks = iter([False, False, True])
-    monkeypatch.setattr(live_receiving, "is_nearly_full", lambda _: next(looks))
+    monkeypatch.setattr(live_receiving, "is_nearly_full", lambda *_: next(looks))
     monkeypatch.setattr(live_receiving, "ROOM_SECONDS", 0.01)
     short = trio.Event()
     with trio.fail_after(30):
@@ -197,7 +203,7 @@ async def test_a_restoration_ends_where_the_node_becomes_short_and_changes_nothi
         copy = await made.back_up()
         made.stop()
         before = made.path.read_bytes()
-        monkeypatch.setattr(images, "is_nearly_full", lambda _: True)
+        monkeypatch.setattr(images, "is_nearly_full", lambda *_: True)
         order = VmRestore(vm_id=made.vm_id, copy_id=copy.copy_id, password=KEY, disks=copy.disks)
         with pytest.raises(HostError) as refused:
             await made.backups.restore(order, silent)

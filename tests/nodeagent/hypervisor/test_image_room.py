@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import httpx
@@ -87,6 +89,34 @@ async def test_a_file_that_two_images_share_stays_until_the_second_goes(tmp_path
     await images.remove(spec.image_id)
     assert (folders.images / file_name(spec)).exists()
     assert [kept.image_id for kept in await images.cached()] == [other.image_id]
+
+
+class _FileSystem(NamedTuple):
+    f_bavail: int
+    f_blocks: int
+    f_frsize: int = 1
+
+
+TIB, GIB = 1024**4, 1024**3
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "to_come", "fits"),
+    [
+        (50 * TIB, TIB, 0, True),
+        (50 * TIB, 3 * GIB, 0, True),
+        (50 * TIB, 2 * GIB - 1, 0, False),
+        (50 * TIB, 3 * GIB, GIB, True),
+        (50 * TIB, 3 * GIB, GIB + 1, False),
+        (20 * GIB, 2 * GIB, 0, True),
+    ],
+)
+async def test_what_is_taken_in_leaves_a_node_a_floor_and_no_share_of_a_large_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, free: int, to_come: int, fits: bool
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: _FileSystem(free, size))
+    with nullcontext() if fits else pytest.raises(HostError, match="became short"):
+        await images_module.require_room(tmp_path, "a disk", to_come)
 
 
 async def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(

@@ -34,7 +34,7 @@ from svc_nodeagent.hypervisor.copy_files.reader import Shown, root_of, showing
 from svc_nodeagent.hypervisor.copy_files.sftp import MOST_NAME_BYTES, Attributes
 from svc_nodeagent.hypervisor.copy_files.trees import Found, find
 from svc_nodeagent.hypervisor.files import Folders, in_thread
-from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_short
+from svc_nodeagent.hypervisor.images import ImageCache, file_name, is_nearly_full
 from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.hypervisor.rescued import unpack, unpacked
 from svc_nodeagent.protocol import (
@@ -61,6 +61,8 @@ from svc_nodeagent.protocol import (
 )
 
 MOST_OPEN: Final = 2
+_LEFT_TO_OTHERS: Final = 2 * 1024**3
+"""Bytes beyond the floor: a copy's disks, which are there to be looked into, give way before what machines need."""
 MOST_ASKING: Final = 4
 """At once, of one copy: a file system that hardly answers keeps no more of the node's queries waiting."""
 QUESTION_SECONDS: Final = 120.0
@@ -264,7 +266,7 @@ class CopyFiles:
 
     async def _require_room(self) -> None:
         """Asked with every percent that is written: how much of a disk is in its copy, only its end tells."""
-        if await in_thread(is_short, self._folders.root):
+        if await in_thread(is_nearly_full, self._folders.root, _LEFT_TO_OTHERS):
             raise HostError(
                 FailureCode.CAPACITY,
                 "The node has not the room to hold the copy's disks beside what it has; nothing of them was kept.",
