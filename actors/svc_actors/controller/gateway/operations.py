@@ -272,8 +272,8 @@ class NodeOperations:
             self._settle(pending, _too_new(pending.operation, version, self._version))
 
     def _pump(self) -> None:
-        """Send what the lanes have room for, oldest first, but what is `last_in_lane` after all others until it has waited
-        for long."""
+        """Send what the lanes have room for, oldest first, but what is `last_in_lane` after all others, until it has
+        waited for long."""
         if self._send is None:
             return
         under_way = dict.fromkeys(Lane, 0)
