@@ -2,17 +2,20 @@
 
 Invariants: no shell; standard input is empty unless given; every run has a deadline, after which the program is
 killed; what it wrote on standard error reaches the reader of the failure; what it prints has a bound, and so has the
-memory of one that reads what others made.
+memory of one that reads what others made. What it is given and what it complains of lie in memory: a host whose disk is
+full still has its filters and routes set.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +30,9 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 MOST_OUTPUT: Final = 64 * 1024 * 1024
 _SHOWN_ERROR_CHARACTERS = 400
 _MOST_ERROR_BYTES: Final = 64 * 1024
+"""Of its last complaints that are read."""
+_MOST_COMPLAINTS: Final = 1024 * 1024
+"""Bytes on its standard error after which the kernel refuses it more."""
 _TERMINATE_SECONDS: Final = 5.0
 _MOST_MEMORY: Final = {"qemu-img": 2 * 1024**3}
 """Bytes of its own that a program may have which reads what others made. A check of the largest disk takes 0.5 GiB."""
@@ -93,10 +99,7 @@ async def _try_program(
     if bound is not None and shutil.which(program, path=ENVIRONMENT["PATH"]) is not None:
         command = [*_prlimit(bound), *command]
     output = bytearray()
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
-        if stdin is not None:
-            given.write(stdin)
-            given.seek(0)
+    with _in_memory(stdin or b"") as given, _in_memory(b"", most=_MOST_COMPLAINTS) as errors:
         with trio.move_on_after(timeout) as deadline:
             try:
                 process = await trio.lowlevel.open_process(
@@ -123,10 +126,25 @@ async def _try_program(
                             f"{program} printed more than {MOST_OUTPUT // 1024**2} MiB and was stopped.",
                             "See what it was given to read.",
                         )
-            errors.seek(max(0, errors.seek(0, 2) - _MOST_ERROR_BYTES))
-            return process.returncode or 0, bytes(output), errors.read().decode(errors="replace")
+            written = errors.tell()  # It shares the program's place in the file.
+            said = os.pread(errors.fileno(), _MOST_ERROR_BYTES, max(0, written - _MOST_ERROR_BYTES))
+            return process.returncode or 0, bytes(output), said.rstrip(b"\0").decode(errors="replace")
     assert deadline.cancelled_caught
     raise HostError(FailureCode.TIMED_OUT, f"{program} did not end within {timeout:g} s and was stopped.")
+
+
+@contextmanager
+def _in_memory(content: bytes, *, most: int | None = None) -> Iterator[FileIO]:
+    """A file that needs no file system, at its beginning. `most`: it takes so many bytes and no more."""
+    with FileIO(os.memfd_create("svc-program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+") as file:
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) :]
+        file.seek(0)
+        if most is not None:
+            file.truncate(most)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        yield file
 
 
 def _prlimit(most_memory: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import http.server
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from svc_nodeagent.hypervisor.backups import store as stores
 from svc_nodeagent.hypervisor.backups.store import store_at
 from svc_nodeagent.hypervisor.connection import LibvirtError
 from svc_nodeagent.hypervisor.guests import password_failed
-from svc_nodeagent.hypervisor.programs import run_program
+from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
 from svc_nodeagent.protocol import BucketPlace, FailureCode
 from tests.nodeagent.hypervisor.test_connection import Heard, connected
 
@@ -31,6 +32,24 @@ async def test_what_prints_without_end_is_stopped_with_words(monkeypatch: pytest
     monkeypatch.setattr(programs, "MOST_OUTPUT", MIB)
     with trio.fail_after(60), pytest.raises(HostError, match="yes printed more than 1 MiB and was stopped"):
         await run_program("yes")
+
+
+async def test_programs_run_where_no_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    given = bytes(range(256)) * 4096
+    assert await run_program("cat", stdin=given) == given
+    assert await run_program("cat") == b""
+    with pytest.raises(ProgramFailed, match="sh failed: why it failed") as failed:
+        await run_program("sh", "-c", "echo why it failed >&2; exit 3")
+    assert failed.value.status == 3
+
+
+async def test_what_complains_without_end_takes_no_more_memory_than_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with trio.fail_after(60):
+        status, _, said = await try_program("sh", "-c", "yes complaint >&2; echo nothing is heard >&2; exit 4")
+    assert status == 4
+    assert "complaint" in said
+    assert len(said) <= programs._MOST_ERROR_BYTES
 
 
 async def test_a_program_with_a_bound_of_memory_fails_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
