@@ -79,7 +79,8 @@ async def ask(
     else:
         command = [PSQL, "-X", "-q", "-A", "-t", "-w", "-v", "ON_ERROR_STOP=1", "-h", str(socket), "-f", "-"]
         command += ["-U", user or "postgres", "-d", database or "postgres"]
-        environment = {"PGPASSWORD": password}
+        # A customer may have set a limit of a millisecond for her database; it is not the administrator's.
+        environment = {"PGPASSWORD": password, "PGOPTIONS": "" if user else "-c statement_timeout=0"}
     process = await trio.run_process(
         command,
         stdin=sql.encode(),
