@@ -20,7 +20,7 @@ from svc_nodeagent.hypervisor.connection import PATIENT, Connection, Libvirt, ve
 from svc_nodeagent.hypervisor.domains import domain_cause, domain_state
 from svc_nodeagent.hypervisor.files import GIB, Folders, in_thread
 from svc_nodeagent.hypervisor.naming import Naming
-from svc_nodeagent.hypervisor.network.roads import roads
+from svc_nodeagent.hypervisor.network.roads import RoadMap
 from svc_nodeagent.hypervisor.platforms import platform_features
 from svc_nodeagent.hypervisor.preflight import network_features
 from svc_nodeagent.hypervisor.programs import run_program
@@ -61,7 +61,7 @@ async def facts(
     verdict = await acceleration.verdict()
     features = await network_features(bridge)
     platforms = await in_thread(platform_features)
-    kept = await roads(naming, controller)
+    kept = await RoadMap(naming, controller).roads()
     return NodeFacts(
         hostname=socket.gethostname(),
         host_uuid=await in_thread(host_uuid),
@@ -74,7 +74,7 @@ async def facts(
         accelerator=verdict.accelerator.value,
         machine_types=emulator.machine_types,
         network_features=features.found,
-        network_lacks=features.lacks | {f"gateway:{address}": f"It is {what}." for address, what in kept.items()},
+        network_lacks=features.lacks | kept.told(),
         host_addresses=await host_addresses(naming),
         platform_features=platforms.found,
         platform_lacks=dict(platforms.lacks),

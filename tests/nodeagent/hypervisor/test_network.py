@@ -229,3 +229,23 @@ async def test_a_machine_recorded_with_the_controllers_address_is_not_restored(
         await heir.restore()
     listed = json.loads(await run_program("ip", "-json", "address", "show", "to", GATEWAY) or b"[]")
     assert not any("local" in each for link in listed for each in link.get("addr_info", ()))
+
+
+async def test_a_controller_that_is_a_guest_of_the_node_keeps_its_network(naming: Naming, clean_host: None) -> None:
+    vm_id, spec = uuid4(), network(ADDRESS)
+    await HostNetwork(naming, {}).apply(vm_id, spec)
+    heir = HostNetwork(naming, {vm_id: spec}, controller=ADDRESS)
+    await heir.restore()
+    await heir.apply(vm_id, spec.model_copy(update={"generation": 2}))
+    assert carried(await heir.probe()) == [ADDRESS]
+
+
+async def test_a_gateway_of_the_hosts_own_that_is_recorded_goes_on_working(
+    naming: Naming, clean_host: None, road: str
+) -> None:
+    """It was taken until now, and works where the pool serves this node alone."""
+    vm_id = uuid4()
+    spec = NetworkSpec(nics=(nic(OTHER, address(ADDRESS, gateway=road)),))
+    heir = HostNetwork(naming, {vm_id: spec})
+    await heir.restore()
+    assert carried(await heir.probe()) == sorted([ADDRESS, OTHER])

@@ -294,6 +294,11 @@ async def test_one_machine_that_cannot_be_restored_stops_no_other_and_heals(
         assert not taps.exists(tap) or not (await taps.seen_of([tap]))[tap].up
         await heir.apply(new, network(f"{prefix}.9"))
         await heir.apply(good, network(OTHER, f"{prefix}.8"))
+        again: list[object] = []
+        with pytest.MonkeyPatch.context() as watched:
+            watched.setattr(heir, "_restore", again.append)
+            await heir.mend()
+        assert again == [], "one machine has all of them restored again and again"
         broken = [machine.vm_id for machine in (await heir.probe()).machines if machine.differences]
         assert broken == [bad]
         with pytest.raises(HostError):

@@ -37,7 +37,7 @@ from svc_nodeagent.hypervisor.network.plan import (
 from svc_nodeagent.hypervisor.network.probe import Probe
 from svc_nodeagent.hypervisor.network.rates import forget_rate, rated_devices, seen_rate, set_rate
 from svc_nodeagent.hypervisor.network.restoring import LeftOut, close, refusal_of
-from svc_nodeagent.hypervisor.network.roads import roads, spare
+from svc_nodeagent.hypervisor.network.roads import RoadMap, spare
 from svc_nodeagent.hypervisor.network.taps import SeenTap
 from svc_nodeagent.protocol import (
     FailureCode,
@@ -90,7 +90,7 @@ class HostNetwork:
     ) -> None:
         self._naming = naming
         self._uplink = uplink
-        self._controller = controller
+        self._road_map = RoadMap(naming, controller)
         self._before_removal = before_removal
         self._networks = dict(networks)
         self._traces: dict[UUID, tuple[TapPlan, ...]] = {}
@@ -202,9 +202,11 @@ class HostNetwork:
             await nft.load(ruleset.removal(self._naming, await nft.list_tables()))
 
     def _tables(self) -> frozenset[tuple[str, str]]:
-        """The (family, name) of those that are always there, and of those of rates."""
+        """The (family, name) of those that are always there, and of those of rates. An unsettled machine has what the
+        host did not refuse: to miss the rest of it would have all machines restored at each look."""
         families = (guard.FAMILY, *ruleset.families(bridged=self._uplink is not None))
-        taps = [tap for tap_plans in self._traces.values() for tap in tap_plans if tap.nic.rate_mbps is not None]
+        settled = [tap_plans for vm_id, tap_plans in self._traces.items() if vm_id not in self._unsettled]
+        taps = [tap for tap_plans in settled for tap in tap_plans if tap.nic.rate_mbps is not None]
         return frozenset(
             [(family, self._naming.table) for family in families] + [(guard.FAMILY, tap.device) for tap in taps]
         )
@@ -212,7 +214,7 @@ class HostNetwork:
     async def _lost(self) -> list[str]:
         """Our tables that are not there, and taps that are no port of their bridge."""
         missing = self._tables() - await nft.list_tables()
-        tap_plans = [tap for planned in self._traces.values() for tap in planned]
+        tap_plans = [tap for vm_id, planned in self._traces.items() if vm_id not in self._unsettled for tap in planned]
         unplugged = [tap.device for tap in tap_plans if taps.is_unplugged(tap)]
         return sorted(f"table {family} {name}" for family, name in missing) + unplugged
 
@@ -237,7 +239,7 @@ class HostNetwork:
         wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
         _check_bridges(wanted)
         if wanted:
-            spare(await roads(self._naming, self._controller), wanted)
+            await self._spare_roads(vm_id, wanted)
         claimed = networks_of(network) if network is not None else ()
         self._holders.claim(vm_id, claimed)
         self._traces[vm_id] = (*before, *wanted)
@@ -295,6 +297,11 @@ class HostNetwork:
             self._traces.pop(vm_id, None)
         return HostError(code, f"{said} The machine's network is as it was before.", hint)
 
+    async def _spare_roads(self, vm_id: UUID, wanted: tuple[TapPlan, ...]) -> None:
+        recorded = self._networks.get(vm_id)
+        roads = await self._road_map.roads()
+        spare(roads.all(), wanted, networks_of(recorded) if recorded is not None else ())
+
     async def _leave_unsettled(self, vm_id: UUID) -> None:
         """Only this machine's part of the host is unknown, unless a table of ours has gone: all is restored then."""
         self._unsettled.add(vm_id)
@@ -318,7 +325,7 @@ class HostNetwork:
                 try:
                     wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
                     if wanted:
-                        spare(await roads(self._naming, self._controller), wanted)
+                        await self._spare_roads(vm_id, wanted)
                     await self._agree(traces, wanted)
                 except (HostError, OSError) as error:
                     refused.append(refusal_of(vm_id, error))
@@ -373,11 +380,12 @@ class HostNetwork:
         self._forget()
         planned: dict[UUID, tuple[TapPlan, ...]] = {}
         refused: list[HostError] = []
-        kept_roads = await roads(self._naming, self._controller)
+        kept_roads = await self._road_map.roads()
         for vm_id, network in sorted(self._networks.items()):
             try:
                 tap_plans = plan(vm_id, network, self._naming, self._uplink)
-                spare(kept_roads, tap_plans)
+                # A gateway that is an own address of this host worked here until now: what runs is not cut off for it.
+                spare(kept_roads.elsewhere, tap_plans, networks_of(network))
                 self._holders.claim(vm_id, networks_of(network))
             except HostError as error:
                 refused.append(error)
@@ -389,7 +397,7 @@ class HostNetwork:
                     refused.append(error)  # the rest of it stands, until the bridge is back
         seen = await taps.seen_taps(self._naming)
         devices = {tap.device for tap_plans in planned.values() for tap in tap_plans}
-        left_out = LeftOut(planned, refused)
+        left_out = LeftOut(planned, refused, self._naming)
 
         async def make(wanted: Sequence[TapPlan], seen: dict[str, SeenTap]) -> None:
             await taps.create_taps(wanted, seen, self._naming)

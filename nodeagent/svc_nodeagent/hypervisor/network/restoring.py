@@ -8,6 +8,7 @@ from uuid import UUID
 import structlog
 
 from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import taps
 from svc_nodeagent.hypervisor.network.plan import TapPlan
 from svc_nodeagent.hypervisor.network.taps import SeenTap
@@ -15,37 +16,46 @@ from svc_nodeagent.protocol import FailureCode
 
 log = structlog.get_logger(__name__)
 
+Step = Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]]
+"""Given the taps that it is done for, and those of them that the host has."""
+
 
 class LeftOut:
     """Takes out of `planned` those machines for which the host refuses a step, and says why in `refused`."""
 
-    def __init__(self, planned: dict[UUID, tuple[TapPlan, ...]], refused: list[HostError]) -> None:
+    def __init__(self, planned: dict[UUID, tuple[TapPlan, ...]], refused: list[HostError], naming: Naming) -> None:
         self.machines: dict[UUID, tuple[TapPlan, ...]] = {}
         self._planned = planned
         self._refused = refused
+        self._naming = naming
 
     def others(self) -> list[TapPlan]:
         return [tap for tap_plans in self._planned.values() for tap in tap_plans]
 
-    async def each(
-        self, step: Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]], seen: dict[str, SeenTap]
-    ) -> None:
-        """Do a step for all machines together: a program started for each would cost minutes on a full host. Where the
-        host refuses that, do it for one after the other, since one refusal ends the commands of all."""
+    async def each(self, step: Step, seen: dict[str, SeenTap]) -> None:
+        """Do a step for all machines together: a program started for each would cost minutes on a full host."""
+        if self._planned:
+            await self._do(step, sorted(self._planned), seen)
+
+    async def _do(self, step: Step, machines: Sequence[UUID], seen: dict[str, SeenTap]) -> None:
+        """Where the host refuses it for several, for either half of them: one refusal ends the commands of all."""
+        wanted = [tap for vm_id in machines for tap in self._planned[vm_id]]
+        devices = {tap.device for tap in wanted}
         try:
-            await step(self.others(), seen)
+            await step(wanted, {device: there for device, there in seen.items() if device in devices})
             return
         except (HostError, OSError) as error:
-            log.warning("network.restored_one_by_one", error=str(error))
-        for vm_id, tap_plans in sorted(self._planned.items()):
-            devices = [tap.device for tap in tap_plans]
-            try:
-                await step(tap_plans, await taps.seen_of(devices))
-            except (HostError, OSError) as error:
-                self._refused.append(refusal_of(vm_id, error))
-                self.machines[vm_id] = self._planned.pop(vm_id)
-                # Kept for a guest that runs, which would not find one that is made anew; closed, as its rules are not.
-                await close(devices)
+            if len(machines) > 1:
+                log.warning("network.restored_in_parts", machines=len(machines), error=str(error))
+                middle = len(machines) // 2
+                for half in (machines[:middle], machines[middle:]):
+                    await self._do(step, half, await taps.seen_taps(self._naming))
+                return
+            [vm_id] = machines
+            self._refused.append(refusal_of(vm_id, error))
+            self.machines[vm_id] = self._planned.pop(vm_id)
+        # Kept for a guest that runs, which would not find one that is made anew; closed, as its rules are not.
+        await close(devices)
 
 
 async def close(devices: Iterable[str]) -> None:

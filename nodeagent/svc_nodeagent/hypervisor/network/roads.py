@@ -2,14 +2,17 @@
 
 A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. Where one of them is the
 controller's, the node cuts itself off and can no longer be told to undo it; where it is the next hop of the default
-route, it is cut off from everybody.
+route, it is cut off from everybody. An own address of the host cuts nothing off here, but another host that carries the
+pool would answer for it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Final
 
 import trio
 
@@ -17,43 +20,83 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.plan import TapPlan, text_of
 from svc_nodeagent.hypervisor.programs import run_program
-from svc_nodeagent.protocol import FailureCode
+from svc_nodeagent.protocol import FailureCode, NetworkAddress
 
-_RESOLVE_SECONDS = 5.0
+_RESOLVE_SECONDS: Final = 5.0
+_FRESH_SECONDS: Final = 10.0
+"""For so long what was found is taken for true: else a change of a thousand machines asks three thousand times, and a
+resolver that is away costs each of them its deadline."""
+_TOLD: Final = 32
+"""As many are told to the controller, those that cut the host off first: it knows the host's own besides."""
 
-Roads = Mapping[IPv4Address | IPv6Address, str]
-"""What each address is to this host, in words."""
-
-
-async def roads(naming: Naming, controller: str | None) -> Roads:
-    """`controller`: the name or address of its gateway. A name that resolves to nothing has no road to keep, and an
-    address of one link alone (fe80::1 is many a router's) takes nothing from another link."""
-    found: dict[IPv4Address | IPv6Address, str] = {}
-    for family in ("-4", "-6"):
-        for route in json.loads(await run_program("ip", "-json", family, "route", "show", "default") or b"[]"):
-            # Of several next hops at once, each has an object of its own.
-            for hop in (route, *route.get("nexthops", ())):
-                # `via`: one of the other family.
-                if gateway := hop.get("gateway") or hop.get("via", {}).get("host"):
-                    found[ip_address(gateway)] = "the next hop of this node's default route"
-    for link in json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]"):
-        if naming.is_tap(link.get("ifname", "")):
-            continue
-        for each in link.get("addr_info", ()):
-            if "local" in each:  # what the scope leaves out stays as an empty object
-                found[ip_address(each["local"])] = f"an address of this node ({link['ifname']})"
-    for address in await _resolved(controller):
-        found[address] = "the address of this node's controller"
-    return {address: meaning for address, meaning in found.items() if not address.is_link_local}
+Address = IPv4Address | IPv6Address
 
 
-def spare(roads: Roads, taps: tuple[TapPlan, ...]) -> None:
-    """Raises `HostError(conflict)` where these taps would take one of the roads."""
+@dataclass(frozen=True)
+class Roads:
+    """What each address is to this host, in words. `elsewhere`: others' addresses, without which it is cut off."""
+
+    elsewhere: Mapping[Address, str]
+    own: Mapping[Address, str]
+
+    def all(self) -> dict[Address, str]:
+        return {**self.own, **self.elsewhere}
+
+    def told(self) -> dict[str, str]:
+        """As `NodeFacts.network_lacks` has it."""
+        most_important = [*self.elsewhere.items(), *self.own.items()][:_TOLD]
+        return {f"gateway:{address}": f"It is {meaning}." for address, meaning in most_important}
+
+
+@dataclass
+class RoadMap:
+    """Knows the roads of a host. `controller`: the name or address of its gateway. A name that resolves to nothing has
+    no road to keep, and an address of one link alone (fe80::1 is many a router's) takes nothing from another link."""
+
+    naming: Naming
+    controller: str | None = None
+    _found: Roads | None = None
+    _at: float = 0.0
+    _looking: trio.Lock = field(default_factory=trio.Lock)
+
+    async def roads(self) -> Roads:
+        async with self._looking:
+            if self._found is None or trio.current_time() >= self._at + _FRESH_SECONDS:
+                self._found, self._at = await self._look(), trio.current_time()
+            return self._found
+
+    async def _look(self) -> Roads:
+        elsewhere = dict.fromkeys(await _resolved(self.controller), "the address of this node's controller")
+        for family in ("-4", "-6"):
+            for route in json.loads(await run_program("ip", "-json", family, "route", "show", "default") or b"[]"):
+                for hop in _hops(route):
+                    elsewhere.setdefault(ip_address(hop), "the next hop of this node's default route")
+        own = {}
+        for link in json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]"):
+            for each in link.get("addr_info", ()):
+                # What the scope leaves out stays as an empty object.
+                if "local" in each and not self.naming.is_tap(link.get("ifname", "")):
+                    own[ip_address(each["local"])] = f"an address of this node ({link['ifname']})"
+        return Roads({address: what for address, what in elsewhere.items() if not address.is_link_local}, own)
+
+
+def _hops(route: dict[str, object]) -> Iterator[str]:
+    """Of several next hops at once, each has an object of its own; `via` is one of the other family."""
+    nexthops = route.get("nexthops", ())
+    for hop in (route, *(nexthops if isinstance(nexthops, list) else ())):
+        via = hop.get("via")
+        if gateway := hop.get("gateway") or (via.get("host") if isinstance(via, dict) else None):
+            yield str(gateway)
+
+
+def spare(roads: Mapping[Address, str], taps: tuple[TapPlan, ...], held: Collection[NetworkAddress] = ()) -> None:
+    """Raises `HostError(conflict)` where these taps would take one of the roads. `held`: networks that the machine has
+    already: a controller may itself be a guest of this node, whose own address is the road to it."""
     for tap in taps:
         if tap.bridge is not None:
             continue
         for address, meaning in roads.items():
-            taken = next((network for network in tap.networks if address in network), None)
+            taken = next((network for network in tap.networks if address in network and network not in held), None)
             if address in tap.gateways or taken is not None:
                 what = f"the gateway {address}" if taken is None else text_of(taken)
                 raise HostError(
@@ -63,7 +106,7 @@ def spare(roads: Roads, taps: tuple[TapPlan, ...]) -> None:
                 )
 
 
-async def _resolved(controller: str | None) -> list[IPv4Address | IPv6Address]:
+async def _resolved(controller: str | None) -> list[Address]:
     if controller is None:
         return []
     with trio.move_on_after(_RESOLVE_SECONDS):
@@ -71,7 +114,6 @@ async def _resolved(controller: str | None) -> list[IPv4Address | IPv6Address]:
             answers = await trio.socket.getaddrinfo(controller, None, type=trio.socket.SOCK_STREAM)
         except OSError:
             return []
-        return [
-            ip for _, _, _, _, place in answers if not (ip := ip_address(str(place[0]).partition("%")[0])).is_loopback
-        ]
+        found = [ip_address(str(place[0]).partition("%")[0]) for _, _, _, _, place in answers]
+        return [address for address in found if not address.is_loopback]
     return []
