@@ -16,7 +16,7 @@ from svc_actors.errors import unavailable
 from svc_actors.host.databases import DatabaseError
 from svc_actors.panel.backups import Places
 from svc_actors.panel.databases import transfers
-from svc_actors.panel.jobs import Job, NewJob, enqueue
+from svc_actors.panel.jobs import Job, NewJob, ProgramFailed, enqueue
 from svc_actors.store import Database, Transaction
 from tests.panel.databases.world import World, world_of
 
@@ -95,6 +95,30 @@ async def test_what_cannot_be_loaded_leaves_what_was_there(panel_database: Datab
 
     assert job["status"] == "failed"
     assert "unknown collation" in job["error"]["message"]
+    assert world.mariadb.contents[database["name"]] == BEFORE
+    assert left == []
+
+
+async def test_what_cannot_be_dumped_is_not_replaced_and_the_way_out_is_named(
+    panel_database: Database, tmp_path: Any
+) -> None:
+    """A view whose definer is gone, a table that has crashed."""
+
+    async def broken(method: str) -> None:
+        if method == "dump":
+            raise ProgramFailed("mariadb-dump", 2, "Couldn't execute 'SHOW FIELDS FROM `seen`': there is no 's1_eve'")
+
+    async with world_of(panel_database, tmp_path) as world:
+        database = await filled(world)
+        world.mariadb.before = broken
+        job = await replaced(world, database)
+        left = [*places(world).kept_aside(), *places(world).left_over()]
+
+    assert (job["status"], job["error"]["code"]) == ("failed", "conflict")
+    assert "cannot be dumped" in job["error"]["message"]
+    assert "SHOW FIELDS FROM `seen`" in job["error"]["message"]
+    assert "nothing was changed" in job["error"]["message"]
+    assert "create it anew, then import without replace" in job["error"]["hint"]
     assert world.mariadb.contents[database["name"]] == BEFORE
     assert left == []
 

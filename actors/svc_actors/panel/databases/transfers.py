@@ -197,7 +197,16 @@ class DatabaseTransfers:
         async with self._tools.cleaned_on_failure(run):
             row, _ = await self._of(run)
             ready = await trio.to_thread.run_sync(self._tools.places.make_ready, run.id)
-            await self._tools.databases.set_aside(run, row, ready)
+            try:
+                await self._tools.databases.set_aside(run, row, ready)
+            except ProgramFailed as error:
+                # It could not be put back. Who has a broken database wants to replace it above all.
+                raise conflict(
+                    f"{row.name} cannot be dumped, so it could not be put back should the import fail; "
+                    f"nothing was changed: {error.last or error.message}",
+                    hint="Mend what is named there; or delete the database and create it anew, then import without "
+                    "replace.",
+                ) from error
             await run.log(f"What is in {row.name} is kept aside until the dump is in it.")
 
     async def empty(self, run: JobRun) -> None:
