@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from svc.cli.panel.host import Host
 from svc.cli.panel.loops import Loops
 from svc.panel.backup_configuration import what_is_allowed
 from svc.panel.config import PanelConfig
 from svc_actors.host.confined_client import ConfinedFiles
+from svc_actors.host.databases import EngineKind
 from svc_actors.host.databases.memory import LOOK_SECONDS
 from svc_actors.panel.backups import (
     ROUND_SECONDS,
@@ -68,7 +70,10 @@ async def recover_site_data(
 
 def look_after_site_data(loops: Loops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
-    loops.repeat_from_now("memory of database sessions", LOOK_SECONDS, data.databases.end_greedy)
+    for kind in EngineKind:
+        # Each by itself: an engine that hangs, or ends many, keeps no look from the other.
+        look = partial(data.databases.end_greedy, kind)
+        loops.repeat_from_now(f"memory of database sessions ({kind.value})", LOOK_SECONDS, look)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
     loops.repeat_from_now("pushes to undo", UNDO_SECONDS, data.undoing.round)
     for name, work in data.backups.rounds().items():

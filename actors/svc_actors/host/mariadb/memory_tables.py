@@ -11,6 +11,7 @@ the site are ended while the statement waits: it has its turn before who connect
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -30,6 +31,7 @@ DATABASE_BYTES: Final = 128 << 20
 _WAIT: Final = "SET lock_wait_timeout = 3"
 _PATIENCE: Final = 1.0
 """Seconds that a table may be in use before those who use it are ended. Less than `_WAIT`."""
+_TICK_NS: Final = 1_000_000_000
 _BINARY: Final = b"\xfe\x01"
 """What the description of a table begins with; that of a view is text."""
 _ENGINE_AT: Final = 3
@@ -40,16 +42,31 @@ _MEMORY: Final = 6
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 
 
-def databases_with(data: Path) -> Counter[DatabaseName]:
-    """How many tables of the engine each database of a site has; one in parts counts as many. Blocks."""
-    found: Counter[DatabaseName] = Counter()
+Known = dict[DatabaseName, tuple[int, int]]
+"""Of databases: when the folder had changed, in nanoseconds, and how many tables of the engine were in it."""
+
+
+def databases_with(data: Path, known: Known) -> Counter[DatabaseName]:
+    """How many tables of the engine each database of a site has; one in parts counts as many. Files are opened only in
+    folders that have changed since they became `known`: a table that is made or altered changes its folder. Blocks."""
+    found: Known = {}
     for database in os.scandir(data):
         if not database.is_dir(follow_symlinks=False) or not is_database(database.name):
             continue
-        for entry in os.scandir(database.path):
-            if entry.name.endswith(".frm"):
-                found[DatabaseName(database.name)] += _tables_of(Path(entry.path))
-    return +found
+        name, began = DatabaseName(database.name), time.time_ns()
+        try:
+            changed = os.stat(database.path).st_mtime_ns
+            if name in known and known[name][0] == changed:
+                found[name] = known[name]
+                continue
+            tables = [Path(entry.path) for entry in os.scandir(database.path) if entry.name.endswith(".frm")]
+        except FileNotFoundError:
+            continue  # It was dropped meanwhile.
+        # What has just changed may change again within the same tick of the file system's clock.
+        found[name] = (changed if changed < began - _TICK_NS else 0, sum(map(_tables_of, tables)))
+    known.clear()
+    known.update(found)
+    return +Counter({name: count for name, (_, count) in found.items()})
 
 
 def _tables_of(file: Path) -> int:
@@ -66,11 +83,11 @@ def _tables_of(file: Path) -> int:
 
 
 async def empty_largest(
-    data: Path, owners: MariaDbOwners, end_users: Callable[[DatabaseName], Awaitable[None]]
+    data: Path, owners: MariaDbOwners, end_users: Callable[[DatabaseName], Awaitable[None]], known: Known
 ) -> None:
     """No database has more than `DATABASE_BYTES` in such tables; the largest are emptied. `end_users` ends the sessions
     of a database's site, but for its owner's."""
-    for database, count in (await trio.to_thread.run_sync(databases_with, data)).items():
+    for database, count in (await trio.to_thread.run_sync(databases_with, data, known)).items():
         if count * TABLE_BYTES <= DATABASE_BYTES:
             continue
         try:

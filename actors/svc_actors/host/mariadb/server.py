@@ -82,6 +82,8 @@ _MEMORY: Final = (
     "--innodb-temp-data-file-path=ibtmp1:12M:autoextend:max:4G",
 )
 _SET_UP: Final = "/usr/bin/mariadb-install-db"
+TABLES_SECONDS: Final = 60.0
+"""Between two looks at tables in memory: all databases' folders are looked at."""
 DUMP_MARKER: Final = "-- Dump completed"
 
 
@@ -94,6 +96,8 @@ class MariaDb:
         self._sockets = folders.mariadb_socket.parent
         self.root = Root(folders.mariadb_socket)
         self.owners = MariaDbOwners(self.root)
+        self._tables_known: memory_tables.Known = {}
+        self._tables_looked_at = float("-inf")
         self._instance = Instance(
             self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, self.probe
         )
@@ -190,14 +194,16 @@ class MariaDb:
         if sorting > files_most:
             ended += [Session(number, user, sorting) for number, (user, _, works) in there.items() if works][:1]
         await self._end(ended)
-        if taken > SHARE_BYTES // 2:
+        now = trio.current_time()
+        if taken > SHARE_BYTES // 2 and now >= self._tables_looked_at + TABLES_SECONDS:
             # Last: it waits for who uses them.
+            self._tables_looked_at = now
             await self.empty_memory_tables()
         return ended
 
     async def empty_memory_tables(self) -> None:
         """No site has more than it may in tables that are kept in memory."""
-        await memory_tables.empty_largest(self._instance.data, self.owners, self._end_users)
+        await memory_tables.empty_largest(self._instance.data, self.owners, self._end_users, self._tables_known)
 
     async def _end_users(self, database: DatabaseName) -> None:
         """The sessions of its site, but for those of its owner."""

@@ -95,18 +95,16 @@ class SiteDatabases:
             with suppress(ServiceError):
                 await self.agree(row["site_id"])
 
-    async def end_greedy(self) -> None:
-        """One look at what the sessions of sites take of the engines' memory."""
-        for kind, server in self._servers.items():
-            ended: list[Session] = []
-            # An engine that hangs keeps no look from the other.
-            with trio.move_on_after(_LOOK_MOST_SECONDS):
-                try:
-                    ended = await server.end_greedy()
-                except DatabaseError as error:
-                    log.warning("databases.memory_not_looked_at", engine=kind.value, error=str(error))
-            for session in ended:
-                log.warning("databases.session_ended", engine=kind.value, user=session.user, mib=session.bytes >> 20)
+    async def end_greedy(self, kind: EngineKind) -> None:
+        """One look at what the sessions of sites take of an engine's memory."""
+        ended: list[Session] = []
+        with trio.move_on_after(_LOOK_MOST_SECONDS):
+            try:
+                ended = await self._servers[kind].end_greedy()
+            except DatabaseError as error:
+                log.warning("databases.memory_not_looked_at", engine=kind.value, error=str(error))
+        for session in ended:
+            log.warning("databases.session_ended", engine=kind.value, user=session.user, mib=session.bytes >> 20)
 
     async def _agree(self, site_id: UUID) -> None:
         databases, users = await under_way(self._database, site_id)
