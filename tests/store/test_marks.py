@@ -31,7 +31,8 @@ from svc_actors.store import (
     marked,
 )
 from svc_actors.store import marks as marks_of_store
-from svc_actors.store.marks import FILE, KEYS_FOR, MOST_KEYS, Key, deal_with_notice
+from svc_actors.store.marks import FILE, Mark, deal_with_notice
+from svc_actors.store.remembered_keys import KEYS_FOR, MOST_KEYS, Key
 from tests.support.postgres_server import PATIENCE, answered
 
 LOST = "UPDATE commit_marks SET value = value - 1"
@@ -499,7 +500,7 @@ def test_who_orders_much_has_no_order_of_another_forgotten(tmp_path: Path) -> No
 def test_keys_are_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their answers were kept no longer: another order with the same key is a new one."""
     clock = [1_000_000.0]
-    monkeypatch.setattr("svc_actors.store.marks.time.time", lambda: clock[0])
+    monkeypatch.setattr("time.time", lambda: clock[0])
     marks = CommitMarks.load(tmp_path)
     marks.note_key(("token:1", "old"))
     clock[0] += KEYS_FOR - 1
@@ -534,3 +535,28 @@ def test_an_order_does_not_count_all_keys(tmp_path: Path) -> None:
         sys.setprofile(None)
 
     assert len(calls) < 100
+
+
+def test_no_row_is_written_for_longer_than_a_minute_of_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a snapshot is open all versions of a row stay, and each write goes through them."""
+    clock = [1_000_020.0]
+    monkeypatch.setattr("trio.current_time", lambda: clock[0])
+    marks = CommitMarks.load(tmp_path)
+
+    def commit_two_at_a_time() -> set[int]:
+        drawn: list[Mark] = [marks.draw(), marks.draw()]
+        for mark in drawn:
+            marks.committed(mark)
+            marks.put_back(mark)
+        return {mark.slot for mark in drawn}
+
+    slots = []
+    for _ in range(60):
+        late = marks.draw()
+        slots.append(commit_two_at_a_time())
+        assert commit_two_at_a_time() == slots[-1]
+        clock[0] += 60
+        marks.put_back(late)
+
+    assert len(set.union(*slots)) == 2 * 60, "each minute has its own"
+    assert {marks.draw().slot, marks.draw().slot} & slots[0], "after an hour the same ones"

@@ -47,6 +47,7 @@ from svc_actors.durable import write_whole
 from svc_actors.errors import unavailable
 from svc_actors.store.failures import cannot_connect
 from svc_actors.store.nurseries import background_nursery
+from svc_actors.store.remembered_keys import KEYS_FOR, Key, RememberedKeys
 
 if TYPE_CHECKING:
     from svc_actors.store.database import Database
@@ -58,11 +59,11 @@ FILE: Final = "database-marks.json"
 WRITE_SECONDS: Final = 1.0
 """From one write of the file to the next. What was committed within it is forgotten where the service's host goes down
 together with the database's, and noticed by the service itself otherwise."""
-MOST_KEYS: Final = 5_000
-"""Idempotency keys that are remembered: those of the last orders, some 400 KB in the file."""
-KEYS_FOR: Final = 24 * 3600.0
-"""How long, in seconds: an answer is kept in the database for that long, and the key is free afterwards."""
 _FINAL_WRITE: Final = 5.0
+_TURN, _TURNS = 60.0, 60
+"""For how many seconds the same rows are written, and after how many others again: while a dump or a replication slot
+has a snapshot open, the old versions of a row stay, and each write of it goes through them. Rejected: ever new rows,
+and the old ones deleted; a file that was not written since would miss them."""
 
 WRITE_MARK: Final = """
     INSERT INTO commit_marks AS kept (holder, slot, value, at) VALUES ($1, $2, $3, clock_timestamp())
@@ -107,9 +108,6 @@ REFUSE_KEYS: Final = """
 """
 """Owners and keys: they are refused for as long as they are kept, where no answer is."""
 
-Key: TypeAlias = tuple[str, str]
-"""An idempotency key: whose it is, and the key."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -137,53 +135,21 @@ class Mark:
         return (self.holder, self.slot, self.value)
 
 
-class _Keys:
-    """Idempotency keys with the time at which each was used, by owner: an order must not count all of them."""
-
-    def __init__(self) -> None:
-        self._by_owner: dict[str, dict[str, float]] = {}
-        self._count = 0
-
-    def note(self, key: Key, at: float) -> None:
-        self.forget(key)
-        owner, name = key
-        self._by_owner.setdefault(owner, {})[name] = at
-        self._count += 1
-        if self._count > MOST_KEYS:
-            # Of the owner of most of them: one who orders much has none of the others' forgotten.
-            most = max(self._by_owner, key=lambda each: len(self._by_owner[each]))
-            self.forget((most, next(iter(self._by_owner[most]))))
-
-    def forget(self, key: Key) -> None:
-        owner, name = key
-        if self._by_owner.get(owner, {}).pop(name, None) is not None:
-            self._count -= 1
-            if not self._by_owner[owner]:
-                del self._by_owner[owner]
-
-    def since(self, start: float) -> list[tuple[Key, float]]:
-        """The oldest first; those from before `start` are forgotten."""
-        known = [((owner, name), at) for owner, names in self._by_owner.items() for name, at in names.items()]
-        for key, at in known:
-            if at < start:
-                self.forget(key)
-        return sorted((each for each in known if each[1] >= start), key=lambda each: each[1])
-
-
 class CommitMarks:
     """What is known to be committed. `stepped_back` is set, for good, once the database was seen to lack some of it."""
 
     def __init__(
-        self, path: Path, holder: UUID, seen: dict[int, int], keys: _Keys | None = None, dealt: int = 0
+        self, path: Path, holder: UUID, seen: dict[int, int], keys: RememberedKeys | None = None, dealt: int = 0
     ) -> None:
         self.stepped_back = trio.Event()
         self._path = path
         self._holder = holder
         self._seen = seen
         self._last = max(seen.values(), default=0)
+        self._turn = 0
         self._slots = 0
         self._free: list[int] = []
-        self._keys = keys or _Keys()
+        self._keys = keys or RememberedKeys()
         self._changed = False
         self.dealt = dealt
         """How often a step back of the database was dealt with, as far as is known here."""
@@ -197,7 +163,7 @@ class CommitMarks:
         try:
             known = json.loads(path.read_bytes())
             seen = {int(slot): int(value) for slot, value in known["marks"].items()}
-            keys = _Keys()
+            keys = RememberedKeys()
             for owner, key, *noted in known["keys"]:
                 keys.note((str(owner), str(key)), float(noted[0]) if noted else time.time())
             return cls(path, UUID(known["holder"]), seen, keys, int(known.get("dealt", 0)))
@@ -214,10 +180,13 @@ class CommitMarks:
 
     def draw(self) -> Mark:
         """The mark of a transaction that is about to commit; give it back with `put_back`, however that ends."""
+        turn = int(trio.current_time() / _TURN) % _TURNS
+        if turn != self._turn:
+            self._turn, self._slots, self._free = turn, 0, []
         if self._free:
             slot = heappop(self._free)
         else:
-            slot, self._slots = self._slots, self._slots + 1
+            slot, self._slots = self._slots * _TURNS + turn, self._slots + 1
         self._last += 1
         return Mark(self._holder, slot, self._last)
 
@@ -227,7 +196,8 @@ class CommitMarks:
         self._changed = True
 
     def put_back(self, mark: Mark) -> None:
-        heappush(self._free, mark.slot)
+        if mark.slot % _TURNS == self._turn:
+            heappush(self._free, mark.slot)
 
     def note_key(self, key: Key) -> None:
         """An order is carried out under this idempotency key: should the database forget it, it is refused then."""
