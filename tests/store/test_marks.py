@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -197,6 +198,31 @@ async def test_numbers_of_lost_commits_that_others_used_since_hide_nothing(datab
 
     assert await started(database_url, theirs) == []
     assert len(await started(database_url, ours)) == 1
+
+
+async def test_a_copied_data_folder_is_another_service_after_one_comparison(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, ours, theirs = tmp_path / "machine-id", tmp_path / "ours", tmp_path / "theirs"
+    monkeypatch.setattr("svc_actors.store.marks.MACHINE", machine)
+    machine.write_text("one\n")
+    ours.mkdir()
+    async with service(database_url, ours, Steps()) as database:
+        await change(database, "one")
+    shutil.copytree(ours, theirs)
+    machine.write_text("two\n")
+    async with Database.open(database_url, size=1) as other:
+        await other.execute(LOST)
+
+    assert len(await started(database_url, theirs)) == 1
+    assert await started(database_url, theirs) == []
+
+    holders = [json.loads((folder / FILE).read_bytes())["holder"] for folder in (ours, theirs)]
+    assert holders[0] != holders[1]
+    async with service(database_url, theirs, Steps()) as database:
+        await change(database, "two")
+    again = json.loads((theirs / FILE).read_bytes())["holder"]
+    assert again == holders[1], "a restart on the same host is the same service"
 
 
 async def test_a_file_that_is_older_than_the_database_raises_no_alarm(database_url: str, tmp_path: Path) -> None:

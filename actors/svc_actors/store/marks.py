@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "database-marks.json"
 """In the data folder."""
+MACHINE: Final = Path("/etc/machine-id")
+"""Differs where a data folder was copied to another host: two services with one id would hide each other's losses."""
 WRITE_SECONDS: Final = 1.0
 """From one write of the file to the next. What was committed within it is forgotten where the service's host goes down
 together with the database's, and noticed by the service itself otherwise."""
@@ -150,6 +152,8 @@ class CommitMarks:
         self._slots = 0
         self._free: list[int] = []
         self._keys = keys or RememberedKeys()
+        self._machine = _machine()
+        self._copied = False
         self._changed = False
         self.dealt = dealt
         """How often a step back of the database was dealt with, as far as is known here."""
@@ -166,7 +170,9 @@ class CommitMarks:
             keys = RememberedKeys()
             for owner, key, *noted in known["keys"]:
                 keys.note((str(owner), str(key)), float(noted[0]) if noted else time.time())
-            return cls(path, UUID(known["holder"]), seen, keys, int(known.get("dealt", 0)))
+            marks = cls(path, UUID(known["holder"]), seen, keys, int(known.get("dealt", 0)))
+            marks._copied = known.get("machine", marks._machine) != marks._machine
+            return marks
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -262,6 +268,8 @@ class CommitMarks:
         self._seen = dict(there)
         self._last = max(self._last, *there.values(), 0)
         self.dealt = row["dealt"]
+        if self._copied:
+            self._holder, self._seen, self._copied = uuid4(), {}, False
         self._changed = True
         if not (lost or row["pending"]):
             return None
@@ -296,6 +304,7 @@ class CommitMarks:
         self._changed = False
         known: dict[str, Any] = {
             "holder": str(self._holder),
+            "machine": self._machine,
             "marks": self._seen,
             "keys": [(*key, noted) for key, noted in self._keys.since(time.time() - KEYS_FOR)],
             "dealt": self.dealt,
@@ -358,6 +367,13 @@ async def deal_with_notice(tx: Transaction) -> int:
 def forget_marks(folder: Path) -> None:
     """Somebody has put another time or another database in place on purpose, and has seen to what follows."""
     (folder / FILE).unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    try:
+        return MACHINE.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _shown(row: Record) -> dict[int, int]:
