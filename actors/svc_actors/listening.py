@@ -28,6 +28,17 @@ def everywhere() -> tuple[str, ...]:
     return tuple("::" if family is socket.AF_INET6 else "0.0.0.0" for family in families())  # noqa: S104
 
 
+def hosts_of(host: str) -> tuple[str, ...]:
+    """The addresses that settings mean by `host`: each of this machine, of both families, by `*` and by `::`, which a
+    socket of both families would have for both."""
+    return everywhere() if host in ("*", "::") else (host,)
+
+
+def addresses_of(host: str, port: int) -> list[str]:
+    """Where to listen at this port, as hypercorn takes it and people read it."""
+    return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts_of(host)]
+
+
 def listeners() -> Mapping[Listener, frozenset[int]]:
     """The users whose processes made the sockets that listen at a port, at any address of its family."""
     found: dict[Listener, set[int]] = {}

@@ -4,7 +4,7 @@ browsers are sent to HTTPS. Nothing else is served, and nothing of a request but
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import quote
@@ -41,8 +41,8 @@ def challenge_app(challenges: Http01, public_url: str) -> ASGIFramework:
     return partial(_answer, challenges, public_url)
 
 
-async def serve_plain(app: ASGIFramework, bind: str, tell: Callable[[str | None], Awaitable[None]]) -> None:
-    """Serve until cancelled. Where `bind`, an address and port, cannot be listened on, that is tried again: `tell` gets
+async def serve_plain(app: ASGIFramework, bind: Sequence[str], tell: Callable[[str | None], Awaitable[None]]) -> None:
+    """Serve until cancelled. Where `bind`, addresses and ports, cannot be listened on, that is tried again: `tell` gets
     what is wrong, or None once it serves."""
     connections.install()
     while True:
@@ -52,7 +52,7 @@ async def serve_plain(app: ASGIFramework, bind: str, tell: Callable[[str | None]
                 await nursery.start(serving)
                 await tell(None)
         except* OSError as errors:
-            await tell(f"{bind} cannot be listened on: {_first(errors)}")
+            await tell(f"{' and '.join(bind)} cannot be listened on: {_first(errors)}")
         await trio.sleep(AGAIN_SECONDS)
 
 

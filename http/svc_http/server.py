@@ -23,7 +23,6 @@ from hypercorn.trio import serve
 from hypercorn.typing import ASGIFramework
 
 from svc_actors.admission import Admission, of_clients
-from svc_actors.listening import everywhere
 from svc_http import connections
 from svc_http.certificates import Certificates
 from svc_http.connections import BoundedConfig
@@ -58,13 +57,6 @@ class Keeping(Protocol):
         ...
 
     def keep(self, listeners: Sequence[socket.socket]) -> None: ...
-
-
-def addresses_of(host: str, port: int) -> list[str]:
-    """Where to listen: at the host's address, or at every one of this machine, of IPv6 too, where that is `*`."""
-    return [
-        f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in (everywhere() if host == "*" else (host,))
-    ]
 
 
 async def serve_https(
@@ -139,11 +131,11 @@ async def serve_loopback(
     await serve(app, server, shutdown_trigger=shutdown.wait, task_status=task_status, mode="asgi")
 
 
-def plain_config(bind: str) -> BoundedConfig:
+def plain_config(bind: Sequence[str]) -> BoundedConfig:
     """Of a listener for everybody, without TLS."""
     server = _NetworkConfig()
     server.admission = of_clients()
-    server.bind = [bind]
+    server.bind = list(bind)
     return server
 
 

@@ -28,6 +28,7 @@ from svc.controller.certificate import issued_file
 from svc.controller.config import ControllerConfig
 from svc_actors.disk_space import Level, Space, Thresholds
 from svc_actors.errors import ServiceError
+from svc_actors.listening import hosts_of
 from svc_actors.mail import Relay, RelayError
 from svc_actors.store import OWNER_VARIABLE, URL_VARIABLE, Database
 from svc_http.certificates import expires_soon
@@ -70,7 +71,8 @@ async def findings(config: ControllerConfig, environ: Mapping[str, str]) -> Asyn
             ("operations port", "127.0.0.1", config.operations_port),
             *((("port for ACME", config.bind_host, config.acme.port),) if config.acme and config.acme.port else ()),
         ):
-            yield _port(about, host, port)
+            for address in hosts_of(host):
+                yield _port(about, address, port)
 
 
 async def _health(config: ControllerConfig) -> Finding:
@@ -181,10 +183,13 @@ def _place(url: str) -> str:
 
 def _port(about: str, host: str, port: int) -> Finding:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    where = f"[{host}]:{port}" if family is socket.AF_INET6 else f"{host}:{port}"
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            return Finding(about, Verdict.FAILED, f"{host}:{port} cannot be listened on: {error.strerror}")
-    return Finding(about, Verdict.OK, f"{host}:{port} is free")
+            return Finding(about, Verdict.FAILED, f"{where} cannot be listened on: {error.strerror}")
+    return Finding(about, Verdict.OK, f"{where} is free")

@@ -35,6 +35,7 @@ from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
 from svc_actors.controller.reconcile.restored import Past
+from svc_actors.listening import addresses_of
 from svc_actors.store import (
     Database,
     DatabaseStartError,
@@ -53,7 +54,7 @@ from svc_http.certificates import Certificates, TlsFiles
 from svc_http.operations import database_check, operations_app
 from svc_http.pages import add_pages
 from svc_http.plain import add_challenges
-from svc_http.server import addresses_of, serve_https, serve_loopback
+from svc_http.server import serve_https, serve_loopback
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
 """Each lane's own (`svc_actors.store.lanes`). An order keeps its connection for a dozen turns of the event loop, so

@@ -31,7 +31,12 @@ _OPTIONS = (
     ),
     click.option("--data", type=_FOLDER, default=Path("/var/lib/svc/controller"), show_default=True),
     click.option("--public-host", default="127.0.0.1", show_default=True, help="How browsers and nodes reach it."),
-    click.option("--bind", default="0.0.0.0", show_default=True, help="The address to listen on."),  # noqa: S104
+    click.option(
+        "--bind",
+        default="0.0.0.0",  # noqa: S104
+        show_default=True,
+        help="The address to listen on; * and :: stand for every one, of IPv4 and IPv6.",
+    ),
     click.option(
         "--origin",
         "origins",

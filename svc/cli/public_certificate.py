@@ -11,6 +11,7 @@ from svc.controller.config import ControllerConfig
 from svc_actors.acme import Http01
 from svc_actors.alerts import Severity, set_alert
 from svc_actors.certificates import Issued, IssuedCertificate, Issuing, Keeper, alert_of
+from svc_actors.listening import addresses_of
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, keep_running
@@ -53,7 +54,7 @@ async def serve_challenges(config: ControllerConfig, database: Database, challen
         await tell(None)
         return
     app = challenge_app(challenges, config.public_url)
-    serving = partial(serve_plain, app, f"{config.bind_host}:{config.acme.port}", tell)
+    serving = partial(serve_plain, app, addresses_of(config.bind_host, config.acme.port), tell)
     await keep_running("answers to challenges", serving)
 
 

@@ -54,6 +54,21 @@ async def test_where_nothing_is_wrong_a_controller_can_be_started(
     assert not (tmp_path / "data").exists(), "nothing was changed"
 
 
+async def test_where_every_address_is_asked_for_the_ports_of_both_families_are_looked_at(
+    terminal: Terminal, tmp_path: Path, database_url: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        ended = await terminal.svc(
+            *options(tmp_path, "--bind", "::", "--api-port", port), SVC_DATABASE_URL=database_url
+        )
+
+    found = [each for each in ended.out.splitlines() if "API port" in each or "gateway port" in each]
+    assert [each.split()[0] for each in found] == ["failed", "ok", "ok", "ok"]
+    assert f"0.0.0.0:{port} cannot be listened on" in found[0]
+    assert f"[::]:{port} is free" in found[1]
+
+
 async def test_a_database_that_is_away_is_named_without_its_password(terminal: Terminal, tmp_path: Path) -> None:
     url = f"postgresql://svc:hunter2@127.0.0.1:{free_port()}/svc"
 

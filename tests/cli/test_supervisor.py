@@ -16,8 +16,9 @@ import trio
 
 from svc.cli import supervisor
 from svc.cli.supervisor import KeptListener
+from svc_actors.listening import addresses_of
 from svc_http.certificates import Certificates
-from svc_http.server import addresses_of, serve_tls
+from svc_http.server import serve_tls
 from tests.support.certificates import self_signed
 
 

@@ -52,7 +52,7 @@ async def challenges() -> Http01:
 @pytest.fixture
 async def client(challenges: Http01, nursery: trio.Nursery) -> AsyncIterator[httpx.AsyncClient]:
     port, told = free_port(), Told()
-    nursery.start_soon(partial(serve_plain, challenge_app(challenges, PUBLIC), f"127.0.0.1:{port}", told))
+    nursery.start_soon(partial(serve_plain, challenge_app(challenges, PUBLIC), [f"127.0.0.1:{port}"], told))
     assert await told.until(1) is None
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         yield client
@@ -102,7 +102,7 @@ async def test_a_port_that_is_taken_is_told_and_listened_on_once_it_is_free(
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
-        nursery.start_soon(partial(serve_plain, challenge_app(challenges, PUBLIC), f"127.0.0.1:{port}", told))
+        nursery.start_soon(partial(serve_plain, challenge_app(challenges, PUBLIC), [f"127.0.0.1:{port}"], told))
         problem = await told.until(1)
     while told.said[-1] is not None:
         await told.until(len(told.said) + 1)

@@ -15,11 +15,12 @@ import trio
 import trio.testing
 
 from svc_actors.errors import unavailable
+from svc_actors.listening import addresses_of
 from svc_actors.store import Database
 from svc_http.certificates import Certificates
 from svc_http.metrics import Figure, Metrics
 from svc_http.operations import database_check, operations_app
-from svc_http.server import addresses_of, serve_loopback, serve_tls
+from svc_http.server import serve_loopback, serve_tls
 from tests.support.certificates import self_signed
 from tests.support.example_service import Served
 
@@ -140,7 +141,8 @@ async def test_the_operators_listener_tells_figures_and_health_to_this_machine_a
         stop.set()
 
 
-async def test_both_families_are_served_and_each_client_has_its_own_address(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["*", "::"])
+async def test_both_families_are_served_and_each_client_has_its_own_address(tmp_path: Path, host: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -151,10 +153,10 @@ async def test_both_families_are_served_and_each_client_has_its_own_address(tmp_
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     async with trio.open_nursery() as nursery:
-        serving = partial(serve_tls, app, addresses_of("*", port), Certificates(self_signed(tmp_path)), stop.wait)
+        serving = partial(serve_tls, app, addresses_of(host, port), Certificates(self_signed(tmp_path)), stop.wait)
         await nursery.start(serving)
         async with httpx.AsyncClient(verify=False, trust_env=False) as http:
-            clients = [(await http.get(f"https://{host}:{port}/")).text for host in ("127.0.0.1", "[::1]")]
+            clients = [(await http.get(f"https://{here}:{port}/")).text for here in ("127.0.0.1", "[::1]")]
         stop.set()
 
     assert clients == ["127.0.0.1", "::1"]

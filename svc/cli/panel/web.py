@@ -34,7 +34,12 @@ log = structlog.get_logger("svc.panel.web")
     show_default=True,
     help="The folder of certificate.pem and key.pem, and of shown.pem, which goes before them; the core keeps it.",
 )
-@click.option("--bind", default="*", show_default=True, help="The address to listen on; *: every one, of IPv6 too.")
+@click.option(
+    "--bind",
+    default="*",
+    show_default=True,
+    help="The address to listen on; * and :: are every one, of IPv6 too.",
+)
 @click.option("--port", default=PANEL_PORT, show_default=True)
 @click.option("--user", default="svc-web", show_default=True, help="The account to run as, when started by root.")
 async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
@@ -42,10 +47,11 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
     _take_on(user)
     from svc_actors.admission import raise_descriptor_limit
     from svc_actors.host.folders import SHOWN_CERTIFICATE
+    from svc_actors.listening import addresses_of
     from svc_http.bridge import Web
     from svc_http.certificates import Certificates, TlsFiles
     from svc_http.logs import configure
-    from svc_http.server import addresses_of, serve_tls
+    from svc_http.server import serve_tls
 
     configure()
     raise_descriptor_limit()

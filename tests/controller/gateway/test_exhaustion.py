@@ -87,6 +87,18 @@ async def test_a_disk_that_is_full_does_not_end_the_gateway(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("host", ["*", "::"])
+async def test_agents_come_by_both_families(rig: GatewayHarness, host: str) -> None:
+    gateway = Gateway(
+        rig.authority, lambda: rig.authority.server_certificate(rig.folder, "localhost"), bind_host=host, port=0
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.run)
+        for here in ("127.0.0.1", "::1"):
+            await (await trio.open_tcp_stream(here, gateway.port)).aclose()
+        nursery.cancel_scope.cancel()
+
+
 async def test_answers_that_nobody_asked_for_take_no_memory() -> None:
     await trio.lowlevel.checkpoint()
     tap = ObservedTap(device="t", vm_id=UUID(int=1), up=True, routes=("192.0.2.1",), filtered=True)

@@ -45,6 +45,7 @@ from svc_actors.controller.gateway.operations import (
 )
 from svc_actors.controller.gateway.streams import FindFile, Streams
 from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
+from svc_actors.listening import hosts_of
 from svc_actors.tracing import Kind, in_span
 from svc_nodeagent.protocol import (
     SPOKEN,
@@ -144,8 +145,10 @@ class Gateway:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve agents until cancelled. `port` is the one listened on, also when 0 was asked for."""
         context = self._context()
-        listeners = await trio.open_tcp_listeners(self.port, host=self._bind_host, backlog=_BACKLOG)
-        self.port = listeners[0].socket.getsockname()[1]
+        listeners = list[trio.SocketListener]()
+        for host in hosts_of(self._bind_host):
+            listeners += await trio.open_tcp_listeners(self.port, host=host, backlog=_BACKLOG)
+            self.port = listeners[0].socket.getsockname()[1]
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
