@@ -14,6 +14,8 @@ from typing import Final
 
 _GROUP: Final = re.compile(r"site-(\d+)|svc-site-(\d+)\.slice")
 """The keeper's folder of a site's group, and systemd's slice."""
+_UNLIMITED: Final = 1 << 62
+"""By v1 as a number."""
 _UNIFIED: Final = ""
 """Stands for cgroup v2 among the controllers of v1."""
 
@@ -42,6 +44,28 @@ def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
                 if controller in mounts:
                     folders.setdefault(number, {})[controller] = mounts[controller] / path
     return {number: _use(of) for number, of in folders.items()}
+
+
+def group_use(pid: int, proc: Path = Path("/proc")) -> tuple[int, int] | None:
+    """Bytes that the memory group of a process has in no file of the disk, each page counted once, and its limit. None
+    where there is no limit, or none to read. Blocks."""
+    try:
+        mounts = dict(_mounts((proc / "self/mounts").read_text()))
+        lines = [line.split(":", 2) for line in (proc / str(pid) / "cgroup").read_text().splitlines()]
+        for _, controllers, path in lines:
+            unified = controllers == _UNIFIED
+            if not (unified or "memory" in controllers.split(",")):
+                continue
+            controller = _UNIFIED if unified else "memory"
+            folder = mounts[controller] / path.strip("/")
+            names = ("anon", "shmem") if unified else ("total_rss", "total_shmem")
+            limit = folder / ("memory.max" if unified else "memory.limit_in_bytes")
+            if not limit.exists() or not (most := limit.read_text().strip()).isdecimal() or int(most) >= _UNLIMITED:
+                continue
+            return sum(_value(folder, "memory.stat", name) or 0 for name in names), int(most)
+    except (OSError, KeyError, ValueError):
+        pass  # The process has ended, or nothing of it is shown here.
+    return None
 
 
 def _mounts(text: str) -> Iterator[tuple[str, Path]]:

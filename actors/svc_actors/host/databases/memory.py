@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from svc_actors.host.site_use import group_use
+
 _MIB: Final = 1 << 20
 _STEP: Final = 256 * _MIB
 """Machines of nearly the same size get the same, so that an engine is not started anew for a balloon."""
@@ -28,6 +30,12 @@ SITE_BYTES: Final = 512 * _MIB
 SESSION_BYTES: Final = 256 * _MIB
 """Of one: the largest packet (64 MiB) is held some three times while it is inserted."""
 LOOK_SECONDS: Final = 1.0
+IDLE_BYTES: Final = 16 * _MIB
+"""An idle session with less is one of an application's pool: it takes some 3 MiB, most of them shared."""
+_RANKS: Final = 3
+"""Of `_rank`."""
+RESERVE_BYTES: Final = SESSION_BYTES + 64 * _MIB
+"""Of the group's limit: what one session may take until the next look."""
 
 
 def share_of(machine: int) -> int:
@@ -54,6 +62,7 @@ class Session:
     number: int
     user: str
     bytes: int
+    idle: bool = False
 
     @property
     def site(self) -> str:
@@ -68,21 +77,47 @@ class Session:
 def to_end(
     sessions: Collection[Session], site_most: int = SITE_BYTES, most: int = SHARE_BYTES * 3 // 4
 ) -> list[Session]:
-    """Those by which a site has more than it may; then those of the largest site, while all together have more."""
+    """Those by which a site has more than it may; then those of the largest site, while all together have more. Of
+    these last what gives little, which is an idle session, and what is the panel's own, come when nothing else is left.
+    An owner counts by itself, and may have `OWNER_BYTES`."""
     sites = defaultdict(list)
     for session in sorted(sessions, key=lambda each: each.bytes):
-        sites[session.site].append(session)
+        sites[session.user if session.is_owner else session.site].append(session)
     ended = []
 
     def taken(site: str) -> int:
         return sum(session.bytes for session in sites[site])
 
-    for site in sites:
-        while taken(site) > site_most:
-            ended.append(sites[site].pop())
-    while sum(taken(site) for site in sites) > most:
-        ended.append(sites[max(sites, key=taken)].pop())
+    for site, own in sites.items():
+        bound = max(site_most, OWNER_BYTES) if own[0].is_owner else site_most
+        while taken(site) > bound:
+            ended.append(own.pop())
+    for rank in range(_RANKS):
+        while sum(taken(site) for site in sites) > most:
+            found = [site for site, own in sites.items() if any(_rank(each) == rank for each in own)]
+            if not found:
+                break
+            own = sites[max(found, key=taken)]
+            ended.append(max((each for each in own if _rank(each) == rank), key=lambda each: each.bytes))
+            own.remove(ended[-1])
     return ended
+
+
+def _rank(session: Session) -> int:
+    if session.is_owner:
+        return 2
+    return int(session.idle and session.bytes < IDLE_BYTES)
+
+
+def most_in_group(sessions: Collection[Session], pid: int) -> int:
+    """What all together may have: all that they have while the control group of the engine is not nearly full. Where
+    the group cannot be read, three quarters of the engine's share. Blocks."""
+    group = group_use(pid)
+    if group is None:
+        return SHARE_BYTES * 3 // 4
+    # Not the sum of the sessions: pages that processes share count for each of them there.
+    used, limit = group
+    return sum(session.bytes for session in sessions) - max(0, used - (limit - RESERVE_BYTES))
 
 
 def resident(pid_file: Path) -> tuple[int, int]:

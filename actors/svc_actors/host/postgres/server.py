@@ -32,6 +32,7 @@ from svc_actors.host.databases.memory import (
     SHARE_BYTES,
     SITE_BYTES,
     Session,
+    most_in_group,
     resident,
     to_end,
 )
@@ -144,14 +145,15 @@ class Postgres:
         await self._superuser.ask(Do.PROBE())
 
     async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
-        ended = to_end(await trio.to_thread.run_sync(self._sessions), site_most)
+        ended = await trio.to_thread.run_sync(self._greedy, site_most)
         if ended:
             await self._superuser.ask(*(Do.END_SESSION(number=session.number) for session in ended))
         return ended
 
-    def _sessions(self) -> list[Session]:
+    def _greedy(self, site_most: int) -> list[Session]:
         pid, _ = self._resident()
-        return sessions_of(pid) if pid else []
+        sessions = sessions_of(pid) if pid else []
+        return to_end(sessions, site_most, most_in_group(sessions, pid))
 
     def _resident(self) -> tuple[int, int]:
         return resident(self._instance.data / "postmaster.pid")

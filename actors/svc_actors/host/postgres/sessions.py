@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +29,12 @@ def sessions_of(postmaster: int) -> list[Session]:
         shared = int(sizes.get("RssShmem", 0)) << 10
         taken = (int(sizes.get("RssAnon", 0)) << 10) + max(0, shared - _COMMON_BYTES)
         if user := _TITLE.match(title):
-            found[pid] = Session(pid, user[1], taken)
+            found[pid] = Session(pid, user[1], taken, title.endswith(" idle"))
         elif leader := _WORKER.match(title):
             workers.append((int(leader[1]), taken))
     for pid, taken in workers:
         if pid in found:
-            found[pid] = Session(pid, found[pid].user, found[pid].bytes + taken)
+            found[pid] = replace(found[pid], bytes=found[pid].bytes + taken)
     return list(found.values())
 
 
