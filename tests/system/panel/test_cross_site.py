@@ -276,7 +276,7 @@ async def test_of_what_the_panel_runs_only_the_public_ports_listen(world: World)
     ]
 
     assert {panel.http_port, panel.https_port, panel.dns_port} <= tcp
-    assert tcp <= {panel.http_port, panel.https_port, panel.dns_port, 2222}
+    assert tcp <= {panel.http_port, panel.https_port, panel.dns_port, panel.sftp_port}
     assert abstract == []
 
 

@@ -203,7 +203,8 @@ def left_on_disk(data: Path) -> list[Path]:
     return [
         path
         for path in data.rglob("*")
-        if not path.is_symlink()
+        if path.parent != data / "sftp"  # The panel's own host keys.
+        and not path.is_symlink()
         and stat.S_ISREG(path.lstat().st_mode)
         and path.stat().st_size < 1 << 20
         and path.suffix not in (".pem", ".key")
