@@ -68,6 +68,7 @@ OF_THE_SERVER = {
     *("host/keeper/join.py", "host/launcher_keeper.py", "host/launcher_systemd.py", "host/nginx/program.py"),
     *("host/packages.py", "host/php/extensions.py", "host/programs.py", "host/releases/on_systemd.py"),
     *(
+        "host/postgres/room.py",
         "host/restic/cell.py",
         "host/sftp/accept.py",
         "host/sftp/server.py",
