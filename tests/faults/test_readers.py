@@ -1,6 +1,6 @@
 """Readers of the event stream who never read: dropped, and no burden to those who do.
 
-How long the others wait beside them is measured by tools/bench (R11), not asserted.
+How long the others wait beside them is not asserted.
 """
 
 from __future__ import annotations

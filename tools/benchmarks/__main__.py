@@ -21,22 +21,14 @@ from rich.table import Table
 from tools.benchmarks import Ratio
 
 MODULES = {
-    "store": ("B10", "B12", "B16"),
-    "runtime": ("B6", "B11"),
-    "jobs": ("B8",),
-    "http": ("B1", "B4", "B7"),
+    "store": ("B10",),
+    "http": ("B1", "B4"),
     "machines": ("B2", "B3"),
-    "console": ("B5",),
-    "readers": ("R11",),
-    "events": ("B15",),
-    "networking": ("N1", "N2"),
-    "addresses": ("N3",),
-    "host_network": ("N4", "N5"),
     "machine_backups": ("B20", "B21", "B22"),
     "webhooks": ("B9",),
 }
 
-OWN_RUNS = ("scale", "soak", "lists", "retention", "panel", "hosting", "noise", "sftp", "guest-disk")
+OWN_RUNS = ("scale", "soak", "hosting", "noise")
 
 
 def met(row: Ratio) -> bool:

@@ -1,4 +1,4 @@
-"""B1, B4 and B7: a machine over HTTPS beside a bare route, a list beside its SQL, events beside a bare loop.
+"""B1 and B4: a machine over HTTPS beside a bare route, and a list beside its SQL.
 
 Servers run in processes of their own, pinned to one core where there are two; the client has the other. Turns
 alternate, and the median counts. Run as `python -m tools.benchmarks.http`.
@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import ssl
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -33,10 +32,9 @@ from svc.controller.machines.models import VM_SELECT
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity.authenticate import Authentication
-from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
-from svc_actors.store import Database, Event, EventLog, NewEvent, append, embedded, migrate
+from svc_actors.store import Database, embedded, migrate
 from svc_actors.store.counts import fold
 from svc_http.app import App, create_app
 from svc_http.certificates import Certificates, TlsFiles
@@ -49,8 +47,6 @@ WRK_SECONDS = 3
 CONNECTIONS = 8
 MACHINES = 10_000
 LISTS = 30
-READERS = 50
-EVENTS = 200
 
 
 def measure() -> list[Ratio]:
@@ -69,7 +65,6 @@ async def _measure() -> list[Ratio]:
         return [
             await _measure_route(folder, url, token, vm_id),
             await _measure_list(database, token),
-            await _measure_events(folder, url, database, token),
         ]
 
 
@@ -77,8 +72,8 @@ async def _measure_route(folder: Path, url: str, token: str, vm_id: UUID) -> Rat
     ours, peer = [], []
     async with serving("ours", folder, url) as own, serving("bare", folder, url) as bare:
         for _ in range(ROUNDS):
-            ours.append(await _wrk(f"https://127.0.0.1:{own.port}/api/v1/vms/{vm_id}", token))
-            peer.append(await _wrk(f"https://127.0.0.1:{bare.port}/", token))
+            ours.append(await _wrk(f"https://127.0.0.1:{own}/api/v1/vms/{vm_id}", token))
+            peer.append(await _wrk(f"https://127.0.0.1:{bare}/", token))
     return Ratio("B1 authenticated GET /vms/{id} : bare route", median(ours), median(peer), "requests/s", 0.7, True)
 
 
@@ -107,58 +102,6 @@ async def _raw_list(database: Database) -> None:
     json.loads(to_json({"items": [dict(row) for row in rows], "total": total}, fallback=str))
 
 
-async def _measure_events(folder: Path, url: str, database: Database, token: str) -> Ratio:
-    ours, peer = [], []
-    async with serving("ours", folder, url) as own, serving("loop", folder, url) as loop:
-        for _ in range(ROUNDS):
-            ours.append(await _deliver(own.port, database, token))
-            peer.append(await _deliver(loop.port, database, token))
-    name = f"B7 {EVENTS} events to {READERS} readers : bare Trio loop"
-    return Ratio(name, median(ours), median(peer), "s", 1.5, False)
-
-
-async def _deliver(port: int, database: Database, token: str) -> float:
-    """Seconds from the first of the events to the last reader's last one."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    request = f"GET /api/v1/events HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
-    opened: list[trio.SSLStream[trio.SocketStream]] = []
-
-    async def open_one() -> None:
-        stream = trio.SSLStream(await trio.open_tcp_stream("127.0.0.1", port), context, server_hostname="bench")
-        await stream.send_all(request)
-        received = b""
-        while b"retry: " not in received:
-            received += await stream.receive_some()
-        opened.append(stream)
-
-    async def read(stream: trio.SSLStream[trio.SocketStream]) -> None:
-        tail, seen = b"", 0
-        while seen < EVENTS:
-            data = tail + await stream.receive_some()
-            seen += data.count(b"\nevent: ")
-            tail = data[-8:] if b"\nevent: " not in data[-8:] else b""
-
-    async def emit() -> None:
-        for number in range(EVENTS):
-            async with database.transaction() as tx:
-                await append(tx, NewEvent(kind=ControllerEvent.VM, subject=str(number), payload={"number": number}))
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(READERS):
-            nursery.start_soon(open_one)
-    await trio.sleep(0.2)  # for events of an earlier turn to be numbered
-    began = perf_counter()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(emit)
-        for stream in opened:
-            nursery.start_soon(read, stream)
-    took = perf_counter() - began
-    for stream in opened:
-        await trio.aclose_forcefully(stream)
-    return took
-
-
 async def _time(work: Callable[[], Awaitable[None]]) -> float:
     await work()
     began = perf_counter()
@@ -181,27 +124,21 @@ def _pinned(core: int, command: list[str]) -> list[str]:
     return ["taskset", "-c", str(core), *command] if (os.cpu_count() or 1) > 1 else command
 
 
-class Server(NamedTuple):
-    """A server process of this module, which listens on a port of its own."""
-
-    port: int
-    pid: int
-
-
 @asynccontextmanager
-async def serving(kind: str, folder: Path, url: str) -> AsyncIterator[Server]:
+async def serving(kind: str, folder: Path, url: str) -> AsyncIterator[int]:
+    """The port of a server process of this module."""
     command = _pinned(0, [sys.executable, "-m", "tools.benchmarks.http", kind, str(folder), url])
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     try:
-        yield Server(int((await process.stdout.receive_some(20)).decode()), process.pid)
+        yield int((await process.stdout.receive_some(20)).decode())
     finally:
         process.terminate()
         await process.wait()
 
 
-def _application(database: Database, events: EventLog | None = None) -> App:
-    services = SimpleNamespace(database=database, events=events, sealer=Sealer(bytes(32)), realm=REALM)
+def _application(database: Database) -> App:
+    services = SimpleNamespace(database=database, sealer=Sealer(bytes(32)), realm=REALM)
     return create_app(
         controller_registry(),
         cast(Controller, services),
@@ -214,18 +151,11 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
     from svc_http.logs import configure
 
     configure()
-    async with Database.open(url) as database, AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        log = EventLog(database)
-        await nursery.start(log.run)
-        if kind == "loop":
-            port = await nursery.start(_serve_loop, folder, log)
-        else:
-            app = _bare() if kind == "bare" else _application(database, log)
-            await stack.enter_async_context(GarbageCollection.open())
-            serve = partial(serve_https, app, ["127.0.0.1:0"], Certificates(_tls(folder)), trio.Event())
-            [bind] = await nursery.start(serve)
-            port = int(bind.rpartition(":")[2])
-        print(port, flush=True)
+    async with Database.open(url) as database, GarbageCollection.open(), trio.open_nursery() as nursery:
+        app = _bare() if kind == "bare" else _application(database)
+        tls = TlsFiles(folder / "certificate.pem", folder / "key.pem")
+        [bind] = await nursery.start(partial(serve_https, app, ["127.0.0.1:0"], Certificates(tls), trio.Event()))
+        print(int(bind.rpartition(":")[2]), flush=True)
 
 
 def _bare() -> App:
@@ -240,41 +170,6 @@ def _bare() -> App:
         return {"id": "x", "name": "machine", "status": "running"}
 
     return cast(App, app)
-
-
-async def _serve_loop(folder: Path, log: EventLog, task_status: trio.TaskStatus[int]) -> None:
-    """The peer of B7: a loop that writes each event to one socket, with TLS and nothing else."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
-
-    async def handle(stream: trio.SSLStream[trio.SocketStream]) -> None:
-        try:
-            await stream.receive_some()
-            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nretry: 2000\n\n")
-            async with log.subscribe(None) as events:
-                async for event in events:
-                    await stream.send_all(_frame(event))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return
-
-    async with trio.open_nursery() as nursery:
-        [listener] = await nursery.start(partial(trio.serve_ssl_over_tcp, handle, 0, context, host="127.0.0.1"))
-        task_status.started(listener.transport_listener.socket.getsockname()[1])
-
-
-def _frame(event: Event) -> bytes:
-    data = {
-        "id": event.position,
-        "kind": event.kind,
-        "subject": event.subject,
-        "at": event.at,
-        "payload": event.payload,
-    }
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), to_json(data))
-
-
-def _tls(folder: Path) -> TlsFiles:
-    return TlsFiles(folder / "certificate.pem", folder / "key.pem")
 
 
 async def seed(database: Database) -> tuple[str, UUID]:
