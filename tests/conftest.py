@@ -35,6 +35,7 @@ from svc_actors.store import (
     migrate,
 )
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
+from tests.support import own_host
 from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
 from tests.support.stuck import cut_when_stuck
@@ -77,6 +78,23 @@ _STDERR = os.dup(2)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     with nullcontext() if item.config.getoption("--full") else cut_when_stuck(item, _STDERR):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Those on a host of their own come first, before there are threads."""
+    hosted = [item for item in session.items if item.get_closest_marker(own_host.MARK)]
+    may_run = not (session.testsfailed or session.config.option.collectonly or hasattr(session.config, "workerinput"))
+    if not hosted or not may_run:
+        return (yield)
+    session.items = [item for item in session.items if item not in hosted]
+    own_host.run_on_own_host(session, hosted)
+    # pytest takes what has failed by now for errors of the collection, and would run nothing.
+    failed, session.testsfailed = session.testsfailed, 0
+    try:
+        return (yield)
+    finally:
+        session.testsfailed += failed
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,14 +15,15 @@ import trio
 from svc_nodeagent.durable import write_whole
 from svc_nodeagent.hypervisor.acceleration import Acceleration
 
-_KNOWN: Final = Path(__file__).resolve().parents[2] / "build" / "accelerator.json"
+_KNOWN: Final = Path("/run/svc-tests/accelerator.json")
+"""Of a test on a host of its own in that host's /run, as it has a device of its own."""
 
 
 async def tell_of_kvm(folder: Path) -> None:
     """`folder`: where an agent has its machines."""
 
     def tell() -> None:
-        _KNOWN.parent.mkdir(exist_ok=True)
+        _KNOWN.parent.mkdir(mode=0o755, exist_ok=True)
         # Hosts that start at once find out one after the other, those of other processes too.
         with _KNOWN.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -18,7 +18,7 @@ from tests.system.test_pages import (
     simulated_node,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_the_overview_names_what_is_to_be_done_before_there_is_a_machine() -> None:

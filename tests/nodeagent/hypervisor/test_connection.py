@@ -175,6 +175,8 @@ async def test_an_order_that_libvirt_is_slow_at_is_waited_for(
 
 
 @pytest.mark.system
+@pytest.mark.isolated
+@pytest.mark.own_host
 async def test_when_libvirtd_is_killed_and_started_again_the_host_goes_on(data_folder: Path) -> None:
     """A daemon of the test's own, serving libvirt's test driver."""
     heard, socket = Heard(), data_folder / "libvirt" / "libvirt-sock"

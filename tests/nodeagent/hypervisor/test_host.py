@@ -50,7 +50,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, image, machine
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD, LATER_PASSWORD = "Kelp-marble-41", "Otter-lantern-72"
 

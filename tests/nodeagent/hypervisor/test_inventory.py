@@ -10,7 +10,7 @@ from svc_nodeagent.hypervisor.inventory import host_addresses
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.programs import run_program
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_the_hosts_addresses_are_its_own_and_not_those_at_guests_taps(naming: Naming) -> None:

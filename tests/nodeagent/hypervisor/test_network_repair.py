@@ -34,7 +34,7 @@ from tests.nodeagent.hypervisor.builders import (
 )
 from tests.nodeagent.hypervisor.guest_end import guest_end
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 SPOILED = {

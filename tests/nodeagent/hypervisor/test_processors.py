@@ -76,6 +76,8 @@ async def guests_processor(data_folder: Path, vm_id: UUID, *, boot: int) -> str:
 
 
 @pytest.mark.system
+@pytest.mark.isolated
+@pytest.mark.own_host
 async def test_a_guest_keeps_its_processor_until_it_is_stopped_and_started_or_restarted(
     host: LibvirtHost, demo_image: Path, data_folder: Path, naming: Naming
 ) -> None:
@@ -110,6 +112,8 @@ async def test_a_guest_keeps_its_processor_until_it_is_stopped_and_started_or_re
 
 
 @pytest.mark.system
+@pytest.mark.isolated
+@pytest.mark.own_host
 async def test_a_guest_that_does_not_shut_down_keeps_processor_and_definition(
     host: LibvirtHost, demo_image: Path, data_folder: Path, naming: Naming, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network import rates
 from svc_nodeagent.hypervisor.programs import run_program, try_program
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 _NETWORK = f"10.{192 + os.getpid() % 32}.{os.getpid() // 32 % 256}"
 HOST, GUEST, STRANGER = (f"{_NETWORK}.{number}" for number in (1, 2, 9))

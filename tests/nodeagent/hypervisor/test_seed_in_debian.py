@@ -16,7 +16,7 @@ from tests.nodeagent.hypervisor.builders import machine, record, seed
 from tests.support.guest import MAC, Console, Guest, sha512_crypt
 from tests.support.image_paths import IMAGES, TOOLS
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 PASSWORD = "Kelp-marble-41"
 BOOT, ANSWER = 600.0, 120.0

@@ -16,7 +16,7 @@ from svc_nodeagent.protocol import NetworkSpec, Spoof
 from tests.nodeagent.hypervisor.builders import ADDRESS, CLOSED, GATEWAY, OTHER, address, carried, mac_of, network
 from tests.nodeagent.hypervisor.guest_end import IPV4, IPV6, RARP, guest_end
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_a_guest_reaches_its_gateway_by_ping_and_nothing_else_of_the_host(

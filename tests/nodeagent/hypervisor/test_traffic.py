@@ -18,7 +18,7 @@ from svc_nodeagent.hypervisor.programs import run_program, try_program
 from svc_nodeagent.hypervisor.traffic import SAMPLES_A_WRITING, HostTraffic
 from svc_nodeagent.traffic import Ledger
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 _TUNSETIFF, _TAP, _NO_PI = 0x400454CA, 0x0002, 0x1000
 _LLDP = bytes.fromhex("0180c200000e" + "525400213002" + "88cc")

@@ -30,7 +30,7 @@ from svc_nodeagent.protocol import (
 from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
 from tests.nodeagent.hypervisor.test_faults import KILLED, VOLUMES, Perform, perform
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 __all__ = ["perform"]
 

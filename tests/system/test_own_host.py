@@ -1,0 +1,86 @@
+"""Tests marked `own_host`, each run by a pytest of its own: what they see of this machine, and what is told of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import ROOT
+
+pytestmark = [pytest.mark.system, pytest.mark.isolated]
+
+SUITE = """
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+@pytest.mark.own_host
+def test_its_network_and_devices_are_its_own():
+    assert os.readlink("/proc/self/ns/net") != {network!r}
+    assert os.readlink("/proc/self/ns/mnt") != {mounts!r}
+    Path("/dev/full").unlink()
+    output("virtlogd", "-d")
+    output("libvirtd", "-d")
+    assert output("virsh", "-q", "list", "--all").strip() == ""
+
+@pytest.mark.own_host
+def test_that_fails():
+    assert 1 == 2, "as intended"
+
+@pytest.mark.own_host
+def test_that_is_the_end_of_its_process():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def test_of_any_other_kind():
+    assert os.readlink("/proc/self/ns/net") == {network!r}
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    suite = folder / "test_suite.py"
+    suite.write_text(SUITE.format(network=os.readlink("/proc/self/ns/net"), mounts=os.readlink("/proc/self/ns/mnt")))
+    command: list[str | Path] = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "tests.conftest"]
+    command += ["-c", ROOT / "pyproject.toml", "--rootdir", folder, "--basetemp", folder / "temporary", suite]
+    return subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, cwd=ROOT)
+
+
+def test_what_they_do_is_unseen_outside_and_told_as_of_any_test(tmp_path: Path) -> None:
+    libvirts = processes("libvirtd")
+
+    ended = run(tmp_path, "-k", "not end_of")
+
+    assert "1 failed, 2 passed" in ended.stdout
+    assert "AssertionError: as intended" in ended.stdout
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED
+    assert Path("/dev/full").exists()
+    assert processes("libvirtd") <= libvirts
+
+
+def test_a_process_that_ends_early_fails_the_run_with_the_name_of_its_test(tmp_path: Path) -> None:
+    ended = run(tmp_path, "-k", "end_of or kind")
+
+    assert "has ended in test_suite.py::test_that_is_the_end_of_its_process" in ended.stdout
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED
+
+
+def processes(name: str) -> set[str]:
+    """Of this test's own network."""
+    own = os.readlink("/proc/self/ns/net")
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "comm").read_text().strip() == name and os.readlink(process / "ns/net") == own:
+                found.add(process.name)
+        except OSError:
+            continue
+    return found
