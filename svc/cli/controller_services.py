@@ -9,7 +9,7 @@ from functools import partial
 import trio
 
 from svc.cli.backup import told as backups_told
-from svc.cli.identity_loops import start_identity_loops
+from svc.cli.identity_loops import add_identity_loops
 from svc.cli.public_certificate import certificate_keeper
 from svc.cli.retention import keep_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
@@ -50,11 +50,13 @@ from svc_actors.store import (
     LANE,
     Database,
     EventLog,
+    Loops,
+    ServiceLoop,
     keep_repeating,
     keep_running,
 )
 from svc_actors.tracing import ORIGIN, Tracer
-from svc_actors.webhooks.dispatch import install_webhooks, run_webhooks
+from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
 from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
 
@@ -137,9 +139,10 @@ async def open_services(
             keep_repeating, "backups of machines", backup_watch.LOOK_SECONDS, scheduled, loop_alerts.notice
         )
         nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
-        await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loop_alerts.notice)
+        loops = Loops[ServiceLoop](nursery, loop_alerts.notice)
+        await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
         install_webhooks(actors, delivering)
-        nursery.start_soon(run_webhooks, actors, delivering, loop_alerts.notice)
+        add_webhook_loops(loops, actors, delivering)
         telling = partial(tell_receivers, database)
         nursery.start_soon(keep_repeating, "alert webhooks", TELL_SECONDS, telling, loop_alerts.notice)
         backups = partial(backups_told.look, database)

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import trio
-
 from svc.identity import pending_sign_ins
 from svc.identity.alert_mail import LOOK_SECONDS as ALERT_MAIL_SECONDS
 from svc.identity.alert_mail import tell_operators
@@ -17,32 +15,30 @@ from svc.registry.idempotency import forget_expired
 from svc_actors.alerts import close_alert, forget_closed_alerts
 from svc_actors.mail import Delivery, MailSettings, Outbox
 from svc_actors.mail.delivery import ALERT as MAIL_ALERT
-from svc_actors.store import Database, LoopAlert, counts, keep_repeating, keep_running
+from svc_actors.store import Database, Loops, ServiceLoop, counts
 from svc_actors.store.audit_seals import SEAL_SECONDS, Sealer
 
 FORGET_SECONDS = 600.0
 
 
-async def start_identity_loops(
-    nursery: trio.Nursery,
+async def add_identity_loops(
+    loops: Loops[ServiceLoop],
     database: Database,
     outbox: Outbox,
     mail: MailSettings | None,
     counted: Sequence[str],
-    alert: LoopAlert,
 ) -> None:
-    """Start them. `counted` are the views that count the service's lists whose numbers are kept."""
+    """`counted` are the views that count the service's lists whose numbers are kept."""
     if mail is None:
         # It would close with the next mail that is sent.
         await database.transact(partial(close_alert, key=MAIL_ALERT))
     else:
-        nursery.start_soon(keep_running, "mail delivery", Delivery(database, outbox, mail).run, alert)
-        nursery.start_soon(keep_running, "password asks", PasswordAsks(database, outbox).run, alert)
-        telling = partial(tell_operators, database, outbox)
-        nursery.start_soon(keep_repeating, "alert mail", ALERT_MAIL_SECONDS, telling, alert)
-    nursery.start_soon(keep_running, "list counts", partial(counts.run, database, counted), alert)
-    nursery.start_soon(keep_repeating, "sealing the audit", SEAL_SECONDS, Sealer(database).round, alert)
-    nursery.start_soon(keep_repeating, "forgetting", FORGET_SECONDS, partial(_forget, database), alert)
+        loops.keep("mail delivery", Delivery(database, outbox, mail).run)
+        loops.keep("password asks", PasswordAsks(database, outbox).run)
+        loops.repeat("alert mail", ALERT_MAIL_SECONDS, partial(tell_operators, database, outbox))
+    loops.keep("list counts", partial(counts.run, database, counted))
+    loops.repeat("sealing the audit", SEAL_SECONDS, Sealer(database).round)
+    loops.repeat("forgetting", FORGET_SECONDS, partial(_forget, database))
 
 
 async def _forget(database: Database) -> None:

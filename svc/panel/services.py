@@ -8,6 +8,7 @@ from uuid import UUID
 
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoops
 from svc.panel.realm import REALM
 from svc.registry.downloads import Downloads
 from svc.registry.principal import Role
@@ -72,6 +73,7 @@ class Panel:
     packages: Packages
     own_release: OwnRelease | None
     manifests: Remote
+    loops: PanelLoops
     realm: Realm = REALM
 
     @property

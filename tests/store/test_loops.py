@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Literal
 
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
-from svc_actors.store.loops import ALERT_AFTER, LONGEST_PAUSE, keep_repeating, keep_running
+from svc_actors.store.loops import ALERT_AFTER, LONGEST_PAUSE, Loops, keep_repeating, keep_running
 
 HOUR = 3600.0
 
@@ -141,3 +142,32 @@ async def test_a_failure_in_the_moment_of_the_cancellation_stays_in_the_loop(
         await trio.testing.wait_all_tasks_blocked()
 
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ran"),
+    [(None, ["kept", "repeated"]), (["repeated"], ["repeated"]), ((), [])],
+    ids=["all", "one", "none"],
+)
+async def test_only_the_loops_that_are_wanted_run(
+    wanted: list[Literal["kept", "repeated"]] | None, ran: list[str], autojump_clock: MockClock
+) -> None:
+    kept, repeated = Work(0), Work(0)
+    async with trio.open_nursery() as nursery:
+        loops = Loops[Literal["kept", "repeated"]](nursery, Told().notice, wanted)
+        loops.keep("kept", kept.loop)
+        loops.repeat("repeated", 1.0, repeated.round)
+        await trio.sleep(HOUR)
+        nursery.cancel_scope.cancel()
+
+    assert [name for name, work in (("kept", kept), ("repeated", repeated)) if work.done] == ran
+
+
+async def test_a_step_of_a_loop_that_does_not_run_is_made_by_hand() -> None:
+    work = Work(0)
+    async with trio.open_nursery() as nursery:
+        loops = Loops[Literal["repeated"]](nursery, Told().notice, ())
+        loops.repeat("repeated", 1.0, work.round)
+        await loops.step("repeated")
+
+    assert work.done == 1

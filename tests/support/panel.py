@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -16,6 +16,7 @@ from svc.cli.panel.recovery import Recovering
 from svc.identity.authenticate import Authentication
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoop
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
 from svc_actors.certificates import AcmeSettings
@@ -168,6 +169,10 @@ def recorded_host(name_server: RecordedNameServer | None = None) -> Host:
 class PanelHarness(Harness[Panel]):
     host: Host
 
+    async def step(self, loop: PanelLoop) -> None:
+        """What a loop does again and again is done once."""
+        await self.services.loops.step(loop)
+
     async def administrator(self, email: str = "root@example.com") -> Client:
         return self.program(await self.token(await self.person(email, "administrator")))
 
@@ -193,6 +198,7 @@ async def open_panel(
     sites_http_port: int = 80,
     license_key: Ed25519PublicKey | None = None,
     update_source: str | None = None,
+    loops: Collection[PanelLoop] | None = None,
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
     config = PanelConfig(
@@ -218,6 +224,7 @@ async def open_panel(
         passwords=CheapPasswords(),
         work=work,
         recovering=recovering,
+        wanted=loops,
     )
     async with services_of as services:
         authentication = Authentication(database, REALM)

@@ -32,7 +32,7 @@ from svc_actors.store.failures import DISK_FULL, Collision, disk_full
 from svc_actors.store.grants import grant_service, prepare_schema
 from svc_actors.store.lanes import LANE, Lane, enter_lane
 from svc_actors.store.listening import Notification, NotificationKind
-from svc_actors.store.loops import LoopAlert, keep_repeating, keep_running
+from svc_actors.store.loops import LoopAlert, Loops, ServiceLoop, keep_repeating, keep_running
 from svc_actors.store.marks import CommitMarks, SteppedBackError, forget_marks, marked
 from svc_actors.store.migrate import (
     CONTROLLER_SCHEMA,
@@ -76,6 +76,7 @@ __all__ = [
     "Gone",
     "Lane",
     "LoopAlert",
+    "Loops",
     "Migration",
     "MigrationError",
     "NewEvent",
@@ -85,6 +86,7 @@ __all__ = [
     "Queryable",
     "Record",
     "Retention",
+    "ServiceLoop",
     "Session",
     "SlowReader",
     "SteppedBackError",

@@ -10,8 +10,9 @@ that the loops of a service do not all come back in the same moment.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Final, Generic, Literal, TypeVar
 
 import structlog
 import trio
@@ -30,11 +31,71 @@ ALERT_AFTER: Final = 6
 LoopAlert = Callable[[str, Exception | None], None]
 """Told of a loop that keeps failing: its name and the last error; and with None, once it works again. Must neither wait
 nor raise."""
+Work = Callable[[], Awaitable[object]]
+Name_contra = TypeVar("Name_contra", bound=str, contravariant=True)
+
+ServiceLoop = Literal[
+    "alert mail",
+    "alerts of actors",
+    "alerts of loops",
+    "events",
+    "forgetting",
+    "list counts",
+    "mail delivery",
+    "password asks",
+    "retention",
+    "sealing the audit",
+    "webhook history",
+    "webhooks",
+]
+"""The loops that every service has."""
 
 log = structlog.get_logger(__name__)
 
 
-async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: LoopAlert | None = None) -> None:
+class Loops(Generic[Name_contra]):
+    """The background loops of a service, by name. Those that are wanted (None: all) start when they are added, run in
+    `nursery` and end with it; a service wants all of them, a test those that it is about. `alert` is told of one that
+    keeps failing."""
+
+    def __init__(self, nursery: trio.Nursery, alert: LoopAlert, wanted: Collection[Name_contra] | None = None) -> None:
+        self.alert = alert
+        self._nursery = nursery
+        self._wanted = wanted
+        self._steps: dict[str, Work] = {}
+
+    def keep(self, name: Name_contra, loop: Work, *, step: Work | None = None) -> None:
+        """Run `loop`, which does not end by itself, again after each failure. `step` does once what it does again and
+        again."""
+        if step is not None:
+            self._steps[name] = step
+        if self.wants(name):
+            self._nursery.start_soon(keep_running, name, loop, self.alert)
+
+    def repeat(self, name: Name_contra, seconds: float, work: Work, *, first_after: float | None = None) -> None:
+        """Do `work` every `seconds`, for the first time after `first_after` seconds, if it is not the same."""
+        self._steps[name] = work
+        if self.wants(name):
+            self._nursery.start_soon(partial(keep_repeating, name, seconds, work, self.alert, first_after=first_after))
+
+    def repeat_from_now(self, name: Name_contra, seconds: float, work: Work) -> None:
+        """Do `work` at once, since it takes up what an earlier process has left, and every `seconds` after."""
+        self.repeat(name, seconds, work, first_after=0)
+
+    async def begin(self, name: Name_contra, run: Callable[..., Awaitable[object]]) -> None:
+        """Run `run`, which sees to its own failures, and wait until it says that it has started."""
+        if self.wants(name):
+            await self._nursery.start(run)
+
+    def wants(self, name: Name_contra) -> bool:
+        return self._wanted is None or name in self._wanted
+
+    async def step(self, name: Name_contra) -> None:
+        """Do once, now, what the loop of this name does again and again, whether it runs or not: for tests."""
+        await self._steps[name]()
+
+
+async def keep_running(name: str, loop: Work, alert: LoopAlert | None = None) -> None:
     """Run `loop`, which does not end by itself, until cancelled, again after each failure. It works again once it has
     run for the longest pause."""
     health = _Health(name, alert)
@@ -54,7 +115,7 @@ async def keep_running(name: str, loop: Callable[[], Awaitable[object]], alert: 
 async def keep_repeating(
     name: str,
     seconds: float,
-    work: Callable[[], Awaitable[object]],
+    work: Work,
     alert: LoopAlert | None = None,
     *,
     first_after: float | None = None,

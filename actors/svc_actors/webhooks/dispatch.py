@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from svc_actors.runtime import ActorSystem, DomainError
-from svc_actors.store import LoopAlert, keep_repeating, keep_running
+from svc_actors.store import Loops, ServiceLoop
 from svc_actors.webhooks import deliveries
 from svc_actors.webhooks.endpoint import Delivering, WebhookEndpoint
 from svc_actors.webhooks.outbox import CHANNEL
@@ -33,12 +33,9 @@ def install_webhooks(actors: ActorSystem, delivering: Delivering) -> None:
     actors.register(WebhookEndpoint, lambda _: WebhookEndpoint(delivering))
 
 
-async def run_webhooks(actors: ActorSystem, delivering: Delivering, alert: LoopAlert) -> None:
-    """Deliver, and forget what is old, until cancelled."""
-    forget = partial(_forget, delivering)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_running, "webhooks", Dispatcher(actors, delivering).run, alert)
-        nursery.start_soon(keep_repeating, "webhook history", _FORGET_SECONDS, forget, alert)
+def add_webhook_loops(loops: Loops[ServiceLoop], actors: ActorSystem, delivering: Delivering) -> None:
+    loops.keep("webhooks", Dispatcher(actors, delivering).run)
+    loops.repeat("webhook history", _FORGET_SECONDS, partial(_forget, delivering))
 
 
 async def _forget(delivering: Delivering) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from svc.cli.panel.loops import Loops
+from svc.panel.loops import PanelLoops
 from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.folders import HostFolders
 from svc_actors.panel.accounts.disk_use import LOOK_SECONDS, DiskUse, Measure
@@ -14,7 +14,7 @@ from svc_actors.store import Database
 
 
 def start_accounting(
-    loops: Loops, database: Database, folders: HostFolders, measure: Measure, servers: DatabaseServers
+    loops: PanelLoops, database: Database, folders: HostFolders, measure: Measure, servers: DatabaseServers
 ) -> None:
     sizes = partial(bytes_of_databases, database, servers)
     loops.repeat("disk use of sites", LOOK_SECONDS, DiskUse(database, folders, measure, sizes).round)

@@ -7,18 +7,17 @@ given time to end, then actors, and the loops are cancelled last.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
 
-from svc.cli.identity_loops import start_identity_loops
+from svc.cli.identity_loops import add_identity_loops
 from svc.cli.panel.accounting import start_accounting
 from svc.cli.panel.host import Host
 from svc.cli.panel.import_work import handle_imports
 from svc.cli.panel.job_work import handle_jobs
-from svc.cli.panel.loops import Loops
 from svc.cli.panel.recovery import Recovering, start_recovery
 from svc.cli.panel.releases import start_releases
 from svc.cli.panel.repairs import repaired_parts
@@ -28,6 +27,7 @@ from svc.cli.panel.site_data import look_after_site_data, recover_site_data
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoop, PanelLoops
 from svc.panel.services import Panel
 from svc.registry.downloads import Downloads
 from svc_actors.host.confined_client import ConfinedFiles
@@ -63,9 +63,9 @@ from svc_actors.panel.wordpress.cron import ROUND_SECONDS as CRON_SECONDS
 from svc_actors.panel.wordpress.cron import WordPressCron
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import LANE, Database, EventLog, keep_running
+from svc_actors.store import LANE, Database, EventLog
 from svc_actors.tracing import ORIGIN
-from svc_actors.webhooks.dispatch import install_webhooks, run_webhooks
+from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
 from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
 
@@ -84,9 +84,10 @@ async def open_services(
     passwords: Passwords | None = None,
     work: Mapping[str, object] | None = None,
     recovering: Recovering | None = None,
+    wanted: Collection[PanelLoop] | None = None,
 ) -> AsyncIterator[Panel]:
     """What operations use, running. No listener. `work` is that of further kinds of jobs; without `recovering` no
-    manifest is written."""
+    manifest is written. Of the loops those that are `wanted` run, or with None all."""
     folders = config.folders
     await trio.to_thread.run_sync(prepare_shared_sockets, folders)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
@@ -103,12 +104,12 @@ async def open_services(
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
     ):
-        loops = Loops(nursery, loop_alerts.notice)
+        loops = PanelLoops(nursery, loop_alerts.notice, wanted)
         install_webhooks(actors, delivering)
         actors.register(DnsZone, lambda _: DnsZone(naming))
-        await nursery.start(events.run)
+        await loops.begin("events", events.run)
         loops.keep("alerts of actors", alerts.run)
-        nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
+        loops.keep("alerts of loops", loop_alerts.run)
         if isinstance(host.launcher, KeeperLauncher):
             loops.keep("keeper of programs", host.launcher.watch)
         delegations = RememberedDelegations(host.delegations)
@@ -162,16 +163,16 @@ async def open_services(
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
         # All work is known from here on: what was queued before a restart begins now.
-        await nursery.start(jobs.run)
+        await loops.begin("jobs", jobs.run)
 
-        await nursery.start(Scheduler(database, host.tasks, host.clock, loops.alert).run)
+        await loops.begin("schedules", Scheduler(database, host.tasks, host.clock, loops.alert).run)
         look_after_site_data(loops, data)
         loops.repeat_from_now("zones", ZONES_SECONDS, ZoneWatch(database, actors, host.name_server).round)
         loops.repeat_from_now("sites to resume", RESUME_SECONDS, partial(resume_sites, database, actors))
         loops.repeat_from_now("handovers of sites", HANDOVER_SECONDS, partial(retry_handovers, database))
         cron = WordPressCron(database, host.wordpress, host.clock)
         loops.repeat_from_now("cron of WordPress", CRON_SECONDS, cron.round)
-        nursery.start_soon(run_webhooks, actors, delivering, loops.alert)
+        add_webhook_loops(loops, actors, delivering)
         uploads = Uploads(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
@@ -180,7 +181,7 @@ async def open_services(
         loops.repeat("updates of packages", UPDATES_SECONDS, partial(look_daily, database))
         loops.repeat("sites without a record", UNRECORDED_SECONDS, UnrecordedSites(database, folders).round)
         start_retention(loops, config, database, events, uploads)
-        await start_identity_loops(nursery, database, outbox, config.mail, COUNTED, loops.alert)
+        await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
         try:
             yield Panel(
                 config=config,
@@ -213,6 +214,7 @@ async def open_services(
                 staging=data.staging,
                 packages=host.packages,
                 own_release=host.own_release,
+                loops=loops,
             )
         finally:
             with trio.CancelScope(shield=True, relative_deadline=2 * DRAIN_SECONDS + 5):

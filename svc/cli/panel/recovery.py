@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import trio
 
 from svc.cli.panel.host import Host
-from svc.cli.panel.loops import Loops
 from svc.cli.panel.site_data import SiteData
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoops
 from svc_actors.panel.backups import Places
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.recovery import sites, work, writing
@@ -49,7 +49,7 @@ def start_recovery(
     jobs: Jobs,
     actors: ActorSystem,
     data: SiteData,
-    loops: Loops,
+    loops: PanelLoops,
     recovering: Recovering | None,
 ) -> Remote:
     remote = Remote(host.restic, Places(config.folders), sealer)

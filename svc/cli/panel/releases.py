@@ -6,8 +6,8 @@ import ssl
 from pathlib import Path
 
 from svc.cli.panel.host import Host
-from svc.cli.panel.loops import Loops
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoops
 from svc_actors.host.releases.layout import Ports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.releases.sources import FolderSource, HttpsSource, Source
@@ -16,7 +16,7 @@ from svc_actors.panel.releases.work import INSTALL, LOOK, ReleaseWork
 from svc_actors.store import Database
 
 
-async def start_releases(config: PanelConfig, database: Database, host: Host, jobs: Jobs, loops: Loops) -> None:
+async def start_releases(config: PanelConfig, database: Database, host: Host, jobs: Jobs, loops: PanelLoops) -> None:
     """Before jobs begin."""
     work = ReleaseWork(
         database,

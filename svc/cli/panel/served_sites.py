@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from svc.cli.panel.host import Host
-from svc.cli.panel.loops import Loops
 from svc.cli.panel.own_certificate import PanelCertificate
 from svc.panel.certificate_mail import telling_owners
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoops
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.sftp import SftpError
@@ -55,7 +55,7 @@ async def serve_sites(
     sealer: Sealer,
     events: EventLog,
     actors: ActorSystem,
-    loops: Loops,
+    loops: PanelLoops,
     proving: Proving,
     outbox: Outbox,
 ) -> ServedSites:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from svc.cli.panel.host import Host
-from svc.cli.panel.loops import Loops
 from svc.panel.backup_configuration import what_is_allowed
 from svc.panel.config import PanelConfig
+from svc.panel.loops import PanelLoop, PanelLoops
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.databases import EngineKind
 from svc_actors.host.databases.memory import LOOK_SECONDS
@@ -30,6 +32,11 @@ from svc_actors.panel.staging.undoing import Undoing
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
+
+_MEMORY: Final[Mapping[EngineKind, PanelLoop]] = {
+    EngineKind.MARIADB: "memory of database sessions (mariadb)",
+    EngineKind.POSTGRESQL: "memory of database sessions (postgresql)",
+}
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,12 @@ async def recover_site_data(
     return SiteData(databases, DatabaseTransfers(database, databases, config.folders, tools), backups, staging, undoing)
 
 
-def look_after_site_data(loops: Loops, data: SiteData) -> None:
+def look_after_site_data(loops: PanelLoops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     for kind in EngineKind:
         # Each by itself: an engine that hangs, or ends many, keeps no look from the other.
         look = partial(data.databases.end_greedy, kind)
-        loops.repeat_from_now(f"memory of database sessions ({kind.value})", LOOK_SECONDS, look)
+        loops.repeat_from_now(_MEMORY[kind], LOOK_SECONDS, look)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)
     loops.repeat_from_now("pushes to undo", UNDO_SECONDS, data.undoing.round)
     for name, work in data.backups.rounds().items():

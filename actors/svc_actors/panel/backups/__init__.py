@@ -1,10 +1,19 @@
 """Backups of sites: restic repositories, what is in them, and how a site gets it back (docs/site-backups.md)."""
 
-from svc_actors.panel.backups.backups import ROUND_SECONDS, Backups
+from svc_actors.panel.backups.backups import ROUND_SECONDS, BackupLoop, Backups
 from svc_actors.panel.backups.configuration_changes import Allowed
 from svc_actors.panel.backups.configuration_restore import ConfigurationRestore
 from svc_actors.panel.backups.databases import DatabaseBackups
 from svc_actors.panel.backups.places import Places
 from svc_actors.panel.backups.tools import Tools
 
-__all__ = ["ROUND_SECONDS", "Allowed", "Backups", "ConfigurationRestore", "DatabaseBackups", "Places", "Tools"]
+__all__ = [
+    "ROUND_SECONDS",
+    "Allowed",
+    "BackupLoop",
+    "Backups",
+    "ConfigurationRestore",
+    "DatabaseBackups",
+    "Places",
+    "Tools",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 import structlog
@@ -52,6 +52,14 @@ KEPT_DAYS: Final = 30
 """How long the backups of a site that was deleted are kept."""
 _BACKED_UP: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 
+BackupLoop = Literal[
+    "backups of former sites",
+    "backups that are due",
+    "databases of drills",
+    "drills of backups",
+    "leftovers of backups",
+]
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.backups")
 
 
@@ -88,7 +96,7 @@ class Backups:
             except OSError as error:
                 log.warning("backups.not_tidied", job_id=job_id, error=str(error))
 
-    def rounds(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    def rounds(self) -> Mapping[BackupLoop, Callable[[], Awaitable[None]]]:
         """What is done every `ROUND_SECONDS`, by name. Each is to be a loop of its own, so that none that fails holds
         another up."""
         return {
