@@ -8,7 +8,7 @@ and event log; the database last.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from svc.cli.backup.restore import UNFINISHED, begin
-from svc.cli.controller_services import open_services
+from svc.cli.controller_services import ControllerLoop, open_services
 from svc.cli.disk import disk_guard, guarded
 from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
@@ -74,8 +74,11 @@ class RunningController:
 
 
 @asynccontextmanager
-async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[RunningController]:
-    """A controller that serves for the length of the block."""
+async def open_controller(
+    config: ControllerConfig, environ: Mapping[str, str], wanted: Collection[ControllerLoop] | None = None
+) -> AsyncIterator[RunningController]:
+    """A controller that serves for the length of the block. Of its loops those that are `wanted` run, or with None
+    all."""
     listener = KeptListener(environ, "api")
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     if (config.data_dir / UNFINISHED).exists():
@@ -89,7 +92,7 @@ async def open_controller(config: ControllerConfig, environ: Mapping[str, str]) 
         marked(database, config.data_dir, partial(_step_back, database)),
         guarded(database, disk),
         open_tracing(config, environ) as tracing,
-        open_services(config, database, tracing.tracer if tracing is not None else None) as services,
+        open_services(config, database, tracing.tracer if tracing is not None else None, wanted=wanted) as services,
     ):
         certificate = services.authority.server_certificate(config.data_dir, config.public_host)
         app = create_app(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Literal
 
 import trio
 
 from svc.cli.backup import told as backups_told
 from svc.cli.identity_loops import add_identity_loops
 from svc.cli.public_certificate import certificate_keeper
-from svc.cli.retention import keep_retention
+from svc.cli.retention import add_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
@@ -21,7 +22,8 @@ from svc.identity.passwords import Passwords
 from svc_actors.controller.alert_webhooks.endpoints import after_round
 from svc_actors.controller.alert_webhooks.telling import LOOK_SECONDS as TELL_SECONDS
 from svc_actors.controller.alert_webhooks.telling import tell_receivers
-from svc_actors.controller.backups import watch as backup_watch
+from svc_actors.controller.backups.watch import LOOK_SECONDS as BACKUPS_SECONDS
+from svc_actors.controller.backups.watch import begin_due
 from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.images.empty_disk import keep_empty_disk
@@ -32,7 +34,7 @@ from svc_actors.controller.machines.work import install_machines
 from svc_actors.controller.nodes.node import NODE_IDLE_AFTER, Node, NodeServices
 from svc_actors.controller.nodes.records import lost_nodes
 from svc_actors.controller.nodes.upgrades import Upgrades
-from svc_actors.controller.provisioning import watch as services_watch
+from svc_actors.controller.provisioning.watch import SETTLE_SECONDS, settle_due
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.reconcile.network_probe import NetworkProbe
 from svc_actors.controller.reconcile.network_watch import NetworkWatch
@@ -52,8 +54,6 @@ from svc_actors.store import (
     EventLog,
     Loops,
     ServiceLoop,
-    keep_repeating,
-    keep_running,
 )
 from svc_actors.tracing import ORIGIN, Tracer
 from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
@@ -64,12 +64,36 @@ COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "da
 """The views that count the lists whose numbers are kept."""
 DRAIN_SECONDS = 10.0
 
+ControllerLoop = (
+    ServiceLoop
+    | Literal[
+        "alert webhooks",
+        "backups",
+        "backups of machines",
+        "certificate by ACME",
+        "first boots of Windows",
+        "machine watch",
+        "network watch",
+        "node watch",
+        "power watch",
+        "remains of moves",
+        "service watch",
+        "traffic watch",
+    ]
+)
+"""The background loops, by the names that alerts and the log give them; a watch may have several."""
+
 
 @asynccontextmanager
 async def open_services(
-    config: ControllerConfig, database: Database, tracer: Tracer | None = None
+    config: ControllerConfig,
+    database: Database,
+    tracer: Tracer | None = None,
+    *,
+    wanted: Collection[ControllerLoop] | None = None,
 ) -> AsyncIterator[Controller]:
-    """What operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
+    """What operations use, running: actors, gateway, tasks. No listener but the gateway's. Of the loops those that are
+    `wanted` run, or with None all."""
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)
@@ -82,6 +106,7 @@ async def open_services(
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         trio.open_nursery() as nursery,
     ):
+        loops = Loops[ControllerLoop](nursery, loop_alerts.notice, wanted)
         watch = NodeWatch(
             actors,
             database,
@@ -117,39 +142,32 @@ async def open_services(
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
         Upgrades(database, authority, agent, gateway.offer_file).handle_tasks(tasks)
-        await nursery.start(events.run)
-        nursery.start_soon(keep_running, "alerts of actors", alerts.run, loop_alerts.notice)
-        nursery.start_soon(keep_running, "alerts of loops", loop_alerts.run)
+        await loops.begin("events", events.run)
+        loops.keep("alerts of actors", alerts.run)
+        loops.keep("alerts of loops", loop_alerts.run)
         await nursery.start(gateway.run)
-        await nursery.start(watch.run)
+        await loops.begin("node watch", watch.run)
         await nursery.start(tasks.run)
-        await nursery.start(MachineWatch(database, alert=loop_alerts.notice).run)
-        await nursery.start(networks.run)
-        await nursery.start(RemainsWatch(database, gateway, alert=loop_alerts.notice).run)
-        await nursery.start(WindowsWatch(database, gateway, actors, passwords, alert=loop_alerts.notice).run)
-        await nursery.start(PowerWatch(database, actors, alert=loop_alerts.notice).run)
-        settle_due = partial(services_watch.settle_due, database, actors)
-        nursery.start_soon(
-            keep_repeating, "service watch", services_watch.SETTLE_SECONDS, settle_due, loop_alerts.notice
-        )
+        await loops.begin("machine watch", MachineWatch(database, alert=loops.alert).run)
+        await loops.begin("network watch", networks.run)
+        await loops.begin("remains of moves", RemainsWatch(database, gateway, alert=loops.alert).run)
+        windows = WindowsWatch(database, gateway, actors, passwords, alert=loops.alert)
+        await loops.begin("first boots of Windows", windows.run)
+        await loops.begin("power watch", PowerWatch(database, actors, alert=loops.alert).run)
+        loops.repeat("service watch", SETTLE_SECONDS, partial(settle_due, database, actors))
         report = watch.hooks.unauthorised_report
-        await nursery.start(TrafficWatch(database, gateway, unauthorised_report=report, alert=loop_alerts.notice).run)
-        scheduled = partial(backup_watch.begin_due, database, actors)
-        nursery.start_soon(
-            keep_repeating, "backups of machines", backup_watch.LOOK_SECONDS, scheduled, loop_alerts.notice
-        )
-        nursery.start_soon(keep_retention, database, events, config.data_dir, loop_alerts.notice)
-        loops = Loops[ServiceLoop](nursery, loop_alerts.notice)
+        traffic = TrafficWatch(database, gateway, unauthorised_report=report, alert=loops.alert)
+        await loops.begin("traffic watch", traffic.run)
+        loops.repeat("backups of machines", BACKUPS_SECONDS, partial(begin_due, database, actors))
+        add_retention(loops, database, events, config.data_dir)
         await add_identity_loops(loops, database, outbox, config.mail, COUNTED)
         install_webhooks(actors, delivering)
         add_webhook_loops(loops, actors, delivering)
-        telling = partial(tell_receivers, database)
-        nursery.start_soon(keep_repeating, "alert webhooks", TELL_SECONDS, telling, loop_alerts.notice)
-        backups = partial(backups_told.look, database)
-        nursery.start_soon(keep_repeating, "backups", backups_told.LOOK_SECONDS, backups, loop_alerts.notice)
+        loops.repeat("alert webhooks", TELL_SECONDS, partial(tell_receivers, database))
+        loops.repeat("backups", backups_told.LOOK_SECONDS, partial(backups_told.look, database))
         keeper = await certificate_keeper(config, database, sealer, actors)
         if keeper is not None:
-            nursery.start_soon(keep_running, "certificate by ACME", keeper.run, loop_alerts.notice)
+            loops.keep("certificate by ACME", keeper.run)
         try:
             yield Controller(
                 config,

@@ -18,7 +18,7 @@ from svc_actors.controller.retention import (
     remove_old_tasks,
     remove_old_traffic,
 )
-from svc_actors.store import Database, EventLog, LoopAlert, keep_repeating
+from svc_actors.store import Database, EventLog, Loops, ServiceLoop
 
 PERIOD: Final = 3600.0
 _FIRST: Final = 60.0
@@ -27,10 +27,10 @@ _FIRST: Final = 60.0
 log = structlog.get_logger("svc.retention")
 
 
-async def keep_retention(database: Database, events: EventLog, data_dir: Path, alert: LoopAlert) -> None:
-    """Remove what is older than the settings say, until cancelled."""
+def add_retention(loops: Loops[ServiceLoop], database: Database, events: EventLog, data_dir: Path) -> None:
+    """Remove what is older than the settings say."""
     work = partial(remove_what_is_old, database, events, data_dir)
-    await keep_repeating("retention", PERIOD, work, alert, first_after=_FIRST)
+    loops.repeat("retention", PERIOD, work, first_after=_FIRST)
 
 
 async def remove_what_is_old(database: Database, events: EventLog, data_dir: Path) -> None:

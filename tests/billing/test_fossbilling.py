@@ -84,7 +84,7 @@ class Fossbilling:
 
 @pytest.fixture
 async def fossbilling(database_url: str, tmp_path: Path) -> AsyncIterator[Fossbilling]:
-    async with open_house(database_url, tmp_path) as house:
+    async with open_house(database_url, tmp_path, loops=["events", "node watch", "service watch"]) as house:
         await house.node()
         await house.image()
         for slug, memory in (("web-s", 128), ("web-l", 256)):

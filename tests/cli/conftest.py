@@ -7,11 +7,11 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest import mock
 
 import httpx
@@ -23,6 +23,7 @@ from svc.cli import profiles
 from svc.cli.app import execute
 from svc.cli.client import Client
 from svc.cli.compose import open_controller
+from svc.cli.controller_services import ControllerLoop
 from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
 from svc_actors.mail import MailSettings
@@ -32,6 +33,7 @@ from tests.support.configuration import local_config
 
 EMAIL, PASSWORD = "ada@example.test", "Correct-Horse-42"
 IMAGE = b"a disk" * 1000
+SEEN: Final[tuple[ControllerLoop, ...]] = ("events", "node watch")
 
 
 @dataclass(frozen=True)
@@ -149,16 +151,27 @@ async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 
 @asynccontextmanager
-async def open_house(database_url: str, folder: Path, mail: MailSettings | None = None) -> AsyncIterator[House]:
+async def open_house(
+    database_url: str,
+    folder: Path,
+    mail: MailSettings | None = None,
+    *,
+    loops: Collection[ControllerLoop] = SEEN,
+) -> AsyncIterator[House]:
+    """Commands follow events, and nodes are seen as they come and go; what else is looked after in the background, a
+    test names."""
     config = local_config(folder / "controller", mail=mail)
     with structlog.testing.capture_logs():  # the controller's log is no part of what a command prints
-        async with opened_house(config, {"SVC_DATABASE_URL": database_url}, folder) as house:
+        async with opened_house(config, {"SVC_DATABASE_URL": database_url}, folder, loops) as house:
             yield house
 
 
 @asynccontextmanager
-async def opened_house(config: ControllerConfig, environ: dict[str, str], folder: Path) -> AsyncIterator[House]:
-    async with open_controller(config, environ) as running, trio.open_nursery() as nursery:
+async def opened_house(
+    config: ControllerConfig, environ: dict[str, str], folder: Path, loops: Collection[ControllerLoop] | None = None
+) -> AsyncIterator[House]:
+    """With all loops, as a controller has them, unless they are named."""
+    async with open_controller(config, environ, loops) as running, trio.open_nursery() as nursery:
         authority = (config.data_dir / "tls" / "authority.pem").read_text()
         profile = Profile(url=config.public_url, trusted=authority)
         guard = {"X-Service-Request": "1", "Origin": config.public_url}

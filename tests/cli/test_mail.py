@@ -7,17 +7,20 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
 
 from svc.cli.check import findings
+from svc.cli.controller_services import ControllerLoop
 from svc.cli.failures import Exit
 from svc.cli.finding import Verdict
 from svc.controller.config import ControllerConfig
 from tests.cli.conftest import EMAIL, PASSWORD, House, Terminal, open_house
 from tests.support.smtp import WAIT, MailServer, mail_server, password_file
+
+LOOPS: Final[tuple[ControllerLoop, ...]] = ("events", "mail delivery", "alert mail")
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ async def relay() -> AsyncIterator[MailServer]:
 
 @pytest.fixture
 async def mailing(database_url: str, tmp_path: Path, relay: MailServer) -> AsyncIterator[House]:
-    async with open_house(database_url, tmp_path, relay.settings()) as opened:
+    async with open_house(database_url, tmp_path, relay.settings(), loops=LOOPS) as opened:
         yield opened
 
 

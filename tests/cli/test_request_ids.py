@@ -16,7 +16,7 @@ import httpx
 import trio
 
 from svc.cli.client import Client
-from tests.cli.conftest import House, opened_house
+from tests.cli.conftest import SEEN, House, opened_house
 from tests.support.configuration import local_config
 from tests.support.logs import lines_of, service_log
 
@@ -62,7 +62,7 @@ async def test_a_creation_is_found_by_its_request_id_in_answer_task_audit_and_ev
     service = io.StringIO()
     with service_log(service), trio.fail_after(90):
         async with (
-            opened_house(config, {"SVC_DATABASE_URL": database_url}, tmp_path) as house,
+            opened_house(config, {"SVC_DATABASE_URL": database_url}, tmp_path, SEEN) as house,
             simulated_agent(house, tmp_path / "agent") as agent_log,
             http(house) as client,
         ):

@@ -18,7 +18,7 @@ from svc.cli.compose import open_controller
 from svc.controller.config import ControllerConfig
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
-from tests.cli.conftest import House, opened_house
+from tests.cli.conftest import SEEN, House, opened_house
 from tests.cli.test_monitoring import scrape, value
 from tests.support.collector import collector
 from tests.support.configuration import local_config
@@ -38,7 +38,7 @@ def config_for(folder: Path, endpoint: str, ratio: float = 1.0) -> ControllerCon
 async def traced(config: ControllerConfig, url: str, folder: Path, **environ: str) -> AsyncIterator[House]:
     given = {"SVC_DATABASE_URL": url} | SOON | environ
     with trio.fail_after(90):
-        async with opened_house(config, given, folder) as house:
+        async with opened_house(config, given, folder, SEEN) as house:
             yield house
 
 
@@ -141,7 +141,7 @@ async def test_a_task_that_is_resumed_after_a_restart_goes_on_with_its_trace(dat
             await until_begun(house)
         first = await heard.one("task vm.create", svc__task__resumed=False)
         fleet = Fleet(house.nodes, 1)
-        async with open_controller(config, environ), trio.open_nursery() as nursery:
+        async with open_controller(config, environ, ["node watch"]), trio.open_nursery() as nursery:
             await nursery.start(fleet.run)
             resumed = await heard.one("task vm.create", svc__task__resumed=True)
             call = await heard.one("simulated vm.create")

@@ -76,7 +76,7 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
         )
         async with (
             Database.open(database_cluster.url_of("schemathesis")) as database,
-            open_services(config, database) as services,
+            open_services(config, database, wanted=["events"]) as services,
             trio.open_nursery() as nursery,
         ):
             app = create_app(

@@ -40,7 +40,10 @@ BODIES: dict[str, dict[str, Any]] = {
 async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     """The whole controller, with an administrator in it."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_identity(database, services=services) as world:
+    async with (
+        open_services(config, database, wanted=()) as services,
+        open_identity(database, services=services) as world,
+    ):
         yield world
 
 

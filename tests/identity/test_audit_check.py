@@ -19,7 +19,10 @@ from tests.support.postgres_server import until
 @pytest.fixture
 async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_identity(database, services=services) as world:
+    async with (
+        open_services(config, database, wanted=()) as services,
+        open_identity(database, services=services) as world,
+    ):
         yield world
 
 
@@ -44,7 +47,7 @@ async def test_a_running_service_seals_by_itself(
 ) -> None:
     monkeypatch.setattr("svc.cli.identity_loops.SEAL_SECONDS", 0.05)
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database):
+    async with open_services(config, database, wanted=["sealing the audit"]):
         await write_one(database)
 
         async def sealed() -> bool:

@@ -34,7 +34,10 @@ BODIES: dict[str, dict[str, object]] = {
 async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     """The whole controller, with a machine, a task of it and a key of Eve's."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_identity(database, services=services) as world:
+    async with (
+        open_services(config, database, wanted=()) as services,
+        open_identity(database, services=services) as world,
+    ):
         yield world
 
 

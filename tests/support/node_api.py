@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID, uuid4
 
 import httpx
 import trio
 
-from svc.cli.controller_services import open_services
+from svc.cli.controller_services import ControllerLoop, open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import nodes
@@ -31,6 +31,7 @@ from tests.support.gateway import NodeOnDisk
 
 R = TypeVar("R")
 A = TypeVar("A")
+SEEN: Final[tuple[ControllerLoop, ...]] = ("node watch",)
 PRINCIPAL = Principal(uuid4(), "admin@example.com", Role.ADMINISTRATOR, frozenset(Scope))
 
 
@@ -81,7 +82,10 @@ class NodeApiHarness:
 
 
 @asynccontextmanager
-async def open_site(database: Database, folder: Path) -> AsyncIterator[NodeApiHarness]:
+async def open_site(
+    database: Database, folder: Path, loops: Collection[ControllerLoop] = SEEN
+) -> AsyncIterator[NodeApiHarness]:
+    """Nodes are seen as they come and go; what else is looked after in the background, a test names."""
     config = ControllerConfig(
         data_dir=folder,
         public_host="localhost",
@@ -92,5 +96,5 @@ async def open_site(database: Database, folder: Path) -> AsyncIterator[NodeApiHa
         heartbeat_seconds=1.0,
     )
     with trio.fail_after(60):
-        async with open_services(config, database) as services:
+        async with open_services(config, database, wanted=loops) as services:
             yield NodeApiHarness(services, folder)

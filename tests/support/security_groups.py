@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from uuid import UUID
 
 import httpx
 
-from svc.cli.controller_services import open_services
+from svc.cli.controller_services import ControllerLoop, open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
 from tests.support.harness import Client
@@ -75,9 +75,14 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def open_place(database: Database, folder: Path) -> AsyncIterator[SecurityGroupHarness]:
+async def open_place(
+    database: Database, folder: Path, loops: Collection[ControllerLoop] = ()
+) -> AsyncIterator[SecurityGroupHarness]:
     config = ControllerConfig(data_dir=folder, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
-    async with open_services(config, database) as services, open_identity(database, services=services) as world:
+    async with (
+        open_services(config, database, wanted=loops) as services,
+        open_identity(database, services=services) as world,
+    ):
         clients: dict[str, Client] = {}
         projects: dict[str, UUID] = {}
         for name, role in (("root", "administrator"), ("staff", "staff"), ("ada", "customer"), ("eve", "customer")):

@@ -52,10 +52,13 @@ class World:
         return made
 
     async def opens(self, key: str, severity: Severity = Severity.CRITICAL) -> None:
+        """It is opened, and receivers are told."""
         await self.database.transact(partial(raise_alert, key=key, message=f"{key} is wrong", severity=severity))
+        await tell_receivers(self.database)
 
     async def closes(self, key: str) -> None:
         await self.database.transact(partial(close_alert, key=key))
+        await tell_receivers(self.database)
 
     async def recorded(self, webhook: dict[str, Any], *, attempts: int = 1) -> dict[str, Any]:
         """The newest delivery, once so many attempts have an outcome."""
@@ -87,7 +90,10 @@ async def running(database: Database, folder: Path, receiving: Receiving) -> Asy
         gateway_port=0,
         webhooks=WebhookSettings(networks=networks, ca_file=receiving.authorities),
     )
-    async with open_services(config, database) as services, open_identity(database, services=services) as house:
+    async with (
+        open_services(config, database, wanted=["webhooks"]) as services,
+        open_identity(database, services=services) as house,
+    ):
         if not await database.fetchval("SELECT EXISTS (SELECT FROM users)"):
             await house.person(ROOT, "administrator")
         yield World(house, await house.signed_in(ROOT), receiving)
@@ -111,6 +117,7 @@ async def test_an_alert_is_told_from_its_opening_to_its_end(world: World) -> Non
     requests.append(await told(receiver))
     [alert] = (await world.root.get("/alerts")).json()["items"]
     await world.root.post(f"/alerts/{alert['id']}/ack")
+    await tell_receivers(world.database)
     requests.append(await told(receiver))
     await world.closes("node-1")
     requests.append(await told(receiver))
@@ -177,6 +184,7 @@ async def test_a_receiver_that_refuses_is_disabled_and_says_so_once(world: World
     sent = len(receiver.received)
     receiver.answers = [200]
     enabled = await world.root.patch(path, {"enabled": True})
+    await tell_receivers(world.database)
     again = await told(receiver)
 
     assert (refused["status"], refused["response_status"]) == ("failed", answer)

@@ -38,7 +38,9 @@ config = ControllerConfig(
 
 
 async def main() -> None:
-    async with Database.open(url) as database, open_services(config, database):
+    async with Database.open(url) as database, open_services(
+        config, database, wanted=["alert webhooks", "webhooks"]
+    ):
         await trio.sleep_forever()
 
 

@@ -290,20 +290,21 @@ async def test_an_hours_sample_is_the_mean_of_its_minutes(site: NodeApiHarness) 
     assert (sample.samples, sample.load_1m) == (2, 3.0)
 
 
-async def test_what_a_node_does_is_announced(site: NodeApiHarness) -> None:
-    node = await site.join(await site.bootstrap())
-    async with node.running():
-        await site.until_state(node.node_id, NodeState.ONLINE)
-    await site.until_state(node.node_id, NodeState.OFFLINE)
-    with trio.fail_after(60):
-        while True:
-            rows = await site.services.database.fetch(
-                "SELECT payload->>'change' AS change FROM event WHERE kind = 'node' ORDER BY position"
-            )
-            changes = [row["change"] for row in rows if row["change"] not in ("inventory", "preflight")]
-            if len(changes) == 3:
-                break
-            await trio.sleep(0.02)
+async def test_what_a_node_does_is_announced(database: Database, tmp_path: Path) -> None:
+    async with open_site(database, tmp_path, ["node watch", "events"]) as site:
+        node = await site.join(await site.bootstrap())
+        async with node.running():
+            await site.until_state(node.node_id, NodeState.ONLINE)
+        await site.until_state(node.node_id, NodeState.OFFLINE)
+        with trio.fail_after(60):
+            while True:
+                rows = await database.fetch(
+                    "SELECT payload->>'change' AS change FROM event WHERE kind = 'node' ORDER BY position"
+                )
+                changes = [row["change"] for row in rows if row["change"] not in ("inventory", "preflight")]
+                if len(changes) == 3:
+                    break
+                await trio.sleep(0.02)
     assert changes == ["joined", "online", "offline"]
 
 

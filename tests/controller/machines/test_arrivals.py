@@ -37,7 +37,7 @@ class HostBeingProbed(SimulatedHost):
 @pytest.fixture
 async def site(database: Database, tmp_path: Path) -> AsyncIterator[NodeApiHarness]:
     """With an image that machines can be made from."""
-    async with open_site(database, tmp_path) as opened:
+    async with open_site(database, tmp_path, ["node watch", "events"]) as opened:
         await database.execute(
             """INSERT INTO images (slug, name, os_family, distribution, release, login_user, format, source, digest,
                                    custom)

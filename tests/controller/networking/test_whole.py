@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 from uuid import UUID, uuid4
 
 import trio
 
+from svc.cli.controller_services import ControllerLoop
 from svc.controller.nodes import network as nodes_network
 from svc.controller.nodes import nodes
 from svc_actors.controller.networking.changes import network_changed
@@ -17,6 +19,7 @@ from tests.support.network_records import Records
 from tests.support.node_api import NodeApiHarness, open_site
 
 PATIENCE = 60.0
+LOOPS: Final[tuple[ControllerLoop, ...]] = ("node watch", "network watch")
 
 
 async def joined(site: NodeApiHarness) -> tuple[NodeOnDisk, UUID]:
@@ -47,7 +50,7 @@ async def network(site: NodeApiHarness, node_id: UUID) -> nodes_network.NodeNetw
 async def test_a_node_that_connects_is_brought_up_to_date_and_asked_what_it_has(
     database: Database, tmp_path: Path
 ) -> None:
-    async with open_site(database, tmp_path) as site:
+    async with open_site(database, tmp_path, LOOPS) as site:
         node, vm_id = await joined(site)
         async with database.transaction() as tx:
             await network_changed(tx, [vm_id])
@@ -59,7 +62,7 @@ async def test_a_node_that_connects_is_brought_up_to_date_and_asked_what_it_has(
 
 
 async def test_a_change_reaches_a_connected_node_without_being_asked_for(database: Database, tmp_path: Path) -> None:
-    async with open_site(database, tmp_path) as site:
+    async with open_site(database, tmp_path, LOOPS) as site:
         node, vm_id = await joined(site)
         async with node.running():
             await site.until_state(node.node_id, NodeState.ONLINE)
@@ -71,7 +74,7 @@ async def test_a_change_reaches_a_connected_node_without_being_asked_for(databas
 
 
 async def test_a_stray_network_is_found_when_its_node_connects(database: Database, tmp_path: Path) -> None:
-    async with open_site(database, tmp_path) as site:
+    async with open_site(database, tmp_path, LOOPS) as site:
         node, _ = await joined(site)
         stray = uuid4()
         # Which of several the default pool is depends on the addresses of the host that this runs on.
@@ -90,7 +93,7 @@ async def test_a_stray_network_is_found_when_its_node_connects(database: Databas
 async def test_a_hosts_own_address_is_given_to_no_machine_while_its_node_is_there(
     database: Database, tmp_path: Path
 ) -> None:
-    async with open_site(database, tmp_path) as site:
+    async with open_site(database, tmp_path, LOOPS) as site:
         node = await site.join(await site.bootstrap())
         pool = await database.fetchrow("SELECT id, cidr FROM pools WHERE family = 4 LIMIT 1")
         assert pool is not None

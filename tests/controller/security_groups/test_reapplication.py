@@ -12,11 +12,12 @@ import pytest
 import trio
 
 from svc_actors.controller.nodes.records import NodeState
+from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, NetworkSpec
 from svc_nodeagent.simulated import SimulatedMachine
 from tests.support.gateway import NodeOnDisk
 from tests.support.node_api import NodeApiHarness
-from tests.support.security_groups import SecurityGroupHarness
+from tests.support.security_groups import SecurityGroupHarness, open_place
 
 
 @dataclass
@@ -68,9 +69,10 @@ class Estate:
 
 
 @pytest.fixture
-async def estate(place: SecurityGroupHarness, tmp_path: Path) -> Estate:
-    site = NodeApiHarness(place.world.services, tmp_path)
-    return Estate(place, site, await site.join(await site.bootstrap()))
+async def estate(database: Database, tmp_path: Path) -> AsyncIterator[Estate]:
+    async with open_place(database, tmp_path, ["node watch", "network watch"]) as place:
+        site = NodeApiHarness(place.world.services, tmp_path)
+        yield Estate(place, site, await site.join(await site.bootstrap()))
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

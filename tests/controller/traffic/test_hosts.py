@@ -55,7 +55,7 @@ async def test_a_figure_goes_on_where_it_was_when_agent_and_controller_are_resta
 async def test_a_machine_beyond_its_allowance_is_cut_off_by_its_host_and_let_go_again(
     stage: TrafficHarness, tmp_path: Path
 ) -> None:
-    async with open_site(stage.database, tmp_path) as site:
+    async with open_site(stage.database, tmp_path, ["node watch", "network watch"]) as site:
         node = await site.join(await site.bootstrap())
         host: SimulatedHost = node.host
         host.populate(1)
