@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+import trio
 
+from svc_actors.host import accounts, site_rights
+from svc_actors.host.accounts import AccountError, SiteAccount, SystemAccounts
+from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_rights import WrongRights, mend_rights, wrong_rights
 
-UID, WEB = 1_900_001_001, 33
+SITE = SiteAccount(1001)
+UID, WEB = SITE.uid, 33
 
 
 @pytest.fixture
@@ -41,13 +47,50 @@ def test_of_a_healthy_site_nothing_is_said_and_nothing_changed(home: Path) -> No
     assert {path: path.stat().st_ctime_ns for path in home.rglob("*")} == before
 
 
-def test_a_look_that_was_given_up_stops_at_the_next_file(home: Path) -> None:
-    for number in range(20):
+def no_look(*_: object) -> list[WrongRights]:
+    raise AssertionError("the core looked itself")
+
+
+async def test_a_look_is_a_program_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (home / "private/notes", home / "public/index.php"):
+        path.chmod(0)
+    expected = wrong_rights(home, SITE.uid, grp.getgrnam("www-data").gr_gid)
+    folders = HostFolders(home.parent / "data")
+    folders.sites.mkdir(parents=True)
+    home.rename(folders.sites / SITE.name)
+    monkeypatch.setattr(site_rights, "wrong_rights", no_look)
+
+    found = await SystemAccounts(folders).wrong_rights(SITE)
+
+    assert [wrong.words for wrong in expected if ".php" in wrong.words]
+    assert [wrong for wrong in found if "has no user" not in wrong.words] == expected
+
+
+async def test_a_look_that_nobody_waits_for_ends(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    monkeypatch.setattr(accounts, "_LOOK", ("/bin/sh", "-c", f"echo $$ > {began}; exec /bin/sleep 1000"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(SystemAccounts(HostFolders(tmp_path)).wrong_rights, SITE)
+        pid = int(await trio.Path(began).read_text())
+        nursery.cancel_scope.cancel()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_look_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "_LOOK", ("/bin/sh", "-c", "echo No such disk. >&2; exit 1"))
+    with pytest.raises(AccountError, match="No such disk"):
+        await SystemAccounts(HostFolders(tmp_path)).wrong_rights(SITE)
+
+
+def test_of_very_many_files_the_first_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site_rights, "_MOST_WRONG", 3)
+    for number in range(5):
         (home / "public" / f"{number}.html").touch(mode=0o000)
-    asked = iter([False] * 3 + [True] * 100)
-    found = wrong_rights(home, os.getuid(), os.getgid(), lambda: next(asked))
-    assert len([wrong for wrong in found if ".html" in wrong.words]) <= 3
-    assert len(list(asked)) == 99
+
+    assert len([word for word in words(home) if ".html" in word]) == 3
 
 
 def test_files_of_root_without_modes_or_with_set_uid_bits_are_mended(home: Path) -> None:

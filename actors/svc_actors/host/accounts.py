@@ -15,13 +15,13 @@ Invariants:
 from __future__ import annotations
 
 import grp
+import json
 import os
 import pwd
 import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,8 +31,10 @@ from typing import Final, Protocol, TypeVarTuple, Unpack
 
 import trio
 
+from svc_actors.host import site_rights
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.site_rights import WrongRights, mend_rights, wrong_rights
+from svc_actors.host.programs import ENVIRONMENT
+from svc_actors.host.site_rights import WrongRights, mend_rights
 from svc_actors.host.tree_removal import remove_tree
 
 Arguments = TypeVarTuple("Arguments")
@@ -54,6 +56,9 @@ _KILL_ALL: Final = (
 """kill(2) goes by the effective user id of who signals, and by the real and the saved one of who is signalled: this may
 signal all of the user's processes, and none of them may kill or stop it first. Of two that run for two users one may
 kill the other, which is started again: who starts it looks until nothing is left."""
+_LOOK: Final = ("/usr/bin/nice", "-n", "19", sys.executable, "-I", "-S", site_rights.__file__)
+"""Behind everything else of the core. Not in the group of the site: one that has used up its share of the processor or
+its memory is diagnosed as well."""
 _NO_SUCH_NAME: Final = 6
 """Exit status of userdel and groupdel."""
 
@@ -109,8 +114,7 @@ class SystemAccounts:
         # The programs lock /etc/passwd, and fail where another of them has it.
         self._one = trio.Lock()
         self._threads = trio.CapacityLimiter(4)
-        # Of its own: what only looks never delays what creates, suspends and deletes.
-        self._looking = trio.CapacityLimiter(2)
+        self._looking = trio.CapacityLimiter(4)
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
         async with self._one:
@@ -120,19 +124,15 @@ class SystemAccounts:
 
     async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
         home = self._folders.sites / account.name
-
-        given_up = threading.Event()
-
-        def look() -> list[WrongRights]:
-            return list(_missing_user(account)) + wrong_rights(home, account.uid, _web_server(), given_up.is_set)
-
-        try:
-            # It only reads, so its caller does not wait for its end; it stops at the next file.
-            return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._looking)
-        except OSError as error:
-            raise AccountError(str(error)) from error
-        finally:
-            given_up.set()
+        missing, web_server = await trio.to_thread.run_sync(lambda: (list(_missing_user(account)), _web_server()))
+        look = (*_LOOK, str(home), str(account.uid), str(web_server))
+        async with self._looking:
+            # Killed where its caller no longer waits.
+            ended = await trio.run_process(look, env=ENVIRONMENT, capture_stdout=True, capture_stderr=True, check=False)
+        if ended.returncode != 0:
+            said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise AccountError(said or f"the look ended with status {ended.returncode}")
+        return [*missing, *(WrongRights(**each) for each in json.loads(ended.stdout))]
 
     async def mend_rights(self, account: SiteAccount) -> None:
         await self._run(mend_rights, self._folders.sites / account.name, account.uid)

@@ -3,20 +3,31 @@
 Invariants: nothing here follows a link that a site could have laid, folders and files are opened one below the other;
 owner and mode are changed of exactly the file that was judged, by its descriptor; a file that has another name
 somewhere (a hard link) and is somebody else's is left as it is, since its other name may be a file of the server's.
+
+    python -I -S site_rights.py HOME UID WEB_SERVER_GID      writes what is wrong, a JSON list of `WrongRights`
+
+A site may have a million files, and its owner may ask as often as he likes. A thread of the core would hold its
+interpreter's lock again and again meanwhile, so whoever only looks starts this as a program: it needs the standard
+library only, and ends when it is killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 _MOST: Final = 1_000_000
 """Files and folders that are looked at, and how many folders deep."""
 _DEEPEST: Final = 64
+_MOST_WRONG: Final = 10_000
+"""What is wrong with more files than that is not told: the core has to read it."""
 _FOLDERS: Final = ("public", "private")
 
 
@@ -50,19 +61,9 @@ class _Seen:
         return stat.S_ISREG(self.mode)
 
 
-def wrong_rights(
-    home: Path, uid: int, web_server: int, given_up: Callable[[], bool] = lambda: False
-) -> list[WrongRights]:
-    """What of a site's home is not as it has to be; `uid` is also the id of its group. `given_up` is asked at each file
-    and ends the look. Raises OSError."""
-    wrong = list(_wrong_folders(home, uid, web_server))
-    for seen in _below(home):
-        if given_up():
-            break
-        words = _words(seen, uid)
-        if words is not None:
-            wrong.append(WrongRights(f"{seen.path} {words}.", mendable=not _foreign_link(seen, uid)))
-    return wrong
+def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
+    """What of a site's home is not as it has to be; `uid` is also the id of its group. Raises OSError."""
+    return [*_wrong_folders(home, uid, web_server), *islice(_wrong_files(home, uid), _MOST_WRONG)]
 
 
 def mend_rights(home: Path, uid: int) -> None:
@@ -104,6 +105,13 @@ def _wrong_folders(home: Path, uid: int, web_server: int) -> Iterator[WrongRight
             yield WrongRights(f"{shown} belongs to {there.st_uid}:{there.st_gid}, not to {uid}:{gid}.")
         elif stat.S_IMODE(there.st_mode) != mode:
             yield WrongRights(f"{shown} has the mode {stat.S_IMODE(there.st_mode):04o}, not {mode:04o}.")
+
+
+def _wrong_files(home: Path, uid: int) -> Iterator[WrongRights]:
+    for seen in _below(home):
+        words = _words(seen, uid)
+        if words is not None:
+            yield WrongRights(f"{seen.path} {words}.", mendable=not _foreign_link(seen, uid))
 
 
 def _words(seen: _Seen, uid: int) -> str | None:
@@ -177,3 +185,18 @@ def _open_folder(parent: int | None, path: str | Path) -> int:
 
 def _printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode(errors="replace") if name.isprintable() else repr(name)
+
+
+def main(arguments: list[str]) -> int:
+    home, uid, web_server = arguments
+    try:
+        wrong = wrong_rights(Path(home), int(uid), int(web_server))
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    json.dump([asdict(each) for each in wrong], sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,20 +1,30 @@
-"""All parts of a site looked at side by side, within the time that whoever asks may wait."""
+"""All parts of a site looked at side by side, within the time that whoever asks may wait.
+
+A look asks every program that serves the site, so those who ask again and again must not cost other customers theirs:
+of the sites of one customer one is looked at at a time, of all sites `_AT_ONCE`; and those who wait for the same site
+share its next look. Nobody shares one that had begun before: it may show what a repair has mended since.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import trio
 
-from svc_actors.errors import ServiceError, conflict
+from svc_actors.errors import ServiceError, conflict, rate_limited
 from svc_actors.panel.repairs.parts import Finding, Part, Parts, Repair
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 
 LOOK_SECONDS: Final = 1.6
 """An answer takes two at the most, its way through the service included."""
+_AT_ONCE: Final = 4
+_WAIT_SECONDS: Final = 10.0
+"""For its turn and the look."""
 _MOST_FINDINGS: Final = 20
 _LOOKED_AT: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 
@@ -33,13 +43,56 @@ class Checked:
     findings: tuple[Finding, ...]
 
 
+@dataclass
+class _Look:
+    """The next look at a site, for all who ask until it begins."""
+
+    site: SiteRow
+    """As the last of them read it."""
+    over: trio.Event = field(default_factory=trio.Event)
+    found: list[Checked] | None = None
+    """None where the one who looked has left or failed."""
+
+
 class Diagnosis:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._next: dict[UUID, _Look] = {}
+        """By the site."""
+        self._turns = WeakValueDictionary[UUID, trio.Lock]()
+        """By the owner, for as long as somebody has the turn or waits for it."""
+        self._all = trio.CapacityLimiter(_AT_ONCE)
 
     async def of(self, site: SiteRow) -> list[Checked]:
-        """Every part, in the order of `Repair`. Raises conflict for a site that is not finished, or goes."""
+        """Every part, in the order of `Repair`. Raises conflict for a site that is not finished, or goes, and
+        rate_limited where its turn does not come in time."""
         require_finished(site)
+        with trio.move_on_after(_WAIT_SECONDS):
+            while (look := self._next.get(site.id)) is not None:
+                look.site = site
+                await look.over.wait()
+                if look.found is not None:
+                    return look.found
+            return await self._looked(site)
+        raise rate_limited(
+            f"{site.domain} was not looked at: too many sites are being diagnosed.",
+            hint="Ask again when those that you asked for have been answered.",
+        )
+
+    async def _looked(self, site: SiteRow) -> list[Checked]:
+        look = self._next[site.id] = _Look(site)
+        turn = self._turns.setdefault(site.owner_id, trio.Lock())
+        try:
+            async with turn, self._all:
+                del self._next[site.id]
+                look.found = await self._compared(look.site)
+                return look.found
+        finally:
+            if self._next.get(site.id) is look:
+                del self._next[site.id]
+            look.over.set()
+
+    async def _compared(self, site: SiteRow) -> list[Checked]:
         found: dict[Repair, Checked] = {}
 
         async def look(repair: Repair, part: Part) -> None:
