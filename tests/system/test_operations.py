@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.package import packages
-from tests.support.systemd_root import SystemdRoot, systemd_root
+from tests.support.systemd_root import SMALL, SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -25,7 +25,7 @@ def commands() -> list[str]:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[SystemdRoot]:
     package = packages()["svc-controller"]
-    with systemd_root(tmp_path, "adduser,ca-certificates,curl,procps,python3") as root:
+    with systemd_root(tmp_path, SMALL) as root:
         home = root.folder / "root"
         (home / package.name).write_bytes(package.read_bytes())
         (home / "password").write_text("Correct-Horse-42\n")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.certificates import self_signed
 from tests.support.package import packages
-from tests.support.systemd_root import SystemdRoot, systemd_root
+from tests.support.systemd_root import SMALL, SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -24,7 +24,7 @@ AUTHORITY = "/var/lib/svc/controller/tls/authority.pem"
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
-    with systemd_root(tmp_path_factory.mktemp("host"), "adduser,ca-certificates,curl,procps,python3") as root:
+    with systemd_root(tmp_path_factory.mktemp("host"), SMALL) as root:
         (root.folder / "var/cache/svc-controller.deb").write_bytes(packages()["svc-controller"].read_bytes())
         root.run("dpkg", "--install", "/var/cache/svc-controller.deb")
         yield root

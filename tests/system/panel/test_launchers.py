@@ -18,14 +18,14 @@ from svc_actors.host.launcher_systemd import SystemdLauncher
 from svc_actors.host.launchers import launcher_of
 from tests.support.launchers import PYTHON, Place, keeper_place, systemd_place, until, written
 from tests.support.stack import free_port
-from tests.support.systemd_root import SystemdRoot, systemd_root
+from tests.support.systemd_root import SMALL, SystemdRoot, systemd_root
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 
 @pytest.fixture(scope="module")
 def systemd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdRoot]:
-    with systemd_root(tmp_path_factory.mktemp("systemd"), "python3-minimal") as root:
+    with systemd_root(tmp_path_factory.mktemp("systemd"), SMALL) as root:
         yield root
 
 
