@@ -21,6 +21,7 @@ import trio
 
 from svc_actors.panel.certificates.served import Serving, shown_at
 from tests.support.pebble import Pebble
+from tests.support.shared import open_for_many
 from tests.support.stack import BIN, Program, free_port
 
 WEB_ACCOUNT = "www-data"
@@ -133,16 +134,11 @@ class PanelPrograms:
 
 
 @contextmanager
-def shared_panel_programs(options: Sequence[str] = ()) -> Iterator[PanelPrograms]:
-    """A panel that has started, for the tests of a module: outside of any of their event loops."""
-    folder = _folder()
-    programs = PanelPrograms(folder, None, options)
-    try:
+def shared_panel_programs(options: Sequence[str] = (), pebble: Pebble | None = None) -> Iterator[PanelPrograms]:
+    """A panel that has started, for the tests of a module."""
+    with open_for_many(open_panel_programs(pebble, options)) as programs:
         trio.run(programs.start)
         yield programs
-    finally:
-        trio.run(programs.stop)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folder(wanted: Path | None = None) -> Path:
