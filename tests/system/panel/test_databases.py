@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ import trio
 
 from svc_actors.host.databases import EngineKind
 from tests.support.databases import ask
-from tests.support.panel_programs import PanelPrograms, open_panel_programs
+from tests.support.panel_programs import PanelPrograms, shared_panel_programs
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -20,12 +21,24 @@ TABLE = "CREATE TABLE things (id int PRIMARY KEY, name varchar(100)); INSERT INT
 READ = "SELECT name FROM things ORDER BY id;"
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[PanelPrograms]:
+    with shared_panel_programs() as started:
+        trio.run(started.customer)
+        yield started
+
+
 @pytest.fixture
-async def panel() -> AsyncIterator[PanelPrograms]:
-    async with open_panel_programs() as programs:
+async def panel(programs: PanelPrograms) -> PanelPrograms:
+    """Its core runs, whatever the test before has killed."""
+    if not programs.core.running():
         await programs.start()
-        await programs.customer()
-        yield programs
+    return programs
+
+
+async def sites_of(panel: PanelPrograms, number: int) -> list[dict[str, Any]]:
+    """That no other test has."""
+    return [await panel.site(f"{uuid4().hex[:8]}.example") for _ in range(number)]
 
 
 async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +85,7 @@ async def run(how: tuple[EngineKind, Path, str, str, str], sql: str) -> str:
 
 
 async def test_databases_of_both_engines_live_and_go_with_their_site(panel: PanelPrograms) -> None:
-    site, other = await panel.site("ada.example.com"), await panel.site("bob.example.com")
+    site, other = await sites_of(panel, 2)
     async with panel.client() as root:
         for kind in EngineKind:
             database, how = await create(root, site, kind)
@@ -102,10 +115,11 @@ async def test_databases_of_both_engines_live_and_go_with_their_site(panel: Pane
             assert await run(other_how, READ) == "Größe"
 
         gone = await root.request(
-            "DELETE", f"/sites/{site['id']}", json={"confirm": "ada.example.com", "final_backup": False}
+            "DELETE", f"/sites/{site['id']}", json={"confirm": site["domain"], "final_backup": False}
         )
         deleted = await ended(root, gone.json())
-        left = (await root.get("/databases")).json()["items"]
+        databases = (await root.get("/databases")).json()["items"]
+        left = [each for each in databases if each["site_id"] in (site["id"], other["id"])]
         accounts = await ask(EngineKind.MARIADB, Path(left[0]["socket"]), "SELECT User FROM mysql.global_priv;")
 
     assert deleted["status"] == "succeeded", deleted
@@ -116,7 +130,7 @@ async def test_databases_of_both_engines_live_and_go_with_their_site(panel: Pane
 async def test_an_import_that_replaces_is_undone_by_a_kill_and_can_be_made_again(
     panel: PanelPrograms,
 ) -> None:
-    site = await panel.site("ada.example.com")
+    [site] = await sites_of(panel, 1)
     async with panel.client() as root:
         database, how = await create(root, site, EngineKind.MARIADB)
         engine = await ask(EngineKind.MARIADB, how[1], "SELECT @@global.pid_file;")

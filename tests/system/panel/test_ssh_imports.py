@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 import trio
 
 from svc_actors.webhooks.settings import NETWORKS_VARIABLE
 from tests.support import foreign_archives as foreign
 from tests.support.foreign_archives import DATABASE, MAIN
-from tests.support.panel_programs import PanelPrograms, open_panel_programs
+from tests.support.panel_programs import PanelPrograms, shared_panel_programs
 from tests.support.sshd import Sshd, open_sshd
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 SECRET: Final = "kept-to-itself-7f3a"
+TRANSFERRED: Final = "transferred.example"
+"""The domain of the site that comes without a shell."""
 DUMPS: Final = """#!/bin/sh
 cat > "$(dirname "$0")/read"
 printf '%s\\n' "$*" > "$(dirname "$0")/arguments"
@@ -28,13 +31,13 @@ cat "$(dirname "$0")/dump.sql"
 """Stands for mariadb-dump on the other host."""
 
 
-@pytest.fixture
-async def panel(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PanelPrograms]:
-    monkeypatch.setenv(NETWORKS_VARIABLE, "127.0.0.0/8")
-    async with open_panel_programs() as programs:
-        await programs.start()
-        await programs.customer()
-        yield programs
+@pytest.fixture(scope="module")
+def panel() -> Iterator[PanelPrograms]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(NETWORKS_VARIABLE, "127.0.0.0/8")
+        with shared_panel_programs() as programs:
+            trio.run(programs.customer)
+            yield programs
 
 
 @pytest.fixture
@@ -75,6 +78,12 @@ async def fetched(panel: PanelPrograms, asked: dict[str, Any], seen: list[str]) 
     return imported, log
 
 
+async def site_of(root: httpx.AsyncClient, domain: str) -> dict[str, Any]:
+    [site] = [each for each in (await root.get("/sites")).json()["items"] if each["domain"] == domain]
+    found: dict[str, Any] = site
+    return found
+
+
 def command_lines() -> str:
     found = []
     for entry in Path("/proc").iterdir():
@@ -110,7 +119,7 @@ async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, o
             while (job := (await root.get(f"/jobs/{job['id']}")).json())["status"] in ("queued", "running"):
                 await trio.sleep(0.1)  # It is done outside of this process.
         assert job["status"] == "succeeded", job
-        site = (await root.get("/sites")).json()["items"][0]
+        site = await site_of(root, MAIN)
         # The site as it is served here stands for the old host.
         compared = {"address": "127.0.0.1", "https": False, "port": panel.http_port}
         job = (await root.post(f"/sites/{site['id']}/migration/verify", json=compared)).json()
@@ -152,7 +161,7 @@ async def test_a_site_comes_from_an_account_that_may_only_transfer_files(
         "host": "127.0.0.1",
         "port": old_host.port,
         "user": "root",
-        "domain": MAIN,
+        "domain": TRANSFERRED,
         "folders": [str(tmp_path / "www")],
         "private_key": await old_host.new_key(),
         "owner_email": "ada@example.com",
@@ -166,7 +175,7 @@ async def test_a_site_comes_from_an_account_that_may_only_transfer_files(
             while (job := (await root.get(f"/jobs/{job['id']}")).json())["status"] in ("queued", "running"):
                 await trio.sleep(0.1)  # It is done outside of this process.
         assert job["status"] == "succeeded", job
-        site = (await root.get("/sites")).json()["items"][0]
+        site = await site_of(root, TRANSFERRED)
 
     assert refused["status"] == "failed"
     assert "may only transfer files" in refused["problem"]
