@@ -17,9 +17,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import hypothesis
@@ -40,8 +42,10 @@ from tests.support import own_host
 from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
 from tests.support.stuck import cut_when_stuck
+from tests.support.warm_database import WarmDatabase
 
 _MEMORY = "/dev/shm"
+SUPERUSER = "postgres"
 _TEMPLATES = {"svc_template": CONTROLLER_SCHEMA, "svc_panel_template": PANEL_SCHEMA}
 _SETTINGS = {
     "fsync": "off",
@@ -122,6 +126,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="faults at full length: hours instead of minutes")
 
 
+class OpenPool(Protocol):
+    def __call__(self, *, size: int) -> AbstractAsyncContextManager[Database]: ...
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The PostgreSQL of this test process, and the databases that earlier tests are done with."""
@@ -132,24 +140,55 @@ class Cluster:
     token: trio.lowlevel.TrioToken
     """Of the Trio that the connection belongs to."""
     finished: list[str] = field(default_factory=list)
+    warm: dict[str, WarmDatabase] = field(default_factory=dict)
+    """Of each template, the database that the next test gets."""
 
     def url_of(self, database: str) -> str:
         return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
 
     def fresh_database(self, template: str) -> str:
         """A copy of a template; its URL, for the role that the service runs as."""
-        name = f"test_{os.getpid()}_{next(_numbers)}"
-        trio.from_thread.run(self._copy, template, name, trio_token=self.token)
-        return self.url_of(name).replace(f"//{OWNER_ROLE}@", f"//{SERVICE_ROLE}@", 1)
+        name = self._new_name()
+        trio.from_thread.run(self._copy_for_one_test, template, name, trio_token=self.token)
+        return _as(SERVICE_ROLE, self.url_of(name))
 
-    async def _copy(self, template: str, name: str) -> None:
+    @contextmanager
+    def warm_database(self, template: str) -> Iterator[WarmDatabase]:
+        """One that finds the database as the template is, for one test; cleaned afterwards."""
+        warm = self.warm.pop(template, None) or trio.run(self._warm_copy, template)
+        try:
+            yield warm
+        finally:
+            if trio.run(warm.clean):
+                self.warm[template] = warm
+            else:
+                trio.run(warm.close)
+                self.finished.append(warm.name)
+
+    async def _warm_copy(self, template: str) -> WarmDatabase:
+        name = self._new_name()
+        await trio.to_thread.run_sync(lambda: trio.from_thread.run(self._copy, template, name, trio_token=self.token))
+        url = self.url_of(name)
+        return await WarmDatabase.prepare(name, _as(SERVICE_ROLE, url), _as(SUPERUSER, url))
+
+    def _new_name(self) -> str:
+        return f"test_{os.getpid()}_{next(_numbers)}"
+
+    async def _copy_for_one_test(self, template: str, name: str) -> None:
         # The last test's database waits for one more test: PostgreSQL would wait for its sessions to end.
         while len(self.finished) > 1:
             await self.administration.execute(f"DROP DATABASE {self.finished.pop(0)} WITH (FORCE)")
+        await self._copy(template, name)
+        self.finished.append(name)
+
+    async def _copy(self, template: str, name: str) -> None:
         await self.administration.execute(
             f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {template} STRATEGY file_copy"
         )
-        self.finished.append(name)
+
+
+def _as(role: str, url: str) -> str:
+    return url.replace(f"//{OWNER_ROLE}@", f"//{role}@", 1)
 
 
 @pytest.fixture(scope="session")
@@ -163,7 +202,7 @@ def database_cluster() -> Iterator[Cluster]:
 
     async def serve() -> None:
         async with embedded(folder / "postgresql", settings=_SETTINGS) as url:
-            async with Database.open(url.replace(f"//{OWNER_ROLE}@", "//postgres@", 1), size=1) as administration:
+            async with Database.open(_as(SUPERUSER, url), size=1) as administration:
                 cluster = Cluster(url, administration, trio.lowlevel.current_trio_token())
                 for name, components in _TEMPLATES.items():
                     await administration.execute(f"CREATE DATABASE {name} OWNER {OWNER_ROLE}")
@@ -190,6 +229,8 @@ def database_cluster() -> Iterator[Cluster]:
         if isinstance(outcome, BaseException):
             raise outcome
         yield outcome
+        for warm in outcome.warm.values():
+            trio.run(warm.close)
     finally:
         for token, asked in stop:
             token.run_sync_soon(asked.set)
@@ -199,6 +240,7 @@ def database_cluster() -> Iterator[Cluster]:
 
 _numbers = itertools.count(1)
 
+_CONTROLLER_CONNECTIONS = 8
 _PANEL_CONNECTIONS = 4
 """Of the pool of a test of the panel. Most of what such a test costs the server is its connections: the work in the
 background opens as many as there may be, and each compiles every statement anew."""
@@ -217,14 +259,37 @@ def panel_database_url(database_cluster: Cluster) -> str:
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    """A pool on a fresh database with every migration applied."""
-    async with Database.open(database_url) as pool:
+def database_pool(request: pytest.FixtureRequest, database_cluster: Cluster) -> Iterator[OpenPool]:
+    with _pool_of(request, database_cluster, "svc_template", "database_url") as pool:
         yield pool
 
 
 @pytest.fixture
-async def panel_database(panel_database_url: str) -> AsyncIterator[Database]:
-    """As `database`, of the panel."""
-    async with Database.open(panel_database_url, size=_PANEL_CONNECTIONS) as pool:
+def panel_database_pool(request: pytest.FixtureRequest, database_cluster: Cluster) -> Iterator[OpenPool]:
+    with _pool_of(request, database_cluster, "svc_panel_template", "panel_database_url") as pool:
+        yield pool
+
+
+@contextmanager
+def _pool_of(request: pytest.FixtureRequest, cluster: Cluster, template: str, url: str) -> Iterator[OpenPool]:
+    """On the database of the fixture `url`, where the test asks for that as well."""
+    if url in request.fixturenames:
+        yield partial(Database.open, request.getfixturevalue(url))
+    else:
+        with cluster.warm_database(template) as warm:
+            yield warm.pool
+
+
+@pytest.fixture
+async def database(database_pool: OpenPool) -> AsyncIterator[Database]:
+    """A pool on a database with every migration applied, and nothing of any other test in it. It is a fresh one for a
+    test that asks for `database_url` as well: one whose processes connect, or which changes more than rows."""
+    async with database_pool(size=_CONTROLLER_CONNECTIONS) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def panel_database(panel_database_pool: OpenPool) -> AsyncIterator[Database]:
+    """As `database`, of the panel and `panel_database_url`."""
+    async with panel_database_pool(size=_PANEL_CONNECTIONS) as pool:
         yield pool

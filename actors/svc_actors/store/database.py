@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -60,7 +60,13 @@ class DatabaseStatistics:
 class Database(Statements):
     """The pool. Each plain statement is a transaction of its own; `transact()` and `transaction()` group several."""
 
-    def __init__(self, connector: Connector, nursery: trio.Nursery, lanes: Mapping[Lane, Places]) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        nursery: trio.Nursery,
+        lanes: Mapping[Lane, Places],
+        idle: Iterable[Connection] = (),
+    ) -> None:
         self.announcements = Announcements(self._notify)
         self.disk_full = False
         """Whether who watches its disk has found it full: callers begin no change then, while what is under way and the
@@ -70,7 +76,7 @@ class Database(Statements):
         self._connector = connector
         self._nursery = nursery
         self._lanes = lanes
-        self._idle: list[Connection] = []
+        self._idle = list(idle)
         self._unreachable_since: float | None = None
         self._watched: set[Connection] = set()
         self._closed = False
@@ -88,10 +94,24 @@ class Database(Statements):
         Connects once before it yields, and raises `unavailable` when that fails.
         """
         connector = await trio.to_thread.run_sync(lambda: Connector(url, application_name=application_name))
+        async with cls.over(connector, size=size, lanes=lanes) as database:
+            yield database
+
+    @classmethod
+    @asynccontextmanager
+    async def over(
+        cls,
+        connector: Connector,
+        *,
+        size: int = 8,
+        lanes: Mapping[Lane, int] | None = None,
+        idle: Iterable[Connection] = (),
+    ) -> AsyncIterator[Database]:
+        """As `open`; begins with the connections `idle`, which `connector` made and nobody uses."""
         async with background_nursery() as nursery:
             shared = Places(size)
             places = {lane: shared if lanes is None else Places(lanes[lane]) for lane in Lane}
-            database = cls(connector, nursery, places)
+            database = cls(connector, nursery, places, idle)
             nursery.start_soon(database._watch)
             nursery.start_soon(database.announcements.run)
             try:
@@ -113,6 +133,11 @@ class Database(Statements):
             exhausted=sum(lane.exhausted for lane in lanes),
             collided=self._collided,
         )
+
+    def take_idle(self) -> list[Connection]:
+        """The connections that nobody uses: from now on the caller's, to use or to terminate."""
+        idle, self._idle = self._idle, []
+        return idle
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Run `work` in a transaction, again when the server undid it for the sake of another, and return its result.
