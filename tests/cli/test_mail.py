@@ -20,7 +20,7 @@ from svc.controller.config import ControllerConfig
 from tests.cli.conftest import EMAIL, PASSWORD, House, Terminal, open_house
 from tests.support.smtp import WAIT, MailServer, mail_server, password_file
 
-LOOPS: Final[tuple[ControllerLoop, ...]] = ("events", "mail delivery", "alert mail")
+LOOPS: Final[tuple[ControllerLoop, ...]] = ("events", "mail delivery", "alert mail", "password asks")
 
 
 @pytest.fixture

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx
 import trio
 
 from svc.cli.failures import Exit
-from tests.cli.conftest import House
+from tests.cli.conftest import SEEN, House, open_house
 
 
 async def test_a_pool_is_made_looked_at_and_changed_by_its_name(house: House) -> None:
@@ -109,22 +110,23 @@ async def test_a_second_address_comes_and_goes(house: House) -> None:
     assert "no cap" in (await house.ok("vm", "rate", "web-1", "0")).out
 
 
-async def test_the_metrics_count_what_hosts_have_applied(house: House) -> None:
-    await house.node()
-    await house.image()
-    await house.machine("web-1", "--password", "--wait")
+async def test_the_metrics_count_what_hosts_have_applied(database_url: str, tmp_path: Path) -> None:
+    async with open_house(database_url, tmp_path, loops=[*SEEN, "network watch"]) as house:
+        await house.node()
+        await house.image()
+        await house.machine("web-1", "--password", "--wait")
 
-    async def applied() -> float:
-        async with httpx.AsyncClient(timeout=60) as http:
-            figures = (await http.get(f"{house.operations_url}/metrics")).text
-        (counted,) = re.findall(r"^svc_networks_applied_total (\S+)$", figures, re.MULTILINE)
-        return float(counted)
+        async def applied() -> float:
+            async with httpx.AsyncClient(timeout=60) as http:
+                figures = (await http.get(f"{house.operations_url}/metrics")).text
+            (counted,) = re.findall(r"^svc_networks_applied_total (\S+)$", figures, re.MULTILINE)
+            return float(counted)
 
-    before = await applied()
-    await house.ok("vm", "rate", "web-1", "100")
-    with trio.fail_after(60):
-        while await applied() != before + 1:
-            await trio.sleep(0.02)
+        before = await applied()
+        await house.ok("vm", "rate", "web-1", "100")
+        with trio.fail_after(60):
+            while await applied() != before + 1:
+                await trio.sleep(0.02)
 
 
 async def test_an_allowance_is_set_and_told_in_words(house: House) -> None:
