@@ -1,0 +1,1 @@
+"""What `tools/test` does once the tools are installed: lanes of tests, second attempts, one report."""

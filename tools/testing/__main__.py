@@ -1,0 +1,114 @@
+"""`tools/test` without names of tests: checks, lanes, the report. `tools/test --help` says what there is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+
+from tools.testing import checks, lanes, results
+from tools.testing.dealing import Share, deal, shares_of_system
+from tools.testing.files import COLLECTED, FLAKY, REPORT, ROOT, RUN, TIMES
+from tools.testing.flaky import ledger
+from tools.testing.lanes import Lane
+from tools.testing.processes import Processes, processes
+from tools.testing.report import Report
+from tools.testing.times import Kind, Times
+
+_LANES = 2
+"""Beside the host's, on two cores: most of the time a lane waits for guests and servers."""
+
+Parts = Callable[[Report, Processes, dict[str, str]], None]
+
+
+def main(arguments: Sequence[str]) -> int:
+    # The help is in tools/test, which prints it before anything is installed.
+    parser = argparse.ArgumentParser(prog="tools/test", add_help=False, allow_abbrev=False)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--fast", action="store_true")
+    what.add_argument("--times", action="store_true")
+    parser.add_argument("--lanes", type=int, default=_LANES)
+    asked = parser.parse_args(arguments)
+    if asked.times:
+        return refresh_times()
+    return run_all(asked.lanes, fast=asked.fast)
+
+
+def run_all(number: int, *, fast: bool) -> int:
+    """The checks; then what needs no host, on two cores; then the lanes of system tests.
+
+    Unit tests that are slow because they wait run beside those lanes, or with `fast` beside the other unit tests.
+    """
+    times = Times.read(TIMES)
+    slow = [file for file in times.slow(Kind.UNIT) if (ROOT / file).exists()]
+    unit = Lane(
+        "unit",
+        RUN / "unit",
+        # Each of the workers takes over what the other would be late with.
+        ("-n", "2", "--dist", "worksteal", "-m", "not system"),
+        without=slow,
+        collected=COLLECTED,
+        shown=True,
+    )
+
+    def parts(report: Report, ran: Processes, environment: dict[str, str]) -> None:
+        report.checks = checks.failed(ran, environment)
+        if report.checks or ran.cut_by:
+            return
+        first = [unit]
+        if fast and slow:
+            [share] = deal(((file, Kind.UNIT) for file in slow), times, 1)
+            first.append(_lane("slow", share))
+        report.lanes += first
+        if not lanes.run(first, ran, environment) or fast:
+            return
+        kinds = {file: [Kind(kind) for kind in found] for file, found in json.loads(COLLECTED.read_text()).items()}
+        shares = shares_of_system(kinds, times, number)
+        second = [_lane(name, share, shown=name == "host") for name, share in shares.items() if share.files]
+        report.lanes += second
+        lanes.run(second, ran, environment)
+
+    return reported(parts)
+
+
+def _lane(name: str, share: Share, *, shown: bool = False) -> Lane:
+    return Lane(name, RUN / name, only=share.files, expected=share.seconds, shown=shown)
+
+
+def reported(parts: Parts) -> int:
+    """Run `parts`, which fill in the report; print it whatever happens, and leave no process when cut off."""
+    shutil.rmtree(RUN, ignore_errors=True)
+    RUN.mkdir(parents=True)
+    environment = lanes.seeded(os.environ)
+    report = Report(ledger=ledger(FLAKY), seed=environment[lanes.SEED])
+    with processes() as ran:
+        parts(report, ran, environment)
+        if ran.cut_by:
+            report.cut_by = ran.cut_by.name
+            report.killed = ran.stop()
+    for lane in report.lanes:
+        if lane.log.exists():
+            print(f"\n==> {lane.name}\n{lane.log.read_text(errors='replace')}")
+    text = report.text()
+    REPORT.write_text(text + report.outputs())
+    print(text, end="", flush=True)
+    return 0 if report.passed else 1
+
+
+def refresh_times() -> int:
+    """tests/times.toml from what the last run has measured."""
+    found = [result for path in sorted(RUN.glob("*/results-1.jsonl")) for result in results.read(path)]
+    if not found:
+        print("tools/test --times: no run has left anything in build/tests; run tools/test first", file=sys.stderr)
+        return 1
+    existing = (str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+    times = Times.read(TIMES) if TIMES.exists() else Times()
+    TIMES.write_text(times.refreshed(found, existing).written())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""Deal test files to lanes that end together.
+
+The longest file goes first, each to the lane that has least to do so far. That is at most a third above the best
+there is (Graham's bound), and much nearer with many small files. A file is never split: its tests may share a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tools.testing.times import Kind, Times
+
+
+@dataclass
+class Share:
+    """The files of one lane, each with the kinds of its tests that this lane runs."""
+
+    files: dict[str, list[Kind]] = field(default_factory=dict)
+    seconds: int = 0
+
+    def add(self, file: str, kind: Kind, seconds: int) -> None:
+        self.files.setdefault(file, []).append(kind)
+        self.seconds += seconds
+
+
+def deal(files: Iterable[tuple[str, Kind]], times: Times, lanes: int) -> list[Share]:
+    shares = [Share() for _ in range(lanes)]
+    for file, kind in sorted(files, key=lambda one: (-times.of(*one), one)):
+        min(shares, key=lambda share: share.seconds).add(file, kind, times.of(file, kind))
+    return shares
+
+
+def shares_of_system(collected: Mapping[str, Iterable[Kind]], times: Times, lanes: int) -> dict[str, Share]:
+    """By name: the lane of this host, and `lanes` for isolated tests and slow unit tests.
+
+    `collected`: the kinds of tests that each file holds.
+    """
+    slow = set(times.slow(Kind.UNIT))
+    host, beside = Share(), []
+    for file, kinds in sorted(collected.items()):
+        for kind in kinds:
+            if kind is Kind.HOST:
+                host.add(file, kind, times.of(file, kind))
+            elif kind is Kind.ISOLATED or file in slow:
+                beside.append((file, kind))
+    dealt = deal(beside, times, lanes)
+    return {"host": host, **{f"beside-{number}": share for number, share in enumerate(dealt, 1)}}

@@ -1,0 +1,136 @@
+"""Lanes: pytest processes beside each other, each with the tests it was dealt, and a second attempt at what failed.
+
+A machine that stood still for a moment fails nobody's change, and what fails twice is a defect. What passed at the
+second attempt only is a defect too: both outputs are kept, and the ledger decides whether the run stands (`flaky`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tools.testing import results
+from tools.testing.flaky import to_repeat
+from tools.testing.plugin import LANE
+from tools.testing.processes import Processes
+from tools.testing.results import Result
+from tools.testing.times import Kind
+
+_FAILED: Final = 1
+_NOTHING_TO_RUN: Final = 5
+SEED: Final = "SVC_FAULT_SEED"
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A test that failed, and what became of it then."""
+
+    first: Result
+    second: Result | None
+
+    @property
+    def passed(self) -> bool:
+        return self.second is not None and self.second.outcome == "passed"
+
+
+@dataclass
+class Lane:
+    name: str
+    folder: Path
+    arguments: Sequence[str] = ()
+    """For pytest, that say which files and how many workers."""
+    only: Mapping[str, Sequence[Kind]] | None = None
+    without: Sequence[str] = ()
+    collected: Path | None = None
+    expected: int | None = None
+    """Seconds that its files are known to take."""
+    shown: bool = False
+    """On the terminal as it runs, rather than in its log."""
+    status: int | None = None
+    """Of pytest, once both attempts are over."""
+    began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    attempt: int = 1
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    def results(self, attempt: int = 1) -> list[Result]:
+        return results.read(self.folder / f"results-{attempt}.jsonl")
+
+    @property
+    def repeated(self) -> list[Repeated]:
+        if self.attempt == 1:
+            return []
+        again = {result.test: result for result in self.results(2)}
+        failed = {result.test: result for result in self.results() if result.outcome == "failed"}
+        return [Repeated(failed[test], again.get(test)) for test in to_repeat(sorted(failed))]
+
+    @property
+    def passed(self) -> bool:
+        return self.status in (0, _NOTHING_TO_RUN)
+
+    def start(self, processes: Processes, environment: Mapping[str, str]) -> int:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.began = time.monotonic()
+        only = None if self.only is None else {file: list(kinds) for file, kinds in self.only.items()}
+        told = {"only": only, "without": list(self.without), "collected": self.collected and str(self.collected)}
+        files = sorted(self.only) if self.only is not None else ()
+        return self._start(processes, environment, told, (*self.arguments, *files))
+
+    def after(self, status: int, processes: Processes, environment: Mapping[str, str]) -> int | None:
+        """The process of the second attempt, if there is one; the lane is over otherwise."""
+        self.seconds = time.monotonic() - self.began
+        if self.attempt == 1 and status == _FAILED:
+            failed = results.failed(self.results())
+            if again := to_repeat(failed):
+                self.attempt = 2
+                # What gets none has failed the lane.
+                self.status = _FAILED if len(again) < len(failed) else None
+                _say(f"{self.name}: second attempt at {len(again)} tests")
+                return self._start(processes, environment, {"outputs": True}, again)
+        self.status = self.status or status
+        return None
+
+    def _start(
+        self, processes: Processes, environment: Mapping[str, str], told: Mapping[str, object], tests: Sequence[str]
+    ) -> int:
+        plan = self.folder / f"lane-{self.attempt}.json"
+        plan.write_text(json.dumps({"results": str(self.folder / f"results-{self.attempt}.jsonl"), **told}))
+        command = [sys.executable, "-m", "pytest", "-p", "tools.testing.plugin", "-o", f"cache_dir={self.folder}/cache"]
+        log = None if self.shown else self.log
+        return processes.start([*command, *tests], {**environment, LANE: str(plan)}, log)
+
+
+def seeded(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of lanes, with the seeds that draw the same again: the second attempt is at the same test."""
+    return {SEED: str(random.SystemRandom().getrandbits(20)), **environment}
+
+
+def run(lanes: Sequence[Lane], processes: Processes, environment: Mapping[str, str]) -> bool:
+    """All beside each other, to the end, whether or not one fails; False when one did or the run was cut off."""
+    running = {lane.start(processes, environment): lane for lane in lanes if not processes.cut_by}
+    while running and not processes.cut_by:
+        for pid, status in processes.ended(5).items():
+            lane = running.pop(pid)
+            again = None if processes.cut_by else lane.after(status, processes, environment)
+            if again is not None:
+                running[again] = lane
+            elif not processes.cut_by:
+                _say(f"{lane.name}: {'passed' if lane.passed else 'FAILED'} after {lane.seconds:.0f} s")
+    for lane in running.values():
+        lane.seconds = time.monotonic() - lane.began
+    return not processes.cut_by and all(lane.passed for lane in lanes)
+
+
+def _say(text: str) -> None:
+    print(f"\n==> {text}", flush=True)

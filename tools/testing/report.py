@@ -1,0 +1,94 @@
+"""The one report of a run: printed last, whether it ended or was cut off, and kept with what flaky tests printed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tools.testing.flaky import Entry, unknown
+from tools.testing.lanes import Lane
+from tools.testing.results import Result
+
+_SLOWEST = 10
+
+
+@dataclass
+class Report:
+    lanes: list[Lane] = field(default_factory=list)
+    ledger: Sequence[Entry] = ()
+    seed: str = ""
+    """Of faults, as the environment gives it."""
+    cut_by: str = ""
+    killed: Sequence[str] = ()
+    """What had to be killed when the run was cut off."""
+    checks: Sequence[str] = ()
+    """Those that failed."""
+
+    @property
+    def flaky(self) -> list[str]:
+        """Tests that passed at their second attempt only and are not in the ledger."""
+        return unknown((one.first.test for lane in self.lanes for one in lane.repeated if one.passed), self.ledger)
+
+    @property
+    def passed(self) -> bool:
+        return not (self.cut_by or self.checks or self.flaky) and all(lane.passed for lane in self.lanes)
+
+    def text(self) -> str:
+        return "\n".join(self._lines()) + "\n"
+
+    def outputs(self) -> str:
+        """Of both attempts at what was repeated."""
+        return "".join(
+            f"\n{'=' * 88}\n{one.first.test}\n{_attempt('First', one.first)}{_attempt('Second', one.second)}"
+            for lane in self.lanes
+            for one in lane.repeated
+        )
+
+    def _lines(self) -> Iterator[str]:
+        yield "=" * 40 + " report " + "=" * 40
+        if self.cut_by:
+            yield f"CUT OFF by {self.cut_by}"
+        yield from (f"check FAILED: {check}" for check in self.checks)
+        results = [result for lane in self.lanes for result in _last(lane)]
+        counted = Counter(result.outcome for result in results)
+        yield f"{counted['passed']} passed, {counted['failed']} failed, {counted['skipped']} skipped"
+        for lane in self.lanes:
+            expected = "" if lane.expected is None else f", expected {lane.expected / 60:.1f}"
+            state = "passed" if lane.passed else "cut off" if lane.status is None else f"FAILED (pytest: {lane.status})"
+            yield f"  {lane.name:<10} {lane.seconds / 60:5.1f} min{expected}: {state}"
+        yield from (f"FAILED {result.test}" for result in results if result.outcome == "failed")
+        yield from self._repeated()
+        yield from _slowest([result for lane in self.lanes for result in lane.results()])
+        yield from (f"killed: {command}" for command in self.killed)
+        yield "PASSED" if self.passed else "FAILED"
+
+    def _repeated(self) -> Iterator[str]:
+        flaky = self.flaky
+        for lane in self.lanes:
+            for one in lane.repeated:
+                if one.passed:
+                    known = "not in tests/flaky.toml" if one.first.test in flaky else "in tests/flaky.toml"
+                    yield f"FLAKY  {one.first.test}: passed at the second attempt only; {known}"
+        if any(lane.repeated for lane in self.lanes):
+            yield f"Both outputs of what was repeated are in build/tests/report.txt. SVC_FAULT_SEED={self.seed}"
+
+
+def _last(lane: Lane) -> list[Result]:
+    """Each test once, as its last attempt went."""
+    latest = {result.test: result for attempt in range(1, lane.attempt + 1) for result in lane.results(attempt)}
+    return list(latest.values())
+
+
+def _attempt(which: str, result: Result | None) -> str:
+    return f"{which} attempt, {result.seconds:.0f} s\n{result.output}\n" if result else f"{which} attempt: none\n"
+
+
+def _slowest(results: list[Result]) -> Iterator[str]:
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for result in results:
+        seconds[result.file] += result.seconds
+    if seconds:
+        yield "The slowest files:"
+    for file, took in sorted(seconds.items(), key=lambda one: -one[1])[:_SLOWEST]:
+        yield f"  {took:6.0f} s  {file}"
