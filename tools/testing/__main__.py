@@ -20,6 +20,8 @@ from tools.testing.times import Kind, Times
 
 _LANES = 2
 """Beside the host's, on two cores: most of the time a lane waits for guests and servers."""
+_FEW_FILES = 4
+"""Over before a second worker has collected them."""
 
 Parts = Callable[[Report, Processes, dict[str, str]], None]
 
@@ -29,11 +31,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/test", add_help=False, allow_abbrev=False)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--fast", action="store_true")
+    what.add_argument("--changed", nargs="?", const="", metavar="REVISION")
     what.add_argument("--times", action="store_true")
     parser.add_argument("--lanes", type=int, default=_LANES)
     asked = parser.parse_args(arguments)
     if asked.times:
         return refresh_times()
+    if asked.changed is not None:
+        return run_changed(asked.changed)
     return run_all(asked.lanes, fast=asked.fast)
 
 
@@ -70,6 +75,26 @@ def run_all(number: int, *, fast: bool) -> int:
         second = [_lane(name, share, shown=name == "host") for name, share in shares.items() if share.files]
         report.lanes += second
         lanes.run(second, ran, environment)
+
+    return reported(parts)
+
+
+def run_changed(revision: str) -> int:
+    """The tests without hosts that what differs from a revision can reach."""
+    # Only here: it reads every module of product and tests.
+    from tools.testing.changed import Tree, changed_files
+
+    revision, files = changed_files(ROOT, revision)
+    selection = Tree(ROOT).reached(files)
+    print(f"{len(files)} files have changed since {revision}", *selection.text(), sep="\n", flush=True)
+    if not selection.run:
+        return 0
+    workers = ("-n", "2", "--dist", "worksteal") if len(selection.run) > _FEW_FILES else ()
+    lane = Lane("changed", RUN / "changed", workers, only={file: [Kind.UNIT] for file in selection.run}, shown=True)
+
+    def parts(report: Report, ran: Processes, environment: dict[str, str]) -> None:
+        report.lanes.append(lane)
+        lanes.run([lane], ran, environment)
 
     return reported(parts)
 
