@@ -15,11 +15,12 @@ import pytest
 
 from tools.testing.files import ROOT
 
-_SETTINGS = "[pytest]\naddopts = --import-mode=importlib\nmarkers =\n    system\n    isolated\n"
+_SETTINGS = "[pytest]\naddopts = --import-mode=importlib\nmarkers =\n    system\n    isolated\n    own_host\n"
 _MARKED = {
     "unit": "",
     "host": "pytestmark = pytest.mark.system\n",
     "isolated": "pytestmark = [pytest.mark.system, pytest.mark.isolated]\n",
+    "own": "pytestmark = [pytest.mark.system, pytest.mark.own_host]\n",
 }
 _PASSES_AT_THE_SECOND_ATTEMPT = """
 import pathlib, pytest
@@ -92,10 +93,10 @@ def test_each_test_runs_once_whatever_it_needs(tree: Path, run: Run) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     ran = (tree / "ran").read_text().split()
-    assert sorted(ran) == ["host_a", "host_b", "isolated_a", "isolated_b", "unit_a", "unit_b"]
+    assert sorted(ran) == sorted(f"{kind}_{letter}" for kind in _MARKED for letter in "ab")
     assert ran[0] == "unit_b", "the slow file waits beside the lanes of system tests"
     report = _report(done)
-    assert "6 passed, 0 failed, 0 skipped" in report
+    assert "8 passed, 0 failed, 0 skipped" in report
     assert re.findall(r"^  ([a-z0-9-]+) +[0-9.]+ min", report, re.MULTILINE) == ["unit", "host", "beside-1", "beside-2"]
 
 

@@ -78,7 +78,7 @@ class Plugin:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # Every report comes to the process that started pytest-xdist's workers, or that of tests on a host of their own.
+        # Each comes, too, to the process that started pytest-xdist's workers or a process of tests on their own host.
         if self._worker is not None or self._process != os.getpid():
             return
         told = report.failed or self._lane.outputs
