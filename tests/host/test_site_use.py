@@ -13,6 +13,7 @@ LEGACY = {
     "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
     "cpuacct.usage": "3000000000",
 }
+LEAF = {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"}
 UNIFIED = {
     "memory.current": "1000",
     "memory.events": "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n",
@@ -64,6 +65,12 @@ def test_a_sites_use_is_that_of_its_group(
 ) -> None:
     proc = server(tmp_path, mounts, groups, lines, "0::/\n5:memory:/user\n")
     assert site_uses(proc) == {1001: SiteUse(processor_seconds=3.0, memory_bytes=1000, killed=2)}
+
+
+def test_v1_counts_who_was_killed_in_the_groups_beneath(tmp_path: Path) -> None:
+    groups = {f"memory/{KEEPER}": LEGACY, f"memory/{KEEPER}/commands": LEAF, f"memory/{KEEPER}/site-1001-php-a1": LEAF}
+    proc = server(tmp_path, {"memory": "memory"}, groups, f"5:memory:/{KEEPER}/commands\n")
+    assert site_uses(proc) == {1001: SiteUse(memory_bytes=1000, killed=4)}
 
 
 def test_without_control_groups_nobody_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ named for memory that is in no process's size (memfd, tmpfs), nor for programs t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -98,9 +99,20 @@ def _use(folders: Mapping[str, Path]) -> SiteUse:
     memory = _value(unified, "memory.current")
     killed = _value(unified, "memory.events", "oom_kill")
     if memory is None:
-        memory = _value(folders.get("memory"), "memory.usage_in_bytes")
-        killed = _value(folders.get("memory"), "memory.oom_control", "oom_kill")
+        legacy = folders.get("memory")
+        memory = _value(legacy, "memory.usage_in_bytes")
+        # v1 counts a process that is killed at this group's limit for its own group alone, which is one beneath.
+        groups = [legacy, *_beneath(legacy)]
+        counts = [count for each in groups if (count := _value(each, "memory.oom_control", "oom_kill")) is not None]
+        killed = sum(counts) if counts else None
     return SiteUse(seconds, memory, killed)
+
+
+def _beneath(folder: Path | None) -> list[Path]:
+    try:
+        return [] if folder is None else [Path(each.path) for each in os.scandir(folder) if each.is_dir()]
+    except OSError:
+        return []  # The group has ended.
 
 
 def _value(folder: Path | None, name: str, key: str | None = None) -> int | None:

@@ -22,8 +22,10 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.keeper.__main__ import ANOTHER
 from svc_actors.host.launcher import GroupName, LauncherError, Limits, Service, ServiceName
 from svc_actors.host.launcher_keeper import PROGRAM
+from svc_actors.host.vitals import SystemVitals
+from svc_actors.panel.health import busiest
 from svc_actors.store import Database
-from tests.support.launchers import Place, keeper_place, until, written
+from tests.support.launchers import PYTHON, Place, keeper_place, until, written
 from tests.support.panel import open_panel, recorded_host
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -375,6 +377,36 @@ async def test_a_command_outlives_the_last_service_of_its_group_within_the_same_
 
     assert runs
     assert left == {"site-1001", "commands"}
+
+
+async def test_health_names_the_site_whose_group_is_busy_or_full(
+    place: Place, panel_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine that has much else to do gives it less than a quarter of a processor.
+    monkeypatch.setattr(busiest, "_NOTABLE_SHARE", 0.005)
+    group = GroupName("site-990001")
+    large = replace(place.service("large", "grow", "512", limits=Limits(memory_mib=48)), limit_group=group)
+    load, memory = (busiest.Busiest(panel_database, SystemVitals()) for _ in range(2))
+
+    async def named() -> bool:
+        return "s990001 uses " in await load.of_processor()
+
+    async def killed() -> bool:
+        return await memory.of_memory() == " Programs were ended at the memory limit of s990001."
+
+    async with trio.open_nursery() as nursery:
+        beginning = await place.launcher.within(group, Limits(memory_mib=48))
+        process = await nursery.start(trio.run_process, [*beginning, PYTHON, "-c", "while True: pass"])
+        await until(named)
+        before = await memory.of_memory()
+        await place.launcher.ensure(large)
+        await until(killed)
+        alive = place.alive(process.pid)
+        await place.launcher.stop(large.name)
+        nursery.cancel_scope.cancel()
+
+    assert "s990001" not in before
+    assert alive, "the largest one was killed"
 
 
 async def test_a_keeper_of_a_release_that_could_not_be_joined_is_replaced_and_what_it_holds_goes_on(
