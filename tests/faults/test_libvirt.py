@@ -14,7 +14,7 @@ from tests.support import host
 from tests.support.deployment import ENDED, seeded
 from tests.support.stack import Program, Stack, open_stack
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 POINTS = ("create.record", "create.disks", "create.network", "create.defined", "create.started")
 """Points that nothing but a creation passes: an agent that is told to die at another may meet it in an order of the

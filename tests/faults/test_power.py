@@ -26,7 +26,7 @@ from tests.support.power_drills import (
 from tests.support.stack import open_stack
 from tests.support.terminal import serial_console
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD = "Staple-battery-7-horse"
 

@@ -96,7 +96,8 @@ def run_on_own_host(session: pytest.Session, items: list[pytest.Item]) -> None:
         if (child := os.fork()) == 0:
             _run(session, items, folder, os.fdopen(writing, "w"))
         os.close(writing)
-        with os.fdopen(reading) as lines, _reaped(child):
+        # The pipe is closed first: a child that is interrupted must not wait for a reader.
+        with _reaped(child), os.fdopen(reading) as lines:
             _report(session, items, lines)
     finally:
         _control(_PR_SET_CHILD_SUBREAPER, 0)
@@ -127,7 +128,7 @@ def _report(session: pytest.Session, items: list[pytest.Item], lines: TextIO) ->
 
 @contextmanager
 def _reaped(child: int) -> Iterator[None]:
-    """The child is gone when the block ends."""
+    """The child is gone when the block ends, and so is all that it has left: guests, daemons, agents."""
 
     def reap() -> None:
         while os.waitpid(-1, 0)[0] != child:
@@ -141,6 +142,18 @@ def _reaped(child: int) -> Iterator[None]:
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGINT)
         reaper.join()
+        while orphans := _children():
+            for orphan in orphans:
+                os.kill(orphan, signal.SIGKILL)
+                os.waitpid(orphan, 0)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended since
+            found += map(int, task.read_text().split())
+    return found
 
 
 def _run(session: pytest.Session, items: list[pytest.Item], folder: Path, told: TextIO) -> Never:
@@ -154,11 +167,10 @@ def _run(session: pytest.Session, items: list[pytest.Item], folder: Path, told: 
         for item, following in zip(items, [*items[1:], None], strict=True):
             config.hook.pytest_runtest_protocol(item=item, nextitem=following)
     except BaseException:  # noqa: BLE001  # handed to the process that waits for it
-        told.write(json.dumps({"error": traceback.format_exc()}) + "\n")
+        with suppress(BrokenPipeError):
+            told.write(json.dumps({"error": traceback.format_exc()}) + "\n")
+            told.flush()
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _end_all()
-        told.flush()
         os._exit(0)
 
 
@@ -179,16 +191,6 @@ def _enter(folder: Path) -> None:
     _machine = Path(f"/proc/{os.getppid()}/ns/net")
     environment = dict(os.environ) | {"OWN": str(folder), "HOST_UUID": str(uuid4())}
     subprocess.run(["sh", "-c", _HOST], check=True, env=environment)
-
-
-def _end_all() -> None:
-    """Every other process of the host: guests, daemons, agents."""
-    own = Path("/proc/self/ns/net").readlink()
-    for _ in range(3):
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if (process / "ns/net").readlink() == own and int(process.name) != os.getpid():
-                    os.kill(int(process.name), signal.SIGKILL)
 
 
 def _control(option: int, value: int) -> None:

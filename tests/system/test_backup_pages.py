@@ -18,7 +18,7 @@ from tests.system.test_pages import (
     simulated_node,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_staff_back_a_machine_up_and_go_back_to_what_it_was() -> None:

@@ -17,7 +17,7 @@ from tests.system.test_pages import (
     simulated_node,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def add_system(page: Page, kind: str, name: str, digit: str) -> None:

@@ -25,7 +25,7 @@ from tests.support.stack import Stack
 from tests.system.test_machine_pages import add_system
 from tests.system.test_pages import add_image, called, controller_with_pages, set_up
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 class HeldHost(SimulatedHost):

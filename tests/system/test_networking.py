@@ -13,7 +13,7 @@ from tests.support import host
 from tests.support.stack import Stack, open_stack
 from tests.support.terminal import Terminal, serial_console
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD = "Staple-battery-7-horse"
 SSH = 22

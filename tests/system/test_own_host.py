@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.own_host import outside
+
 def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -28,6 +30,7 @@ def output(*command):
 def test_its_network_and_devices_are_its_own():
     assert os.readlink("/proc/self/ns/net") != {network!r}
     assert os.readlink("/proc/self/ns/mnt") != {mounts!r}
+    assert output(*outside(), "readlink", "/proc/self/ns/net").strip() == {network!r}
     Path("/dev/full").unlink()
     output("virtlogd", "-d")
     output("libvirtd", "-d")
@@ -64,6 +67,13 @@ def test_what_they_do_is_unseen_outside_and_told_as_of_any_test(tmp_path: Path) 
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED
     assert Path("/dev/full").exists()
     assert processes("libvirtd") <= libvirts
+
+
+def test_where_the_first_failure_ends_the_run_it_does(tmp_path: Path) -> None:
+    ended = run(tmp_path, "-x", "-k", "not end_of")
+
+    assert "1 failed, 1 passed" in ended.stdout
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_process_that_ends_early_fails_the_run_with_the_name_of_its_test(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.support.browser import Browser, Page, open_browser
 from tests.support.figures import report_figure
 from tests.support.stack import BIN, ROOT, Program, Stack, fresh_controller
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 TERMINAL_TEXT = "[...document.querySelectorAll('.xterm-rows > div')].map((row) => row.textContent).join('\\n')"
 

@@ -15,7 +15,7 @@ from tests.support.figures import report_figure
 from tests.support.power_drills import create_all, domain, make_room, show, until
 from tests.support.stack import BIN, Stack, open_stack
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSPHRASE = "four words of an operator"
 

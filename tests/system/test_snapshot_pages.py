@@ -17,7 +17,7 @@ from tests.system.test_pages import (
     simulated_node,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_a_person_takes_a_snapshot_goes_back_to_it_and_deletes_it() -> None:

@@ -29,7 +29,8 @@ from svc_nodeagent.protocol import (
 from tests.nodeagent.hypervisor.builders import FileStream, image, machine, silent
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 
-pytestmark = pytest.mark.system  # root, and the accounts of libvirt's packages
+# Root, and the accounts of libvirt's packages
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PATIENCE = 400.0
 """Seconds. A start takes two minutes where libvirt probes QEMU a dozen times over it, each for 8 s."""

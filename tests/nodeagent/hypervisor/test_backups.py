@@ -32,7 +32,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD, KEY = "Kelp-marble-41", "the key of the store"
 MIB = 1024 * 1024

@@ -22,7 +22,7 @@ from svc_nodeagent.protocol import (
 )
 from tests.nodeagent.hypervisor.builders import image, machine, network, rescue_image, silent
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 KEY = "the key of the store"
 

@@ -74,7 +74,7 @@ from tests.nodeagent.hypervisor.test_copy_files import OPENED as FILES_OF_A_COPY
 from tests.system.live.test_live_moves import AT_SOURCE as LIVE_AT_SOURCE
 from tests.system.live.test_live_moves import AT_TARGET as LIVE_AT_TARGET
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = -9

@@ -33,7 +33,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, GATEWAY, OTHER, image, 
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD = "Kelp-marble-41"
 SUB_PREFIX = ip_interface(f"fd5e:{os.getpid() % 65536:x}:0:5::1/64")

@@ -30,7 +30,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, image, iso_image, machi
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD = "Kelp-marble-41"
 LABEL = "sudo dd if=/dev/sr0 bs=8 skip=4101 count=2 2>/dev/null"

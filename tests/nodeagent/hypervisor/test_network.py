@@ -30,7 +30,7 @@ from tests.nodeagent.hypervisor.builders import (
     nic,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_applying_again_changes_nothing(host_network: HostNetwork) -> None:

@@ -14,7 +14,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, OTHER, image, machine, 
 from tests.nodeagent.hypervisor.test_backups import PASSWORD, copied, in_guest, restoration
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 
 async def test_it_has_the_files_of_a_guest_that_went_on_writing(

@@ -27,7 +27,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
 PASSWORD, NEW_PASSWORD = "Kelp-marble-41", "Otter-lantern-72"

@@ -26,7 +26,7 @@ from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 PASSWORD, RESCUE_PASSWORD = "Kelp-marble-41", "Otter-lantern-72"
 

@@ -28,7 +28,7 @@ from tests.nodeagent.hypervisor.builders import image, machine, seed, silent
 from tests.nodeagent.hypervisor.console_reader import ConsoleReader
 from tests.support.guest import sha512_crypt
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 ACCOUNT = "administrator"
 OWN, ORDERED = "Kelp-marble-41", "Otter-lantern-72"
