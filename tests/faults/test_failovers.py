@@ -222,7 +222,7 @@ async def panel_core(pair: Replicated, folder: Path) -> AsyncIterator[PanelHarne
         Database.open(pair.url("svc"), size=8) as database,
         exclusive(database, "panel"),
         marked(database, folder, partial(step_back, database, HostFolders(folder))),
-        open_panel(database, folder) as panel,
+        open_panel(database, folder, loops=None) as panel,
     ):
         yield panel
 

@@ -27,7 +27,7 @@ from tests.support.panel import PanelHarness, open_panel
 
 @pytest.fixture
 async def panel(panel_database: Database, tmp_path: Path) -> AsyncIterator[PanelHarness]:
-    async with open_panel(panel_database, tmp_path) as opened:
+    async with open_panel(panel_database, tmp_path, loops=["jobs"]) as opened:
         yield opened
 
 
@@ -272,7 +272,7 @@ async def test_the_panel_has_settings_of_its_own(panel: PanelHarness) -> None:
 
 
 async def test_somebody_who_forgot_their_password_is_mailed_a_link(panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path, mail=MAIL) as panel:
+    async with open_panel(panel_database, tmp_path, mail=MAIL, loops=["password asks"]) as panel:
         await panel.person("ada@example.com")
 
         with trio.fail_after(30):
@@ -366,12 +366,12 @@ async def test_a_deletion_of_an_account_that_a_restart_interrupted_goes_on(
     monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
     with monkeypatch.context() as held:
         held.setattr(AccountDeletion, "remove_account", never)
-        async with open_panel(panel_database, tmp_path) as panel:
+        async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:
             root = await panel.administrator()
             ada = await panel.person("ada@example.com")
             first = (await root.call("DELETE", f"/users/{ada}")).json()
             await begun.wait()
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:
         interrupted = await ended(panel.services.jobs, panel.database, first["id"])
         further = await panel.database.fetchval("SELECT max(id) FROM jobs WHERE kind = 'user.delete'")
         job = await ended(panel.services.jobs, panel.database, further)

@@ -71,7 +71,7 @@ async def stepped_back(url: str, database: Database, folder: Path) -> AsyncItera
 
 
 async def person(database: Database, folder: Path) -> Any:
-    async with open_panel(database, folder) as panel:
+    async with open_panel(database, folder, loops=["sites without a record"]) as panel:
         return await panel.person("ada@example.com")
 
 

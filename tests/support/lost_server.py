@@ -141,7 +141,9 @@ class Hosting:
         reopen = trio.Event()
         async with Database.open(urls.service, size=12) as database:
             recovering = Recovering(urls.owner, reopen)
-            async with open_panel(database, folder, host, sealer=sealer, recovering=recovering, dns=dns) as panel:
+            async with open_panel(
+                database, folder, host, sealer=sealer, recovering=recovering, dns=dns, loops=None
+            ) as panel:
                 known = await database.fetchval("SELECT id FROM users WHERE email = 'root@example.com'")
                 root = panel.program(await panel.token(known)) if known else await panel.administrator()
                 yield Server(panel, folder, root, reopen, urls, self.restic)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from svc.cli.panel.compose import open_services
@@ -26,6 +27,7 @@ from svc_actors.host.vitals import Filled
 from svc_actors.listening import Listener, families
 from svc_actors.mail import MailSettings
 from svc_actors.panel.dns.settings import DnsSettings
+from svc_actors.panel.jobs import Job, get_job
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
@@ -173,6 +175,13 @@ class PanelHarness(Harness[Panel]):
         """What a loop does again and again is done once."""
         await self.services.loops.step(loop)
 
+    async def job_ended(self, job_id: int) -> Job:
+        """The job, once it has ended."""
+        with self.services.jobs.watching(job_id) as changed, trio.fail_after(60):
+            while (job := await get_job(self.database, job_id)) is None or job.status.open:
+                await changed()
+        return job
+
     async def administrator(self, email: str = "root@example.com") -> Client:
         return self.program(await self.token(await self.person(email, "administrator")))
 
@@ -198,9 +207,10 @@ async def open_panel(
     sites_http_port: int = 80,
     license_key: Ed25519PublicKey | None = None,
     update_source: str | None = None,
-    loops: Collection[PanelLoop] | None = None,
+    loops: Collection[PanelLoop] | None = (),
 ) -> AsyncIterator[PanelHarness]:
-    """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own."""
+    """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own. Of the loops those that
+    are named run (None: all, as in the service)."""
     config = PanelConfig(
         data_dir=folder,
         public_host="panel.test",

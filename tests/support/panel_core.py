@@ -22,7 +22,10 @@ async def listening_core(database: Database) -> AsyncIterator[PanelHarness]:
     # Open to other accounts, as pytest's own folders are not.
     with tempfile.TemporaryDirectory(prefix="svc-core-") as name:
         Path(name).chmod(0o755)
-        async with open_panel(database, Path(name)) as panel, trio.open_nursery() as nursery:
+        async with (
+            open_panel(database, Path(name), loops=["events", "jobs", "web server"]) as panel,
+            trio.open_nursery() as nursery,
+        ):
             stop = trio.Event()
             await nursery.start(partial(serve_local, panel.app, panel.services.config.socket, WEB_ACCOUNT, stop))
             yield panel

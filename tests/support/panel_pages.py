@@ -194,7 +194,7 @@ async def panel_with_pages(tier: PagesTier, database: Database, **options: Any) 
     with tempfile.TemporaryDirectory(prefix="svc-panel-") as name:
         Path(name).chmod(0o755)
         async with (
-            open_panel(database, Path(name), origins=(tier.url,), **options) as core,
+            open_panel(database, Path(name), origins=(tier.url,), loops=None, **options) as core,
             trio.open_nursery() as nursery,
         ):
             stop = trio.Event()

@@ -115,6 +115,6 @@ async def open_apps(
                 accounts=FolderAccounts(folders=nginx.folders),
                 apps=AppReleases(nginx.folders, place.keeper),
             )
-            async with open_panel(panel_database, nginx.folders.data, host, webhooks=webhooks) as panel:
+            async with open_panel(panel_database, nginx.folders.data, host, webhooks=webhooks, loops=None) as panel:
                 await place.launcher.ensure(log_service(nginx.folders))
                 yield AppWorld(panel, nginx, await panel.administrator())

@@ -125,7 +125,20 @@ async def open_backed(
 ) -> AsyncIterator[Backed]:
     host = replace(recorded_host(), restic=restic)
     host = replace(host, databases=databases or host.databases)
-    async with open_panel(database, folder, host) as panel:
+    async with open_panel(
+        database,
+        folder,
+        host,
+        loops=[
+            "jobs",
+            "web server",
+            "backups of former sites",
+            "backups that are due",
+            "databases of drills",
+            "drills of backups",
+            "leftovers of backups",
+        ],
+    ) as panel:
         ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
         site = await site_row(database, ada, "ada.example.com")
         other_site = await site_row(database, bob, "bob.example.com", registrable="bob.example.com")

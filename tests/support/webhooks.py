@@ -211,7 +211,15 @@ async def open_webhooks(
         assert receiving is not None
         host = replace(recorded_host(), resolve=resolve, clock=clock or wall_clock())
         settings = WebhookSettings(networks=(ip_network(allowed),), ca_file=receiving.authorities)
-        panel = await stack.enter_async_context(open_panel(database, folder, host, webhooks=settings))
+        panel = await stack.enter_async_context(
+            open_panel(
+                database,
+                folder,
+                host,
+                webhooks=settings,
+                loops=["events", "jobs", "web server", "webhook history", "webhooks"],
+            )
+        )
         nursery = await stack.enter_async_context(trio.open_nursery())
         send, changes = trio.open_memory_channel[str](10_000)
         await nursery.start(_hear, panel, send)

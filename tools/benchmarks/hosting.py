@@ -257,7 +257,7 @@ async def health_round(folder: Path) -> Figure:
         await migrate(database, known_migrations(PANEL_SCHEMA))
         launcher, names, vitals = RecordedLauncher(), RecordedNameServer(), RecordedVitals()
         host = replace(recorded_host(names), launcher=launcher, vitals=vitals)
-        async with open_panel(database, folder, host) as panel:
+        async with open_panel(database, folder, host, loops=None) as panel:
             owner = await panel.person("ada@example.com")
             watch = HealthWatch(database, Checks(database, launcher, names, vitals, host.databases, folder).all())
 

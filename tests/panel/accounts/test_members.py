@@ -23,7 +23,7 @@ ADA, BOB = "ada@example.com", "bob@example.com"
 
 @pytest.fixture
 async def panel(panel_database: Database, tmp_path: Path) -> AsyncIterator[PanelHarness]:
-    async with open_panel(panel_database, tmp_path, mail=MAIL) as opened:
+    async with open_panel(panel_database, tmp_path, mail=MAIL, loops=["jobs", "web server"]) as opened:
         yield opened
 
 

@@ -20,7 +20,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGmHrTbKGPpCAh0w0H4Cq0jLyEYJIcQZDuTzz
 
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World]:
-    async with world_of(panel_database, tmp_path) as made:
+    async with world_of(panel_database, tmp_path, loops=["access by SFTP", "events"]) as made:
         yield made
 
 

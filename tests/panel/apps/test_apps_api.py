@@ -50,7 +50,7 @@ class AppWorld:
 
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[AppWorld]:
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
         yield AppWorld(panel, await panel.customer("ada@example.com"), await panel.customer("bob@example.com"))
 
 
@@ -147,12 +147,12 @@ async def test_with_its_site_it_is_deleted(world: AppWorld) -> None:
 
 
 async def test_after_a_restart_of_the_core_what_shall_run_runs(panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
         first = AppWorld(panel, await panel.customer("ada@example.com"), await panel.customer("bob@example.com"))
         site = await first.site()
         await first.order(site, "start")
 
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
         apps = cast(RecordedApps, panel.host.apps)
         with trio.fail_after(60):
             while site["number"] not in apps.live:

@@ -51,7 +51,12 @@ class World:
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World]:
     hosts = GitHosts()
-    async with open_panel(panel_database, tmp_path, replace(recorded_host(), foreign_hosts=hosts)) as panel:
+    async with open_panel(
+        panel_database,
+        tmp_path,
+        replace(recorded_host(), foreign_hosts=hosts),
+        loops=["applications of sites", "jobs", "web server"],
+    ) as panel:
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")
         site = (await ada.post("/sites", PYTHON)).json()
         yield World(panel, hosts, ada, bob, f"/sites/{site['id']}")

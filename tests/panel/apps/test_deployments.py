@@ -77,7 +77,7 @@ async def deployer(
 ) -> AsyncIterator[Deployer]:
     if os.geteuid() != 0:  # Who cannot make accounts has the sites' files as themselves.
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
         world = AppWorld(panel, await panel.customer("ada@example.com"), await panel.customer("bob@example.com"))
         site = await world.site()
         made = Deployer(world, site, site_folder(tmp_path / "sites", site["number"]))

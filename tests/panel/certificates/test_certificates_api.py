@@ -76,7 +76,7 @@ class World:
 
 @asynccontextmanager
 async def world_of(database: Database, folder: Path) -> AsyncIterator[World]:
-    async with open_panel(database, folder) as panel:
+    async with open_panel(database, folder, loops=["certificates of sites", "web server"]) as panel:
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "static"})).json()
         yield World(panel, ada, bob, site)
@@ -180,7 +180,7 @@ async def test_what_an_authority_made_before_a_crash_is_served_by_the_next_core(
         NOW + timedelta(days=30),
     )
 
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["certificates of sites", "web server"]) as panel:
         web = cast(RecordedServing, panel.host.web)
         root = await panel.administrator()
         with trio.fail_after(60):
@@ -202,7 +202,7 @@ async def test_a_core_starts_whose_sealing_key_opens_a_certificate_no_more(
     shutil.rmtree(tmp_path / "certificates")
     await panel_database.execute("UPDATE site_certificates SET sealed_key = 'of another key'")
 
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["certificates of sites", "web server"]) as panel:
         answer = await (await panel.administrator()).get(path)
 
     assert answer.json()["state"] == "active"
@@ -212,7 +212,7 @@ async def test_a_failed_order_is_not_repeated_by_customers_as_often_as_they_like
     panel_database: Database, tmp_path: Path
 ) -> None:
     acme = AcmeSettings("ops@example.com", (), terms_agreed=True, directory="https://localhost:1/directory")
-    async with open_panel(panel_database, tmp_path, acme=acme) as panel:
+    async with open_panel(panel_database, tmp_path, acme=acme, loops=["certificates of sites", "web server"]) as panel:
         ada, root = await panel.customer(), await panel.administrator()
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "static"})).json()
         with trio.fail_after(60):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trio
 from cryptography import x509
 
+from svc.panel.loops import PanelLoop
 from svc_actors.certificates import AcmeSettings, names_of
 from svc_actors.host.folders import HostFolders
 from svc_actors.store import Database
@@ -18,6 +20,9 @@ from tests.support.certificates import self_signed
 from tests.support.panel import open_panel, recorded_host
 
 ACME = AcmeSettings("ops@example.com", (), terms_agreed=True, directory=DIRECTORY)
+
+
+LOOPS: Final[tuple[PanelLoop, ...]] = ("certificate of the panel", "certificates of sites", "web server")
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +54,11 @@ async def test_it_comes_by_acme_for_the_panels_name_and_goes_when_that_is_taken_
     panel_database: Database, tmp_path: Path, shown: Path
 ) -> None:
     host = replace(recorded_host(), open_acme=FakeAuthority().client)
-    async with open_panel(panel_database, tmp_path, host, acme=ACME):
+    async with open_panel(panel_database, tmp_path, host, acme=ACME, loops=LOOPS):
         await until(shown.exists)
         names, mode = names_in(shown), shown.stat().st_mode & 0o777
 
-    async with open_panel(panel_database, tmp_path):
+    async with open_panel(panel_database, tmp_path, loops=LOOPS):
         await until(lambda: not shown.exists())
         orders = await panel_database.fetch("SELECT name FROM acme_certificates")
 
@@ -67,12 +72,12 @@ async def test_a_core_that_starts_again_shows_it_without_asking_for_another(
 ) -> None:
     authority = FakeAuthority()
     host = replace(recorded_host(), open_acme=authority.client)
-    async with open_panel(panel_database, tmp_path, host, acme=ACME):
+    async with open_panel(panel_database, tmp_path, host, acme=ACME, loops=LOOPS):
         await until(shown.exists)
     first = shown.read_bytes()
     shown.unlink()
 
-    async with open_panel(panel_database, tmp_path, host, acme=ACME):
+    async with open_panel(panel_database, tmp_path, host, acme=ACME, loops=LOOPS):
         await until(shown.exists)
 
     assert shown.read_bytes() == first
@@ -87,7 +92,7 @@ async def test_the_operators_files_go_before_acme_and_are_taken_up_when_they_cha
     files = self_signed(mine, ["panel.test"])
     host = replace(recorded_host(), open_acme=authority.client)
     own = (files.certificate, files.key)
-    async with open_panel(panel_database, tmp_path, host, acme=ACME, certificate=own):
+    async with open_panel(panel_database, tmp_path, host, acme=ACME, certificate=own, loops=LOOPS):
         await until(shown.exists)
         first = shown.read_bytes()
         self_signed(mine, ["panel.test", "other.test"])
@@ -113,7 +118,12 @@ async def test_files_for_another_name_are_shown_and_told_of(
     panel_database: Database, tmp_path: Path, shown: Path
 ) -> None:
     files = self_signed(tmp_path, ["elsewhere.test"])
-    async with open_panel(panel_database, tmp_path, certificate=(files.certificate, files.key)):
+    async with open_panel(
+        panel_database,
+        tmp_path,
+        certificate=(files.certificate, files.key),
+        loops=LOOPS,
+    ):
         with trio.fail_after(60):
             while not (found := await alerts(panel_database)):
                 await trio.sleep(0.01)

@@ -65,7 +65,9 @@ class Server:
         self, database: Database, folder: Path, open_acme: Callable[[], httpx.AsyncClient] | None = None
     ) -> AsyncIterator[World]:
         host = replace(recorded_host(self.knot), delegations=self.parents, open_acme=open_acme or self.authority.client)
-        async with open_panel(database, folder, host, acme=ACME, mail=MAIL) as panel:
+        async with open_panel(
+            database, folder, host, acme=ACME, mail=MAIL, loops=["certificates of sites", "web server"]
+        ) as panel:
             site = await database.fetchval("SELECT id FROM sites")
             person = await database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
             ada = panel.program(await panel.token(person or await panel.person("ada@example.com")))

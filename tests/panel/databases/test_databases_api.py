@@ -187,7 +187,7 @@ async def test_what_an_engine_did_not_do_is_done_by_the_next_core(
             *(await world.ada.get("/database-users")).json()["items"],
         ]
         world.mariadb.before = undisturbed
-    async with open_panel(panel_database, tmp_path, host) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=()) as panel:
         await panel.services.databases.resume()
         states = [row["status"] for row in await panel_database.fetch("SELECT status, problem FROM databases")]
 

@@ -79,7 +79,17 @@ class World:
 
 @asynccontextmanager
 async def world_of(database: Database, folder: Path) -> AsyncIterator[World]:
-    async with open_panel(database, folder) as panel:
+    async with open_panel(
+        database,
+        folder,
+        loops=[
+            "databases to resume",
+            "jobs",
+            "memory of database sessions (mariadb)",
+            "memory of database sessions (postgresql)",
+            "web server",
+        ],
+    ) as panel:
         ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
         site = await site_row(database, ada, "ada.example.com")
         other_site = await site_row(database, bob, "bob.example.com")

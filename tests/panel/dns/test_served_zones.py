@@ -120,7 +120,9 @@ async def test_new_name_servers_reach_all_zones_at_the_next_start(panel_database
     async with dns_world(panel_database, tmp_path, knot) as before:
         await before.added("www", **A)
 
-    async with open_panel(panel_database, tmp_path, recorded_host(knot), dns=DnsSettings(("ns9.panel.test",))):
+    async with open_panel(
+        panel_database, tmp_path, recorded_host(knot), dns=DnsSettings(("ns9.panel.test",)), loops=["zones"]
+    ):
         with trio.fail_after(60):
             while knot.answers("example.test", "NS") != {"ns9.panel.test."}:
                 await trio.sleep(0.01)

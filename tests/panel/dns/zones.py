@@ -61,7 +61,7 @@ async def dns_world(database: Database, folder: Path, knot: RecordedNameServer |
     host = recorded_host(knot)
     assert isinstance(host.name_server, RecordedNameServer)
     assert isinstance(host.delegations, RecordedDelegations)
-    async with open_panel(database, folder, host, dns=SETTINGS) as panel:
+    async with open_panel(database, folder, host, dns=SETTINGS, loops=["web server", "zones"]) as panel:
         ada = await panel.database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
         site = await panel.database.fetchval("SELECT id FROM sites WHERE domain = 'example.test'")
         if ada is None:

@@ -57,7 +57,7 @@ class Files:
 async def world(panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Files]:
     if os.geteuid() != 0:  # Who cannot make accounts has the sites' files as themselves.
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:
         ada = await panel.person("ada@example.com")
         bob = await panel.person("bob@example.com")
         site, number = await a_site(panel_database, ada, "ada.example.com")

@@ -79,7 +79,7 @@ class World:
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World]:
     launcher, name_server, vitals = Launched(), RecordedNameServer(), RecordedVitals()
     host = replace(recorded_host(name_server), launcher=launcher, vitals=vitals)
-    async with open_panel(panel_database, tmp_path, host) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["health"]) as panel:
         for name in (ServiceName("nginx"), RESTING):
             await launcher.ensure(Service(name, ("/bin/true",)))
         site = await site_row(panel_database, await panel.person("ada@example.com"), "ada.example.com")

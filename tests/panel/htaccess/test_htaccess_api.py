@@ -23,7 +23,7 @@ async def test_every_file_of_the_tree_is_told_with_what_becomes_of_its_lines(
 ) -> None:
     if os.geteuid() != 0:  # Who cannot make accounts has the sites' files as themselves.
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "php"})).json()
         folder = site_folder(tmp_path / "sites", site["number"])
@@ -80,7 +80,7 @@ async def test_others_are_served_while_the_worst_files_of_a_site_are_judged(
     if os.geteuid() != 0:
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
     events: list[str] = []
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "php"})).json()
         folder = site_folder(tmp_path / "sites", site["number"])
@@ -114,7 +114,7 @@ async def test_a_file_in_a_folder_whose_name_is_no_text_is_judged(
 ) -> None:
     if os.geteuid() != 0:
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         ada = await panel.customer("ada@example.com")
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "php"})).json()
         folder = site_folder(tmp_path / "sites", site["number"])
@@ -132,7 +132,7 @@ async def test_a_folder_whose_page_nginx_alone_would_show_is_told(
 ) -> None:
     if os.geteuid() != 0:
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         ada = await panel.customer("ada@example.com")
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "php"})).json()
         folder = site_folder(tmp_path / "sites", site["number"])
@@ -153,7 +153,7 @@ async def test_what_a_link_leads_past_is_told(
 ) -> None:
     if os.geteuid() != 0:
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         ada = await panel.customer("ada@example.com")
         site = (await ada.post("/sites", {"domain": "shop.example.com", "type": "static"})).json()
         folder = site_folder(tmp_path / "sites", site["number"])
@@ -181,7 +181,7 @@ async def test_a_site_whose_files_nobody_visits_is_ready(
 ) -> None:
     if os.geteuid() != 0:
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         ada = await panel.customer("ada@example.com")
         body = {"domain": "app.example.com", "type": "app", "runtime": "node", "entry": "server.js"}
         site = (await ada.post("/sites", body)).json()

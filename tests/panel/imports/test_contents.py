@@ -79,7 +79,9 @@ async def moved(panel_database: Database, tmp_path: Path) -> AsyncIterator[Moved
     allowed = WebhookSettings(networks=(ip_network("127.0.0.0/8"),))
     async with (
         hosts() as (old, new),
-        open_panel(panel_database, tmp_path, host, webhooks=allowed, sites_http_port=new.port) as panel,
+        open_panel(
+            panel_database, tmp_path, host, webhooks=allowed, sites_http_port=new.port, loops=["jobs", "web server"]
+        ) as panel,
     ):
         old.pages = new.pages = {"/": (200, b"<p>shop</p>")}
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")

@@ -153,7 +153,9 @@ async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World
     allowed = WebhookSettings(networks=(ip_network("127.0.0.0/8"),))
     async with (
         hosts() as (old, new),
-        open_panel(panel_database, tmp_path, host, webhooks=allowed, sites_http_port=new.port) as panel,
+        open_panel(
+            panel_database, tmp_path, host, webhooks=allowed, sites_http_port=new.port, loops=["jobs", "web server"]
+        ) as panel,
     ):
         ada, bob = await panel.customer("ada@example.com"), await panel.customer("bob@example.com")
         made = (await ada.post("/sites", {"domain": "shop.example", "type": "php"})).json()

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import trio
-
 from svc.cli.panel.host import Host
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import EngineKind
@@ -94,12 +92,8 @@ class World:
         return cast(dict[str, Any], (await self.ada.get(f"/imports/{imported['id']}")).json())
 
     async def job(self, job_id: int, by: Client | None = None) -> dict[str, Any]:
-        with trio.fail_after(60):
-            while True:
-                job: dict[str, Any] = (await (by or self.ada).get(f"/jobs/{job_id}")).json()
-                if job["status"] not in ("queued", "running"):
-                    return job
-                await trio.sleep(0.01)
+        await self.panel.job_ended(job_id)
+        return cast(dict[str, Any], (await (by or self.ada).get(f"/jobs/{job_id}")).json())
 
     async def site(self, domain: str) -> dict[str, Any]:
         found = (await self.ada.get(f"/sites?q={domain}")).json()["items"]
@@ -115,7 +109,7 @@ async def world_of(
 ) -> AsyncIterator[World]:
     """`host`: that of an earlier world with the same database and folder, where this is not the first."""
     server = host or replace(recorded_host(), accounts=FolderAccounts(folder / "sites"))
-    async with open_panel(database, folder, server) as panel:
+    async with open_panel(database, folder, server, loops=["jobs", "web server"]) as panel:
         if host is None or new:
             ada, bob = await panel.person("ada@example.com"), await panel.person("bob@example.com")
             await panel.person("root@example.com", "administrator")

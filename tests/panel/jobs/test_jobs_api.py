@@ -28,7 +28,9 @@ async def done(panel: PanelHarness, job_id: int) -> None:
 async def test_a_job_has_the_members_of_the_specification_and_an_error_only_when_it_failed(
     panel_database: Database, tmp_path: Path
 ) -> None:
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(work=nothing, refuse=refuse)}) as panel:
+    async with open_panel(
+        panel_database, tmp_path, work={"build": Steps(work=nothing, refuse=refuse)}, loops=["jobs"]
+    ) as panel:
         root = await panel.administrator()
         good = await queue(panel_database, "build", "work")
         bad = await queue(panel_database, "build", "work", "refuse", "work")
@@ -53,7 +55,7 @@ async def test_a_job_has_the_members_of_the_specification_and_an_error_only_when
 async def test_the_list_is_narrowed_by_status_kind_and_site(panel_database: Database, tmp_path: Path) -> None:
     site = uuid4()
     work = {"build": Steps(work=nothing, refuse=refuse), "paint": Steps(work=nothing)}
-    async with open_panel(panel_database, tmp_path, work=work) as panel:
+    async with open_panel(panel_database, tmp_path, work=work, loops=["jobs"]) as panel:
         root = await panel.administrator()
         first = await queue(panel_database, "build", "work")
         second = await queue(panel_database, "build", "refuse", job_class=JobClass.SITES, site=site)
@@ -75,7 +77,7 @@ async def test_the_list_is_narrowed_by_status_kind_and_site(panel_database: Data
 
 async def test_customers_see_their_own_jobs_and_anothers_is_as_absent(panel_database: Database, tmp_path: Path) -> None:
     held = Held()
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold)}) as panel:
+    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold)}, loops=["jobs"]) as panel:
         ada, eve = await panel.person("ada@example.com"), await panel.person("eve@example.com")
         hers, theirs = panel.program(await panel.token(ada)), panel.program(await panel.token(eve))
         job_id = await queue(panel_database, "build", "hold", owner=ada)
@@ -105,7 +107,7 @@ async def test_tokens_that_only_read_see_jobs_and_cancel_none(
     panel_database: Database, tmp_path: Path, scope: str
 ) -> None:
     held = Held()
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold)}) as panel:
+    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold)}, loops=["jobs"]) as panel:
         ada = await panel.person("ada@example.com")
         reader = panel.program(await panel.token(ada, (scope,)))
         job_id = await queue(panel_database, "build", "hold", owner=ada)
@@ -124,7 +126,9 @@ async def test_tokens_that_only_read_see_jobs_and_cancel_none(
 
 async def test_a_queued_job_is_cancelled_and_audited(panel_database: Database, tmp_path: Path) -> None:
     held = Held()
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold, work=nothing)}) as panel:
+    async with open_panel(
+        panel_database, tmp_path, work={"build": Steps(hold=held.hold, work=nothing)}, loops=["jobs"]
+    ) as panel:
         root = await panel.administrator()
         first = await queue(panel_database, "build", "hold")
         second = await queue(panel_database, "build", "hold", "work")
@@ -149,7 +153,9 @@ async def test_a_queued_job_is_cancelled_and_audited(panel_database: Database, t
 
 async def test_a_running_job_is_cancelled_with_its_step(panel_database: Database, tmp_path: Path) -> None:
     held = Held()
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold, work=nothing)}) as panel:
+    async with open_panel(
+        panel_database, tmp_path, work={"build": Steps(hold=held.hold, work=nothing)}, loops=["jobs"]
+    ) as panel:
         root = await panel.administrator()
         job_id = await queue(panel_database, "build", "work", "hold", "work")
         await held.until(lambda: held.begun == [job_id])
@@ -164,7 +170,7 @@ async def test_a_running_job_is_cancelled_with_its_step(panel_database: Database
 
 async def test_what_cannot_be_taken_back_goes_on(panel_database: Database, tmp_path: Path) -> None:
     held = Held()
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:
         panel.services.jobs.handle("test.delete", Steps(hold=held.hold), irrevocable="A deletion cannot be taken back.")
         root = await panel.administrator()
         job_id = await queue(panel_database, "test.delete", "hold")
@@ -179,7 +185,9 @@ async def test_what_cannot_be_taken_back_goes_on(panel_database: Database, tmp_p
 
 
 async def test_its_owner_is_told_of_each_change(panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(one=nothing, two=nothing)}) as panel:
+    async with open_panel(
+        panel_database, tmp_path, work={"build": Steps(one=nothing, two=nothing)}, loops=["jobs"]
+    ) as panel:
         ada = await panel.person("ada@example.com")
         async with panel.services.events.subscribe(None) as changes:
             job_id = await queue(panel_database, "build", "one", "two", owner=ada)

@@ -92,7 +92,9 @@ async def test_waiting_for_a_line_ends_when_it_comes(
         await run.log("at last")
         await trio.sleep_forever()
 
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(speak=speak)}) as panel:
+    async with open_panel(
+        panel_database, tmp_path, work={"build": Steps(speak=speak)}, loops=["events", "jobs"]
+    ) as panel:
         root = await panel.administrator()
         job_id = await queue(panel_database, "build", "speak")
         await held.until(lambda: held.begun == [job_id])
@@ -121,7 +123,9 @@ async def test_waiting_ends_with_the_job_and_with_its_time(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, looks = Held(), Looks(monkeypatch)
-    async with open_panel(panel_database, tmp_path, work={"build": Steps(hold=held.hold)}) as panel:
+    async with open_panel(
+        panel_database, tmp_path, work={"build": Steps(hold=held.hold)}, loops=["events", "jobs"]
+    ) as panel:
         root = await panel.administrator()
         job_id = await queue(panel_database, "build", "hold")
         await held.until(lambda: held.begun == [job_id])
@@ -149,7 +153,7 @@ async def test_waiting_ends_with_the_job_and_with_its_time(
 
 @pytest.mark.parametrize("query", ["after=-1", "wait=26", "wait=soon", "after=1&after=2"])
 async def test_what_is_no_place_in_a_log_is_refused(panel_database: Database, tmp_path: Path, query: str) -> None:
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["events", "jobs"]) as panel:
         root = await panel.administrator()
 
         refused = await root.get(f"/jobs/1/log?{query}")

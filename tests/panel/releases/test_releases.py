@@ -119,7 +119,13 @@ async def opened(
 
     mine = replace(own, begin_switch=begin)
     host = replace(recorded_host(), own_release=mine)
-    async with open_panel(database, folder, host, update_source=str(folder / "offers")) as panel:
+    async with open_panel(
+        database,
+        folder,
+        host,
+        update_source=str(folder / "offers"),
+        loops=["jobs", "releases of the panel", "trials of releases"],
+    ) as panel:
         yield World(panel, await panel.administrator(email), folder, mine, begun)
 
 
@@ -349,7 +355,13 @@ async def test_where_the_program_that_switches_does_not_start_the_order_is_taken
         raise ReleaseError("systemd does not answer")
 
     host = replace(recorded_host(), own_release=replace(own, begin_switch=fail))
-    async with open_panel(panel_database, tmp_path, host, update_source=str(tmp_path / "offers")) as panel:
+    async with open_panel(
+        panel_database,
+        tmp_path,
+        host,
+        update_source=str(tmp_path / "offers"),
+        loops=["jobs", "releases of the panel", "trials of releases"],
+    ) as panel:
         world = World(panel, await panel.administrator(), tmp_path, own, [])
         world.offer()
         job = await world.ordered()
@@ -448,7 +460,9 @@ async def test_what_is_put_into_the_folder_for_it_by_hand_is_installed_as_well(w
 async def test_a_panel_that_its_package_did_not_install_has_no_other_release(
     panel_database: Database, tmp_path: Path
 ) -> None:
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(
+        panel_database, tmp_path, loops=["jobs", "releases of the panel", "trials of releases"]
+    ) as panel:
         root = await panel.administrator()
         shown = (await root.get("/updates/panel")).json()
         refused = await root.post("/updates/panel/install")

@@ -79,7 +79,7 @@ async def open_schedules(database: Database, folder: Path, *, at: datetime = BEG
     began = trio.current_time()
     tasks = RecordedTasks()
     host = replace(recorded_host(), tasks=tasks, clock=lambda: at + timedelta(seconds=trio.current_time() - began))
-    async with open_panel(database, folder, host) as panel:
+    async with open_panel(database, folder, host, loops=["jobs", "schedules", "web server"]) as panel:
         people = {row["email"]: row["id"] for row in await database.fetch("SELECT email, id FROM users")}
         ids = [people.get(email) or await panel.person(email) for email in ("ada@example.com", "bob@example.com")]
         site = await database.fetchval("SELECT id FROM sites")

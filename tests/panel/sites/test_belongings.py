@@ -106,7 +106,7 @@ async def test_no_hostile_text_becomes_part_of_a_site(panel_database: Database, 
 
 
 async def test_a_core_that_starts_goes_on_with_what_was_left(panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["web server"]) as panel:
         ada = await panel.person("ada@example.com")
         site_id = await site_row(panel_database, ada, "left.example", status="creating")
 
@@ -138,7 +138,7 @@ async def test_a_deletion_that_a_restart_interrupted_goes_on(panel_database: Dat
         await panel_database.execute("UPDATE jobs SET status = 'running' WHERE ended_at IS NULL")
         world.panel.services.jobs._hosted.clear()
 
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "sites to resume", "web server"]) as panel:
         with trio.fail_after(30):
             while await panel.database.fetchval("SELECT count(*) FROM sites"):
                 await trio.sleep(0.05)

@@ -104,7 +104,7 @@ async def test_a_handover_that_a_killed_core_left_goes_on(
         await world.root.patch(f"/sites/{site['id']}", {"owner_email": "bob@example.com"})
         with trio.fail_after(60):
             await reached.wait()
-    async with open_panel(panel_database, tmp_path, host):
+    async with open_panel(panel_database, tmp_path, host, loops=["handovers of sites", "jobs", "web server"]):
         with trio.fail_after(60):
             while not wordpress.handed_over:
                 await trio.sleep(0.01)
@@ -222,7 +222,7 @@ async def test_a_handover_that_failed_is_tried_again_by_the_next_core(panel_data
         await handed_over(world, site)
     await make_due(panel_database)
     cast(RecordedSftp, host.sftp).refuses = None
-    async with open_panel(panel_database, tmp_path, host):
+    async with open_panel(panel_database, tmp_path, host, loops=["handovers of sites", "jobs", "web server"]):
         with trio.fail_after(60):
             while await alerts_of(panel_database):
                 await trio.sleep(0.01)

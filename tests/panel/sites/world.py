@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
-import trio
-
 from svc.cli.panel.host import Host
+from svc.panel.loops import PanelLoop
 from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
@@ -38,12 +37,8 @@ class World:
 
     async def job_of(self, by: Client, job: dict[str, Any]) -> dict[str, Any]:
         """The job, when it has ended."""
-        with trio.fail_after(60):
-            while True:
-                found = cast(dict[str, Any], (await by.get(f"/jobs/{job['id']}")).json())
-                if found["ended_at"] is not None:
-                    return found
-                await trio.sleep(0.01)
+        await self.panel.job_ended(job["id"])
+        return cast(dict[str, Any], (await by.get(f"/jobs/{job['id']}")).json())
 
     async def delete(self, site: dict[str, Any]) -> dict[str, Any]:
         """The job, when it has ended."""
@@ -59,6 +54,10 @@ class World:
         return [(row["event"], row["body"].decode()) for row in rows]
 
 
+SERVING: Final[tuple[PanelLoop, ...]] = ("jobs", "web server")
+"""What a site is created, served and deleted by."""
+
+
 @asynccontextmanager
 async def world_of(
     database: Database,
@@ -68,8 +67,9 @@ async def world_of(
     dns: DnsSettings | None = None,
     origins: tuple[str, ...] = (),
     host: Host | None = None,
+    loops: Collection[PanelLoop] = (),
 ) -> AsyncIterator[World]:
-    async with open_panel(database, folder, host, dns=dns, origins=origins) as panel:
+    async with open_panel(database, folder, host, dns=dns, origins=origins, loops=(*SERVING, *loops)) as panel:
         ada_id, bob_id = [await panel.person(email) for email in people]
         yield World(
             panel,

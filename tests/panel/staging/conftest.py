@@ -22,7 +22,7 @@ def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World]:
-    async with world_of(panel_database, tmp_path) as made:
+    async with world_of(panel_database, tmp_path, loops=["pushes to undo", "schedules"]) as made:
         yield made
 
 

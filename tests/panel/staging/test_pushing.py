@@ -421,7 +421,7 @@ async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorde
     shop.tables.before, shop.tasks.act = failing("never"), _answers
     if at == "recorded":
         databases_of(world).before = undisturbed
-    async with open_panel(panel_database, tmp_path, host) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "pushes to undo", "web server"]) as panel:
         root = await panel.administrator("other@example.com")
         [job] = [each for each in (await root.get("/jobs")).json()["items"] if each["kind"] == "staging.push"]
         shown = (await root.get(shop.path)).json()
@@ -471,7 +471,7 @@ async def test_no_job_of_a_site_begins_before_its_push_is_undone(
             await reached.wait()
 
     shop.tasks.act = _answers
-    async with open_panel(panel_database, tmp_path, host) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "pushes to undo", "web server"]) as panel:
         root = await panel.administrator("other@example.com")
         shown = (await root.get(shop.path)).json()
         refused = await root.post(f"{shop.path}/refresh", {})

@@ -138,7 +138,14 @@ async def world_of(database: Database, folder: Path) -> AsyncIterator[World]:
     async with open_receiving(folder) as receiving:
         host = replace(recorded_host(), resolve=leads_here, restic=restic, open_acme=authority.client)
         settings = WebhookSettings(networks=(ip_network("127.0.0.1/32"),), ca_file=receiving.authorities)
-        async with open_panel(database, folder, host, webhooks=settings, acme=ACME) as panel:
+        async with open_panel(
+            database,
+            folder,
+            host,
+            webhooks=settings,
+            acme=ACME,
+            loops=["backups that are due", "certificates of sites", "health", "jobs", "web server", "webhooks"],
+        ) as panel:
             ada = await panel.person("ada@example.com")
             site = await site_row(database, ada, "ada.example.com")
             number = await database.fetchval("SELECT number FROM sites WHERE id = $1", site)

@@ -256,12 +256,12 @@ async def test_a_creation_that_a_killed_core_left_goes_on_from_any_step(
             await trio.sleep_forever()
 
     host.wordpress.before = host.accounts.before = stop
-    async with open_panel(panel_database, tmp_path, host) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "sites to resume", "web server"]) as panel:
         ada = await panel.customer()
         ordered = (await ada.post("/sites", {"domain": "blog.example", "type": "wordpress"})).json()
         with trio.fail_after(60):
             await reached.wait()
-    async with open_panel(panel_database, tmp_path, host) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "sites to resume", "web server"]) as panel:
         root = await panel.administrator()
         site: dict[str, Any] = {}
         with trio.fail_after(60):

@@ -232,7 +232,7 @@ async def main(url: str, order: str) -> None:
         clients.prepare()
         server = SftpServer(folders, SftpSettings(port), place.launcher)
         host = replace(recorded_host(), accounts=SystemAccounts(folders), sftp=server)
-        async with Database.open(url) as database, open_panel(database, place.folder, host) as panel:
+        async with Database.open(url) as database, open_panel(database, place.folder, host, loops=None) as panel:
             result = await LIVES[order](panel, place, clients)
     sys.stderr.write(f"RESULT {json.dumps(result)}\n")
 

@@ -109,7 +109,7 @@ async def main(url: str) -> None:
     with nginx_sites() as nginx:
         host = replace(recorded_host(), web=nginx.generations, accounts=SystemAccounts(nginx.folders))
         nginx.folders.site_logs.mkdir(parents=True)
-        async with Database.open(url) as database, open_panel(database, nginx.folders.data, host) as panel:
+        async with Database.open(url) as database, open_panel(database, nginx.folders.data, host, loops=None) as panel:
             result = await live(panel, nginx)
     sys.stderr.write(f"RESULT {json.dumps(result)}\n")
 

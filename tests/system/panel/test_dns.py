@@ -41,7 +41,7 @@ async def test_a_record_over_the_api_is_answered_in_good_time_and_survives_a_pur
     seconds: list[float] = []
     async with real_knot() as knot:
         host = replace(recorded_host(), name_server=knot.server)
-        async with open_panel(panel_database, tmp_path, host, dns=SETTINGS) as panel:
+        async with open_panel(panel_database, tmp_path, host, dns=SETTINGS, loops=None) as panel:
             ada = await panel.person("ada@example.com")
             site = await site_row(panel.database, ada, "example.test")
             browser = panel.program(await panel.token(ada))

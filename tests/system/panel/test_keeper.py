@@ -150,7 +150,7 @@ async def test_a_watched_keeper_is_followed_by_the_next_without_a_request(place:
 
 
 async def test_a_core_follows_its_keeper_with_the_next(place: Place, panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path, replace(recorded_host(), launcher=place.launcher)):
+    async with open_panel(panel_database, tmp_path, replace(recorded_host(), launcher=place.launcher), loops=None):
         await until(lambda: _listens(place))
         killed = await kill_the_keeper(place)
         await until(lambda: _listens(place))

@@ -25,7 +25,7 @@ async def panel_of(database: Database, folder: Path, knot: RealKnot, pebble: Peb
     acme = AcmeSettings("ops@example.com", (), terms_agreed=True, directory=pebble.directory, roots=pebble.roots)
     parents = RecordedDelegations({"example.com": frozenset({"panel.test"})})
     host = replace(recorded_host(), name_server=knot.server, delegations=parents)
-    async with open_panel(database, folder, host, acme=acme) as panel:
+    async with open_panel(database, folder, host, acme=acme, loops=None) as panel:
         yield panel
 
 
