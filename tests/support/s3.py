@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import boto3
 import httpx
 import trio
 
+from tests.support.shared import open_for_many
 from tests.support.stack import BIN, Program, free_port
 
 BUCKET = "backups"
@@ -51,13 +52,27 @@ class S3:
             with trio.fail_after(60):
                 while True:
                     try:
-                        (await http.post("/moto-api/seed?a=1")).raise_for_status()  # The same key at each start.
-                        break
+                        await self._set_up(http)
+                        return
                     except httpx.TransportError:
                         assert self.program.running(), self.program.tail()
                         await trio.sleep(0.05)  # It starts outside of this process.
-            await trio.to_thread.run_sync(self._prepare)
-            (await http.post("/moto-api/reset-auth", content="0")).raise_for_status()
+
+    async def start_anew(self) -> None:
+        """With what one has that was just started, whatever a test before has done to it."""
+        if not self.program.running():
+            await self.start()
+            return
+        self.go_on()
+        async with httpx.AsyncClient(base_url=self.url, timeout=60) as http:
+            (await http.post("/moto-api/reset")).raise_for_status()
+            (await http.post("/moto-api/reset-auth", content="inf")).raise_for_status()
+            await self._set_up(http)
+
+    async def _set_up(self, http: httpx.AsyncClient) -> None:
+        (await http.post("/moto-api/seed?a=1")).raise_for_status()  # The same key at each start.
+        await trio.to_thread.run_sync(self._prepare)
+        (await http.post("/moto-api/reset-auth", content="0")).raise_for_status()
 
     async def objects(self, beneath: str = "") -> list[str]:
         """The names of what lies in the bucket."""
@@ -87,6 +102,7 @@ class S3:
         self.program.process.send_signal(number)
 
     def _prepare(self) -> None:
+        self.access_key = self.secret_key = ""
         users = self._client("iam")
         users.create_user(UserName="backup")
         users.put_user_policy(UserName="backup", PolicyName="all", PolicyDocument=json.dumps(_EVERYTHING))
@@ -102,6 +118,13 @@ class S3:
             aws_access_key_id=self.access_key or "none",
             aws_secret_access_key=self.secret_key or "none",
         )
+
+
+@contextmanager
+def shared_s3(folder: Path) -> Iterator[S3]:
+    """One that has started, for the tests of a module; each begins with `start_anew`. `folder` is new."""
+    with open_for_many(open_s3(folder)) as server:
+        yield server
 
 
 @asynccontextmanager

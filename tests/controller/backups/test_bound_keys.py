@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -19,15 +19,22 @@ from svc_nodeagent.hypervisor.backups.store import store_at
 from svc_nodeagent.protocol import BucketPlace, FailureCode
 from tests.nodeagent.hypervisor.test_backup_store import MIB, content_of, keep
 from tests.support.bound_s3 import BUCKET, ROLE, Gate, bound
-from tests.support.s3 import S3, open_s3
+from tests.support.s3 import S3, shared_s3
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 
-@pytest.fixture
-async def s3(tmp_path: Path) -> AsyncIterator[S3]:
-    async with open_s3(tmp_path / "s3") as server:
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with shared_s3(tmp_path_factory.mktemp("s3") / "server") as server:
         yield server
+
+
+@pytest.fixture
+async def s3(s3_server: S3) -> S3:
+    """With an empty bucket."""
+    await s3_server.start_anew()
+    return s3_server
 
 
 async def place_of(s3: S3, gate: Gate, vm_id: UUID, *, reads_only: bool = False) -> BucketPlace:

@@ -4,8 +4,8 @@ or has lost data is told in words, nothing that it has is lost, and the next bac
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -18,7 +18,7 @@ from svc_nodeagent.hypervisor.backups import store as stores
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 from tests.nodeagent.hypervisor.test_backup_store import DISK, MIB, content_of, keep
-from tests.support.s3 import BUCKET, S3, open_s3
+from tests.support.s3 import BUCKET, S3, shared_s3
 from tests.support.small_disk import small_disk
 from tests.support.sshd import Sshd, open_sshd
 
@@ -52,26 +52,34 @@ async def sftp_target(folder: Path, path: Path) -> AsyncIterator[Target]:
         yield Target(place, sshd)
 
 
-@asynccontextmanager
-async def bucket_target(folder: Path) -> AsyncIterator[Target]:
-    async with open_s3(folder) as s3:
-        place = BucketPlace(
-            name="bucket",
-            endpoint=s3.url,
-            bucket=BUCKET,
-            prefix="machines",
-            region="us-east-1",
-            access_key=s3.access_key,
-            secret_key=s3.secret_key,
-        )
-        yield Target(place, s3)
+async def bucket_target(s3: S3) -> Target:
+    """An empty one."""
+    await s3.start_anew()
+    place = BucketPlace(
+        name="bucket",
+        endpoint=s3.url,
+        bucket=BUCKET,
+        prefix="machines",
+        region="us-east-1",
+        access_key=s3.access_key,
+        secret_key=s3.secret_key,
+    )
+    return Target(place, s3)
+
+
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with shared_s3(tmp_path_factory.mktemp("s3") / "server") as server:
+        yield server
 
 
 @pytest.fixture(params=["sftp", "s3"])
-async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Target]:
-    async with AsyncExitStack() as stack:
-        opening = sftp_target(tmp_path / "sshd", tmp_path / "kept") if request.param == "sftp" else None
-        yield await stack.enter_async_context(opening or bucket_target(tmp_path / "s3"))
+async def target(request: pytest.FixtureRequest, s3_server: S3, tmp_path: Path) -> AsyncIterator[Target]:
+    if request.param == "s3":
+        yield await bucket_target(s3_server)
+    else:
+        async with sftp_target(tmp_path / "sshd", tmp_path / "kept") as target:
+            yield target
 
 
 async def refused(store: MachineStore) -> HostError:
@@ -219,12 +227,11 @@ async def test_a_server_that_shows_another_host_key_or_refuses_the_key_is_told_n
         assert "does not let the target's key in" in unknown.message
 
 
-async def test_a_bucket_that_is_missing_or_closed_is_told_in_words(tmp_path: Path) -> None:
-    async with bucket_target(tmp_path / "s3") as target:
-        assert isinstance(target.server, S3)
-        missing = await refused(target.store(uuid4(), bucket="another"))
-        assert "has no such bucket" in missing.message
-        assert await target.server.buckets() == [BUCKET]
-        assert "does not know the access key" in (await refused(target.store(uuid4(), access_key="AKIAOTHER"))).message
-        wrong = await refused(target.store(uuid4(), secret_key="another"))
-        assert "the secret key is not the one of the access key" in wrong.message
+async def test_a_bucket_that_is_missing_or_closed_is_told_in_words(s3_server: S3) -> None:
+    target = await bucket_target(s3_server)
+    missing = await refused(target.store(uuid4(), bucket="another"))
+    assert "has no such bucket" in missing.message
+    assert await s3_server.buckets() == [BUCKET]
+    assert "does not know the access key" in (await refused(target.store(uuid4(), access_key="AKIAOTHER"))).message
+    wrong = await refused(target.store(uuid4(), secret_key="another"))
+    assert "the secret key is not the one of the access key" in wrong.message

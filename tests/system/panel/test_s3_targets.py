@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import trio
 
 from svc_actors.host.restic import SystemRestic, driver
 from svc_actors.store import Database
-from tests.support.s3 import BUCKET, S3, open_s3
+from tests.support.s3 import BUCKET, S3, shared_s3
 from tests.support.site_backups import Backed, open_backed
 from tests.support.site_files import give
 
@@ -25,10 +25,17 @@ async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[Backe
         yield world
 
 
-@pytest.fixture
-async def s3(tmp_path: Path) -> AsyncIterator[S3]:
-    async with open_s3(tmp_path / "s3") as server:
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with shared_s3(tmp_path_factory.mktemp("s3") / "server") as server:
         yield server
+
+
+@pytest.fixture
+async def s3(s3_server: S3) -> S3:
+    """With an empty bucket."""
+    await s3_server.start_anew()
+    return s3_server
 
 
 async def test_what_opens_a_repository_restores_a_site_from_its_copy_byte_for_byte(
