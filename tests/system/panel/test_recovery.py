@@ -79,7 +79,7 @@ async def test_ten_sites_come_back_on_a_new_server_whatever_kills_its_core(disk:
             with trio.fail_after(120):
                 while not await reached(new, job_id, lost.repositories[BLOG]):
                     assert (await asked(new, "GET", f"/jobs/{job_id}"))["ended_at"] is None, name
-                    await trio.sleep(0.005)  # The core does it.
+                    await trio.sleep(0.02)  # The core does it.
             await new.core.kill()
             await new.start()
             interrupted[name] = await asked(new, "GET", f"/jobs/{job_id}")

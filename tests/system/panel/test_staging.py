@@ -314,7 +314,8 @@ class Scene:
     async def ask(self, path: str) -> httpx.Response:
         """The copy, by who knows the password."""
         auth = httpx.BasicAuth(self.life.created["login"], self.life.created["password"])
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.panel.http_port}", timeout=60) as http:
+        copy = f"http://127.0.0.1:{self.panel.http_port}"
+        async with httpx.AsyncClient(base_url=copy, verify=False, timeout=60) as http:
             return await http.get(path, headers={"Host": COPY}, auth=auth)
 
     async def sql(self, statements: str, of: dict[str, Any] | None = None) -> str:
