@@ -19,6 +19,7 @@ from svc_nodeagent.hypervisor.backups.chains import Snapshot
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.hypervisor.backups.verification import SHARES, share_of
 from svc_nodeagent.protocol import FailureCode
+from tests.support.cheap_keys import make_key_cheap
 from tests.support.small_disk import SmallDisk, small_disk
 
 MIB = 1024 * 1024
@@ -27,6 +28,14 @@ DISK = "disk-0.raw"
 
 class _PowerCutError(Exception):
     pass
+
+
+async def prepared(folder: Path, vm_id: UUID | None = None) -> MachineStore:
+    vm_id = vm_id or uuid4()
+    store = store_at(folder, vm_id, "key", None)
+    await store.prepare()
+    make_key_cheap(folder / str(vm_id), "key")
+    return store
 
 
 def size_of(folder: Path) -> int:
@@ -69,8 +78,7 @@ def target(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 async def test_what_a_copy_that_was_cut_short_has_left_is_removed(tmp_path: Path) -> None:
-    store = store_at(tmp_path, uuid4(), "key", None)
-    await store.prepare()
+    store = await prepared(tmp_path)
     content = os.urandom(4 * MIB)
     kept = await keep(store, content)
     whole = size_of(tmp_path)
@@ -89,8 +97,7 @@ async def test_what_a_copy_that_was_cut_short_has_left_is_removed(tmp_path: Path
 @pytest.mark.system
 @pytest.mark.isolated
 async def test_a_full_target_is_named_and_takes_copies_again(target: SmallDisk) -> None:
-    store = store_at(target.folder / "machines", uuid4(), "key", None)
-    await store.prepare()
+    store = await prepared(target.folder / "machines")
     content = random.Random(1).randbytes(8 * MIB)
     kept = await keep(store, content)
     with pytest.raises(HostError, match="target for backups is full") as full:
@@ -111,8 +118,7 @@ async def test_a_full_target_is_named_and_takes_copies_again(target: SmallDisk) 
 
 
 async def test_each_of_a_chain_of_twenty_increments_is_what_was_copied(tmp_path: Path) -> None:
-    store, disk, rng = store_at(tmp_path, uuid4(), "key", None), bytearray(os.urandom(16 * MIB)), random.Random(20)
-    await store.prepare()
+    store, disk, rng = await prepared(tmp_path), bytearray(os.urandom(16 * MIB)), random.Random(20)
     kept = {}
     for _ in range(20):
         for _ in range(3):
@@ -133,8 +139,7 @@ async def test_each_of_a_chain_of_twenty_increments_is_what_was_copied(tmp_path:
 @pytest.mark.parametrize("loss", ["changed", "removed"])
 async def test_what_the_target_has_lost_is_noticed_and_brought_again(tmp_path: Path, loss: str) -> None:
     vm_id = uuid4()
-    store, content = store_at(tmp_path, vm_id, "key", None), os.urandom(24 * MIB)
-    await store.prepare()
+    store, content = await prepared(tmp_path, vm_id), os.urandom(24 * MIB)
     first = await keep(store, content)
     file = max((tmp_path / str(vm_id) / "data").glob("*/*"), key=lambda path: path.stat().st_size)
     if loss == "removed":
@@ -165,8 +170,7 @@ def test_every_part_is_read_within_a_fortnight_of_daily_runs_or_seven_weekly_one
 async def test_nothing_is_written_beneath_a_target_that_goes_away_meanwhile(tmp_path: Path) -> None:
     target, away = tmp_path / "machines", tmp_path / "away"
     target.mkdir()
-    store, content, copy_id = store_at(target, uuid4(), "key", None), os.urandom(40 * MIB), uuid4()
-    await store.prepare()
+    store, content, copy_id = await prepared(target), os.urandom(40 * MIB), uuid4()
     async with store.writer(copy_id, DISK) as sink:
         await sink.send_all(content[: 20 * MIB])
         target.rename(away)
