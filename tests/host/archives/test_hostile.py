@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import struct
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,24 +30,41 @@ def packed(*more: Callable[[Packer], None]) -> bytes:
     return archive.gzipped()
 
 
+def repeated(begin: bytes, piece: bytes, times: int) -> bytes:
+    """Gzip of `begin`, and of a piece again and again, which is compressed once: after a full flush, a part of a stream
+    refers to nothing before it."""
+    checksum = zlib.crc32(begin)
+    for _ in range(times):
+        checksum = zlib.crc32(piece, checksum)
+    first, more, last = (zlib.compressobj(9, zlib.DEFLATED, bits) for bits in (31, -15, -15))
+    parts = [first.compress(begin), first.flush(zlib.Z_FULL_FLUSH)]
+    parts += [more.compress(piece), more.flush(zlib.Z_FULL_FLUSH)] * times
+    length = len(begin) + times * len(piece)
+    return b"".join([*parts, last.flush(), struct.pack("<LL", checksum, length & 0xFFFFFFFF)])
+
+
 def bomb() -> bytes:
     """A gigabyte in a megabyte."""
     archive = Packer()
     archive.file(f"{PUBLIC}/index.php", "<?php")
-    begin = archive.whole()[:1024]
     header = tarfile.TarInfo(f"{PUBLIC}/zeros")
     header.size = 1 << 30
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
-    parts = [squeeze.compress(begin + header.tobuf())]
-    parts += [squeeze.compress(bytes(1 << 20)) for _ in range(1 << 10)]
-    return b"".join([*parts, squeeze.flush()])
+    return repeated(archive.whole()[:1024] + header.tobuf(), bytes(1 << 20), 1 << 10)
 
 
 def many() -> bytes:
     """A million entries."""
-    entry = tarfile.TarInfo(f"{PUBLIC}/x").tobuf()
-    squeeze = zlib.compressobj(1, zlib.DEFLATED, 31)
-    return b"".join([*(squeeze.compress(entry * 1000) for _ in range(1000)), squeeze.flush()])
+    return repeated(b"", tarfile.TarInfo(f"{PUBLIC}/x").tobuf() * 1000, 1000)
+
+
+def numbered(count: int) -> Iterator[bytes]:
+    """Entries that differ in the six digits at the end of their names, and in their checksums."""
+    name = f"{PUBLIC}/000000"
+    entry, digits_at = tarfile.TarInfo(name).tobuf(), len(name) - 6
+    rest = int(entry[148:154], 8) - sum(b"000000")
+    for number in range(count):
+        digits = b"%06d" % number
+        yield entry[:digits_at] + digits + entry[len(name) : 148] + b"%06o" % (rest + sum(digits)) + entry[154:]
 
 
 REFUSED: Final[dict[str, tuple[Callable[[], bytes], str]]] = {
@@ -82,8 +100,8 @@ def test_a_hostile_archive_is_refused_with_the_reason(kind: str, tmp_path: Path)
 
 def test_an_archive_of_more_entries_than_an_account_has_is_refused(tmp_path: Path) -> None:
     squeeze = zlib.compressobj(1, zlib.DEFLATED, 31)
-    names = (tarfile.TarInfo(f"{PUBLIC}/{number}").tobuf() for number in range(250_002))
-    (tmp_path / "archive").write_bytes(b"".join([*map(squeeze.compress, names), squeeze.flush()]))
+    entries = map(squeeze.compress, numbered(250_002))
+    (tmp_path / "archive").write_bytes(b"".join([*entries, squeeze.flush()]))
 
     status, said, _ = read_archive(tmp_path / "archive")
 
