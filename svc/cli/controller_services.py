@@ -90,6 +90,7 @@ async def open_services(
     database: Database,
     tracer: Tracer | None = None,
     *,
+    passwords: Passwords | None = None,
     wanted: Collection[ControllerLoop] | None = None,
 ) -> AsyncIterator[Controller]:
     """What operations use, running: actors, gateway, tasks. No listener but the gateway's. Of the loops those that are
@@ -136,8 +137,8 @@ async def open_services(
         networks = NetworkWatch(database, gateway, alert=loop_alerts.notice)
         probe = NetworkProbe(database, gateway, actors, watch.recheck)
         tasks = TaskRunner(database, gateway, alert=loop_alerts.notice, tracer=tracer)
-        passwords, sources = WindowsPasswords(), ImageSources(database, gateway.offer_file)
-        install_machines(database, sealer, passwords, tasks, actors, sources, watch.recheck)
+        windows_passwords, sources = WindowsPasswords(), ImageSources(database, gateway.offer_file)
+        install_machines(database, sealer, windows_passwords, tasks, actors, sources, watch.recheck)
         node_services = NodeServices(database, gateway, authority)
         actors.register(Node, lambda _: Node(node_services), idle_after=NODE_IDLE_AFTER)
         watch.handle_tasks(tasks)
@@ -151,7 +152,7 @@ async def open_services(
         await loops.begin("machine watch", MachineWatch(database, alert=loops.alert).run)
         await loops.begin("network watch", networks.run)
         await loops.begin("remains of moves", RemainsWatch(database, gateway, alert=loops.alert).run)
-        windows = WindowsWatch(database, gateway, actors, passwords, alert=loops.alert)
+        windows = WindowsWatch(database, gateway, actors, windows_passwords, alert=loops.alert)
         await loops.begin("first boots of Windows", windows.run)
         await loops.begin("power watch", PowerWatch(database, actors, alert=loops.alert).run)
         loops.repeat("service watch", SETTLE_SECONDS, partial(settle_due, database, actors))
@@ -179,8 +180,8 @@ async def open_services(
                 networks,
                 tasks,
                 sealer,
-                Passwords(),
-                passwords,
+                passwords or Passwords(),
+                windows_passwords,
                 outbox,
                 receivers,
                 agent,

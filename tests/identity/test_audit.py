@@ -17,7 +17,7 @@ from svc.registry.operation import Operation
 from svc.registry.principal import Access
 from svc_actors.store import Database
 from tests.support.harness import PASSWORD, Client
-from tests.support.identity import IdentityHarness, open_identity
+from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 
 REGISTRY = controller_registry()
 MUTATING = [operation for operation in REGISTRY if operation.mutates or operation.secret]
@@ -41,7 +41,7 @@ async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHar
     """The whole controller, with an administrator in it."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
         open_identity(database, services=services) as world,
     ):
         yield world

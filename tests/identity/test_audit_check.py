@@ -12,7 +12,7 @@ from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
 from svc_actors.store.audit_seals import Sealer, newest_seal
 from tests.store.test_audit import write_one
-from tests.support.identity import IdentityHarness, open_identity
+from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 from tests.support.postgres_server import until
 
 
@@ -20,7 +20,7 @@ from tests.support.postgres_server import until
 async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
         open_identity(database, services=services) as world,
     ):
         yield world

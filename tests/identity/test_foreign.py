@@ -14,7 +14,7 @@ from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
 from svc_actors.store import Database
 from tests.support.harness import said
-from tests.support.identity import IdentityHarness, open_identity
+from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 
 CANARY = "canary-of-somebody-else"
 BODIES: dict[str, dict[str, object]] = {
@@ -35,7 +35,7 @@ async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHar
     """The whole controller, with a machine, a task of it and a key of Eve's."""
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
         open_identity(database, services=services) as world,
     ):
         yield world

@@ -15,7 +15,7 @@ from svc.cli.controller_services import ControllerLoop, open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
 from tests.support.harness import Client
-from tests.support.identity import IdentityHarness, open_identity
+from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 
 HTTPS = {"direction": "ingress", "protocol": "tcp", "port_from": 443}
 
@@ -80,7 +80,7 @@ async def open_place(
 ) -> AsyncIterator[SecurityGroupHarness]:
     config = ControllerConfig(data_dir=folder, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, wanted=loops) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=loops) as services,
         open_identity(database, services=services) as world,
     ):
         clients: dict[str, Client] = {}

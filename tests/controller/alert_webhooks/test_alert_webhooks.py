@@ -23,7 +23,7 @@ from svc_actors.controller.alert_webhooks.telling import tell_receivers
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.harness import Client
-from tests.support.identity import IdentityHarness, open_identity
+from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 from tests.support.webhooks import HANG, Received, Receiver, Receiving, open_receiving
 
 ROOT = "root@example.org"
@@ -91,7 +91,7 @@ async def running(database: Database, folder: Path, receiving: Receiving) -> Asy
         webhooks=WebhookSettings(networks=networks, ca_file=receiving.authorities),
     )
     async with (
-        open_services(config, database, wanted=["webhooks"]) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=["webhooks"]) as services,
         open_identity(database, services=services) as house,
     ):
         if not await database.fetchval("SELECT EXISTS (SELECT FROM users)"):
@@ -225,7 +225,10 @@ async def test_a_failing_server_is_tried_again_later(world: World) -> None:
     assert delivery["next_attempt_at"] is not None
 
 
-async def test_what_was_sent_and_not_recorded_is_sent_again_after_a_restart(database: Database, tmp_path: Path) -> None:
+async def test_what_was_sent_and_not_recorded_is_sent_again_after_a_restart(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc.cli.controller_services.DRAIN_SECONDS", 0.1)
     async with open_receiving(tmp_path) as receiving:
         receiver = await receiving.receiver(HANG, 200)
         async with running(database, tmp_path, receiving) as world:

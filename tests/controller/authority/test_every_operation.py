@@ -24,7 +24,7 @@ from svc.registry.operation import Method, Operation
 from svc.registry.parameters import path_parameters
 from svc_actors.store import Database
 from tests.support.harness import Client
-from tests.support.identity import IdentityHarness, open_identity
+from tests.support.identity import CheapPasswords, IdentityHarness, open_identity
 
 AnOperation = Operation[Any, Any, Any]
 
@@ -116,7 +116,7 @@ async def met(client: Client, operation: AnOperation) -> str:
 async def house(database: Database, tmp_path: Path) -> AsyncIterator[IdentityHarness]:
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with (
-        open_services(config, database, wanted=()) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=()) as services,
         open_identity(database, services=services) as house,
     ):
         yield house
