@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.testing.dealing import deal, shares_of_system
+from tools.testing.dealing import Share, deal, shares_of_system
 from tools.testing.files import FLAKY, ROOT, TIMES
 from tools.testing.flaky import NEVER_REPEATED, ledger
 from tools.testing.times import Kind, Times
@@ -13,20 +13,22 @@ ISOLATED = Kind.ISOLATED
 def test_lanes_end_together() -> None:
     times = Times({ISOLATED: {f"tests/test_{seconds}.py": seconds for seconds in (600, 300, 200, 100, 50, 40, 30)}})
 
-    shares = deal([(file, ISOLATED) for file in times.seconds[ISOLATED]], times, 2)
+    shares = [Share(), Share()]
+    deal([(file, ISOLATED) for file in times.seconds[ISOLATED]], times, shares)
 
     assert sorted(share.seconds for share in shares) == [650, 670]
     assert sorted(file for share in shares for file in share.files) == sorted(times.seconds[ISOLATED])
 
 
 def test_a_file_that_nobody_has_measured_counts_too() -> None:
-    shares = deal([(f"tests/test_{number}.py", ISOLATED) for number in range(10)], Times(), 2)
+    shares = [Share(), Share()]
+    deal([(f"tests/test_{number}.py", ISOLATED) for number in range(10)], Times(), shares)
 
     assert [len(share.files) for share in shares] == [5, 5]
 
 
 def test_what_shares_the_hosts_libvirt_is_in_one_lane() -> None:
-    times = Times({Kind.UNIT: {"tests/test_slow.py": 60}})
+    times = Times({Kind.UNIT: {"tests/test_slow.py": 50}})
     collected = {
         "tests/test_mixed.py": [Kind.UNIT, Kind.ISOLATED, Kind.HOST],
         "tests/test_host.py": [Kind.HOST],
@@ -34,10 +36,19 @@ def test_what_shares_the_hosts_libvirt_is_in_one_lane() -> None:
         "tests/test_fast.py": [Kind.UNIT],
     }
 
-    shares = shares_of_system(collected, times, 1)
+    first, second = shares_of_system(collected, times, 2)
 
-    assert shares["host"].files == {"tests/test_host.py": [Kind.HOST], "tests/test_mixed.py": [Kind.HOST]}
-    assert shares["beside-1"].files == {"tests/test_slow.py": [Kind.UNIT], "tests/test_mixed.py": [Kind.ISOLATED]}
+    assert first.files == {"tests/test_host.py": [Kind.HOST], "tests/test_mixed.py": [Kind.HOST]}
+    assert second.files == {"tests/test_slow.py": [Kind.UNIT], "tests/test_mixed.py": [Kind.ISOLATED]}
+
+
+def test_the_lane_of_the_hosts_libvirt_takes_others_when_it_has_little() -> None:
+    collected = {"tests/test_host.py": [Kind.HOST], **{f"tests/test_{letter}.py": [ISOLATED] for letter in "abcdef"}}
+
+    first, second = shares_of_system(collected, Times(), 2)
+
+    assert first.seconds == second.seconds
+    assert "tests/test_host.py" in first.files
 
 
 def test_the_times_in_the_tree_are_as_the_refresh_writes_them() -> None:

@@ -97,7 +97,12 @@ def test_each_test_runs_once_whatever_it_needs(tree: Path, run: Run) -> None:
     assert ran[0] == "unit_b", "the slow file waits beside the lanes of system tests"
     report = _report(done)
     assert "8 passed, 0 failed, 0 skipped" in report
-    assert re.findall(r"^  ([a-z0-9-]+) +[0-9.]+ min", report, re.MULTILINE) == ["unit", "host", "beside-1", "beside-2"]
+    assert re.findall(r"^  ([a-z0-9-]+) +[0-9.]+ min", report, re.MULTILINE) == [
+        "unit",
+        "system-1",
+        "system-2",
+        "system-3",
+    ]
 
 
 def test_the_fast_part_has_everything_without_hosts(tree: Path, run: Run) -> None:

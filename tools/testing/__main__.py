@@ -19,7 +19,7 @@ from tools.testing.report import Report
 from tools.testing.times import Kind, Times
 
 _LANES = 3
-"""Beside the host's, which is the shortest, on two cores: most of the time a lane waits for guests and servers."""
+"""On two cores: most of the time a lane waits for guests and servers."""
 _FEW_FILES = 4
 """Over before a second worker has collected them."""
 
@@ -65,14 +65,15 @@ def run_all(number: int, *, fast: bool) -> int:
             return
         first = [unit]
         if fast and slow:
-            [share] = deal(((file, Kind.UNIT) for file in slow), times, 1)
+            share = Share()
+            deal(((file, Kind.UNIT) for file in slow), times, [share])
             first.append(_lane("slow", share))
         report.lanes += first
         if not lanes.run(first, ran, environment) or fast:
             return
         kinds = {file: [Kind(kind) for kind in found] for file, found in json.loads(COLLECTED.read_text()).items()}
         shares = shares_of_system(kinds, times, number)
-        second = [_lane(name, share, shown=name == "host") for name, share in shares.items() if share.files]
+        second = [_lane(f"system-{n}", share, shown=n == 1) for n, share in enumerate(shares, 1) if share.files]
         report.lanes += second
         lanes.run(second, ran, environment)
 

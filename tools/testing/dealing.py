@@ -6,7 +6,7 @@ there is (Graham's bound), and much nearer with many small files. A file is neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tools.testing.times import Kind, Times
@@ -24,25 +24,25 @@ class Share:
         self.seconds += seconds
 
 
-def deal(files: Iterable[tuple[str, Kind]], times: Times, lanes: int) -> list[Share]:
-    shares = [Share() for _ in range(lanes)]
+def deal(files: Iterable[tuple[str, Kind]], times: Times, shares: Sequence[Share]) -> None:
+    """Add the files to the shares, which may have some already."""
     for file, kind in sorted(files, key=lambda one: (-times.of(*one), one)):
         min(shares, key=lambda share: share.seconds).add(file, kind, times.of(file, kind))
-    return shares
 
 
-def shares_of_system(collected: Mapping[str, Iterable[Kind]], times: Times, lanes: int) -> dict[str, Share]:
-    """By name: the lane of this host, and `lanes` for isolated tests and slow unit tests.
+def shares_of_system(collected: Mapping[str, Iterable[Kind]], times: Times, lanes: int) -> list[Share]:
+    """System tests and slow unit tests; the first lane has all those that share this host's libvirt.
 
     `collected`: the kinds of tests that each file holds.
     """
     slow = set(times.slow(Kind.UNIT))
-    host, beside = Share(), []
+    shares = [Share() for _ in range(lanes)]
+    anywhere = []
     for file, kinds in sorted(collected.items()):
         for kind in kinds:
             if kind is Kind.HOST:
-                host.add(file, kind, times.of(file, kind))
+                shares[0].add(file, kind, times.of(file, kind))
             elif kind is Kind.ISOLATED or file in slow:
-                beside.append((file, kind))
-    dealt = deal(beside, times, lanes)
-    return {"host": host, **{f"beside-{number}": share for number, share in enumerate(dealt, 1)}}
+                anywhere.append((file, kind))
+    deal(anywhere, times, shares)
+    return shares
