@@ -1,8 +1,9 @@
-"""PostgreSQL for the tests: one server a test process, and a fresh, migrated database a test.
+"""PostgreSQL for the tests: one server a test process, and a migrated database with nothing else in it a test.
 
-`database` and `database_url` cost a few tens of milliseconds; a test that asks for neither starts no server. Tests that
-use them run on the real clock: Trio's autojump clock takes a task that waits for a socket for an idle one and would let
-every timeout pass. Where a test needs both, `MockClock(rate=1)` without autojump, moved by hand with `jump`, is safe.
+`database` is the last test's, cleaned (tests/support/warm_database.py); who asks for `database_url` gets a fresh copy.
+A test that asks for neither starts no server. Tests that use them run on the real clock: Trio's autojump clock takes a
+task that waits for a socket for an idle one and would let every timeout pass. Where a test needs both,
+`MockClock(rate=1)` without autojump, moved by hand with `jump`, is safe.
 """
 
 from __future__ import annotations
@@ -242,8 +243,8 @@ _numbers = itertools.count(1)
 
 _CONTROLLER_CONNECTIONS = 8
 _PANEL_CONNECTIONS = 4
-"""Of the pool of a test of the panel. Most of what such a test costs the server is its connections: the work in the
-background opens as many as there may be, and each compiles every statement anew."""
+"""Of the pool of a test of the panel. The work in the background opens as many connections as there may be, and each
+compiles every statement for itself."""
 
 
 @pytest.fixture
