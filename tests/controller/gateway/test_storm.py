@@ -6,6 +6,7 @@ import random
 from contextlib import AsyncExitStack
 from uuid import UUID
 
+import pytest
 import trio
 
 from svc_nodeagent.agent import Patience
@@ -13,9 +14,16 @@ from svc_nodeagent.protocol import OperationId
 from tests.support.gateway import GatewayHarness, create
 from tests.support.tcp_proxy import Proxy, proxy_to
 
+AGENTS = 20
+FULL_AGENTS = 50
+"""With --full."""
 
-async def test_every_agent_comes_back_after_the_controller_was_restarted(rig: GatewayHarness) -> None:
-    nodes = [await rig.new_node() for _ in range(50)]
+
+async def test_every_agent_comes_back_after_the_controller_was_restarted(
+    rig: GatewayHarness, pytestconfig: pytest.Config
+) -> None:
+    agents_at_once = FULL_AGENTS if pytestconfig.getoption("--full") else AGENTS
+    nodes = [await rig.new_node() for _ in range(agents_at_once)]
     ids = [node.node_id for node in nodes]
     patience = Patience(first_pause=0.05, longest_pause=1.0)
     async with AsyncExitStack() as agents:
