@@ -24,6 +24,8 @@ SMALL = "adduser,ca-certificates,curl,procps,python3"
 """What the controller's package depends on, and what tests use themselves."""
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _BOOT_TIMEOUT = 60.0
+_MAKE_SECONDS = "840"
+"""Less than a test that is cut has."""
 
 # The root becomes a mount of its own, then `/`; what systemd expects of a container is there when it begins
 # (systemd.io/CONTAINER_INTERFACE).
@@ -138,11 +140,11 @@ def _archive(packages: str) -> Path:
     part = archive.with_suffix(f".{os.getpid()}.part")
     options = ("--quiet", "--variant=minbase", "--format=tar", "--dpkgopt=force-unsafe-io")
     try:
+        # With a limit of its own, at which mmdebstrap takes its mounts away, which it cannot when it is killed.
         subprocess.run(
-            ["mmdebstrap", *options, f"--include=systemd,{packages}", "bookworm", str(part)],
+            ["timeout", _MAKE_SECONDS, "mmdebstrap", *options, f"--include=systemd,{packages}", "bookworm", str(part)],
             check=True,
             capture_output=True,
-            timeout=600,
         )
         for old in IMAGES.glob(f"systemd-root-{kind}-*.tar"):
             old.unlink()
