@@ -1,10 +1,11 @@
 """What a noisy site does to its neighbour, kind by kind: `tools/bench noise [KIND ...] [--rounds 3]`.
 
 A real panel (nginx, PHP, MariaDB) has two sites of two customers, each with 128 MiB, 20 processes and half a core. One
-is visited: a PHP page that asks MariaDB. The other makes one kind of noise after the other. Each round measures the
-page while the other site is quiet and then beside the noise; the ratio is the median of the rounds. Printed beside it:
-what the panel tells its administrator about the cause, which is each kind of log line of the core, and each check of
-health, that names the noisy site. Health looks once a minute, so a noise of seconds can only be in its next look.
+is visited: a PHP page that asks MariaDB; and the panel is asked for its record, one request after the other. The other
+site makes one kind of noise after the other. Each round measures page and panel while the other site is quiet and then
+beside the noise; the ratio is the median of the rounds. Printed beside it: what the panel tells its administrator about
+the cause, which is each kind of log line of the core, and each check of health, that names the noisy site. Health looks
+once a minute, so a noise of seconds can only be in its next look.
 
 Each half of a round is a second, so that all kinds take less than two minutes. The p99 of so few answers is about the
 slowest of them: a figure for comparison, not for a test.
@@ -182,6 +183,15 @@ class Site:
                 await trio.sleep(EVERY)
         return taken
 
+    async def asked(self, taken: list[float]) -> None:
+        """Milliseconds of each answer of the panel, until it is cancelled."""
+        async with self.panel.client() as root:
+            while True:
+                began = monotonic()
+                assert (await root.get(f"/sites/{self.facts['id']}")).is_success
+                taken.append(1000 * (monotonic() - began))
+                await trio.sleep(EVERY)
+
     async def ended(self, job: str) -> None:
         with trio.fail_after(60):
             while (await self.request("GET", f"/jobs/{job}"))["ended_at"] is None:
@@ -310,14 +320,32 @@ async def named(panel: PanelPrograms, noisy: Site, since: int) -> str:
     return ", ".join(sorted(found)) or "nobody"
 
 
+async def measured(victim: Site, kind: str) -> tuple[list[float], list[float]]:
+    """Of what waits beside this kind of noise, and of the panel."""
+    answers: list[float] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(victim.asked, answers)
+        waited = await (victim.backed_up if kind == SLOTS else victim.visited)(ROUND_SECONDS)
+        nursery.cancel_scope.cancel()
+    return waited, answers
+
+
 def p99(taken: list[float]) -> float:
     return quantiles(taken, n=100)[98] if len(taken) > 1 else taken[0]
 
 
+def ratio(quiet: list[list[float]], loud: list[list[float]]) -> tuple[str, str]:
+    """Of the p99, and whether the goal is met."""
+    found = median(p99(beside) / p99(alone) for alone, beside in zip(quiet, loud, strict=True))
+    return f"{found:.2f}", "met" if found <= GOAL else "missed"
+
+
 async def measure(kinds: Collection[str], rounds: int) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("noise", "quiet p50", "p99", "beside it p50", "p99 (ms)", "p99 ratio", "", "named by"):
-        table.add_column(heading, justify="right" if "p" in heading and heading != "named by" else "left")
+    for heading in ("noise", "quiet p50", "p99", "beside it p50", "p99 (ms)", "p99 ratio", ""):
+        table.add_column(heading, justify="right" if "p" in heading else "left")
+    for heading in ("panel p99", "beside it (ms)", "p99 ratio", "", "named by"):
+        table.add_column(heading, justify="left" if heading in ("", "named by") else "right")
     async with open_panel_programs() as panel:
         await panel.start()
         victim, noisy = [await site_with_database(panel, label) for label in ("victim", "noisy")]
@@ -325,18 +353,18 @@ async def measure(kinds: Collection[str], rounds: int) -> Table:
         for kind in kinds:
             MESSAGES.print(f"measuring {kind} ...", style="dim")
             since = (panel.folder / "core.log").stat().st_size
-            measured = victim.backed_up if kind == SLOTS else victim.visited
             quiet, loud = [], []
             for _ in range(1 if kind == SLOTS else rounds):
-                quiet.append(await measured(ROUND_SECONDS))
+                quiet.append(await measured(victim, kind))
                 async with NOISES[kind](noisy):
                     await trio.sleep(RISE_SECONDS)
-                    loud.append(await measured(ROUND_SECONDS))
-            ratio = median(p99(beside) / p99(alone) for alone, beside in zip(quiet, loud, strict=True))
-            shown = [median(value(each) for each in turns) for turns in (quiet, loud) for value in (median, p99)]
-            verdict = "met" if ratio <= GOAL else "missed"
-            who = await named(panel, noisy, since)
-            table.add_row(kind, *(f"{value:.1f}" for value in shown), f"{ratio:.2f}", verdict, who)
+                    loud.append(await measured(victim, kind))
+            pages, answers = [([turn[which] for turn in quiet], [turn[which] for turn in loud]) for which in (0, 1)]
+            shown = [median(value(each) for each in turns) for turns in pages for value in (median, p99)]
+            of_panel = [median(p99(each) for each in turns) for turns in answers]
+            cells = [*(f"{value:.1f}" for value in shown), *ratio(*pages)]
+            cells += [*(f"{value:.1f}" for value in of_panel), *ratio(*answers)]
+            table.add_row(kind, *cells, await named(panel, noisy, since))
     return table
 
 
@@ -350,4 +378,4 @@ def main(arguments: list[str]) -> None:
     before, began = os.getloadavg()[0], monotonic()
     table = trio.run(measure, chosen.kinds or list(NOISES), chosen.rounds)
     MESSAGES.print(f"load when it began: {before:.1f}; took {monotonic() - began:.0f} s", style="dim")
-    Console(highlight=False, width=160).print(table)
+    Console(highlight=False, width=180).print(table)
