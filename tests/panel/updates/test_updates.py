@@ -342,7 +342,7 @@ async def test_a_core_that_dies_behind_the_installation_leaves_the_next_one_to_t
     done = [{"name": "nginx", "installed": "1", "available": "2", "security": True, "held": False}]
     await panel_database.execute("INSERT INTO update_runs (job_id, planned, installed) VALUES ($1, $2, $2)", job, done)
 
-    async with open_panel(panel_database, tmp_path) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:
         root = await panel.administrator()
         ended = (await root.get(f"/jobs/{job}")).json()
         rows = await panel_database.fetch("SELECT body FROM webhook_events WHERE event = 'update.installed'")
