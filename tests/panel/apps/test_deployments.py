@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.confined_client import SiteFolder
@@ -46,12 +45,9 @@ class Deployer:
         return await self.ended(answer.json()["id"])
 
     async def ended(self, job_id: int) -> dict[str, Any]:
-        with trio.fail_after(60):
-            while True:
-                job: dict[str, Any] = (await self.world.ada.get(f"/jobs/{job_id}")).json()
-                if job["status"] not in ("queued", "running"):
-                    return job
-                await trio.sleep(0.01)
+        await self.world.panel.job_ended(job_id)
+        job: dict[str, Any] = (await self.world.ada.get(f"/jobs/{job_id}")).json()
+        return job
 
     async def deployments(self) -> list[tuple[int, str, bool]]:
         answer = await self.world.ada.get(f"/sites/{self.site['id']}/deployments")
