@@ -91,8 +91,13 @@ class Hosted:
         await self.api.insist("POST", f"/sites/{site}/suspend", {"suspended": True, "reason": "A drill."})
         assert (await self.panel.visit(domain)).status_code == 503
         with trio.fail_after(60):
-            while await self.api.everything("/alerts"):
+            while await self.failing():
                 await trio.sleep(0.1)  # The loops that had failed say that they work again.
+
+    async def failing(self) -> list[str]:
+        """Parts of the core that do not work. Other alerts may be about a machine that is busy with other tests."""
+        keys = [alert["key"] for alert in await self.api.everything("/alerts")]
+        return [key for key in keys if key.startswith(("loop:", "actor:"))]
 
 
 @pytest.fixture
