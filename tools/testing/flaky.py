@@ -22,14 +22,14 @@ that fails half way may leave broken."""
 @dataclass(frozen=True)
 class Entry:
     test: str
-    """A file, or one test."""
+    """A folder, a file, or one test."""
     seen: date
     """First."""
     why: str
     """It may stand."""
 
     def covers(self, test: str) -> bool:
-        return test == self.test or test.startswith((f"{self.test}::", f"{self.test}["))
+        return test == self.test or test.startswith((f"{self.test}/", f"{self.test}::", f"{self.test}["))
 
 
 def ledger(path: Path) -> list[Entry]:
