@@ -17,7 +17,7 @@ import trio
 
 CHUNK_BYTES = 512 * 1024
 """Bytes taken from the guest at a time: enough that the cost of a websocket message does not count. Half as many cost a
-third of the speed (tools/bench B5); a guest that sends less at a time is not waited for."""
+third of the speed when that was measured; a guest that sends less at a time is not waited for."""
 
 INPUT_SECONDS = 60.0
 """A guest may take no input for so long. Beyond, the end of a vanished browser would wait behind that input unseen."""

@@ -145,7 +145,7 @@ async def open_services(
         Upgrades(database, authority, agent, gateway.offer_file).handle_tasks(tasks)
         await loops.begin("events", events.run)
         loops.keep("alerts of actors", alerts.run)
-        loops.keep("alerts of loops", loop_alerts.run)
+        loops.keep_untold("alerts of loops", loop_alerts.run)
         await nursery.start(gateway.run)
         await loops.begin("node watch", watch.run)
         await nursery.start(tasks.run)

@@ -171,3 +171,14 @@ async def test_a_step_of_a_loop_that_does_not_run_is_made_by_hand() -> None:
         await loops.step("repeated")
 
     assert work.done == 1
+
+
+async def test_the_loop_that_writes_alerts_goes_on_and_has_none_of_its_own(autojump_clock: MockClock) -> None:
+    work, told = Work(ALERT_AFTER + 1), Told()
+    async with trio.open_nursery() as nursery:
+        Loops[Literal["alerts"]](nursery, told.notice).keep_untold("alerts", work.loop)
+        await trio.sleep(HOUR)
+        nursery.cancel_scope.cancel()
+
+    assert work.done == 1
+    assert told.words == []

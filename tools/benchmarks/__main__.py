@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="B1", help="only these; all when left out")
     parser.add_argument("--json", action="store_true", help="rows as JSON on standard output")
     arguments = parser.parse_args()
+    if unknown := set(arguments.names) - {name for names in MODULES.values() for name in names}:
+        own = f"runs of their own: {', '.join(OWN_RUNS)}"
+        parser.error(f"no benchmark of that name: {', '.join(sorted(unknown))} ({own})")
     rows: list[Ratio] = []
     try:
         measure(arguments.names, rows)

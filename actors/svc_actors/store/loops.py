@@ -72,6 +72,11 @@ class Loops(Generic[Name_contra]):
         if self.wants(name):
             self._nursery.start_soon(keep_running, name, loop, self.alert)
 
+    def keep_untold(self, name: Name_contra, loop: Work) -> None:
+        """As `keep`, for the loop that writes the alerts of loops: it could not write one of its own."""
+        if self.wants(name):
+            self._nursery.start_soon(keep_running, name, loop)
+
     def repeat(self, name: Name_contra, seconds: float, work: Work, *, first_after: float | None = None) -> None:
         """Do `work` every `seconds`, for the first time after `first_after` seconds, if it is not the same."""
         self._steps[name] = work

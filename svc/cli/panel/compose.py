@@ -109,7 +109,7 @@ async def open_services(
         actors.register(DnsZone, lambda _: DnsZone(naming))
         await loops.begin("events", events.run)
         loops.keep("alerts of actors", alerts.run)
-        loops.keep("alerts of loops", loop_alerts.run)
+        loops.keep_untold("alerts of loops", loop_alerts.run)
         if isinstance(host.launcher, KeeperLauncher):
             loops.keep("keeper of programs", host.launcher.watch)
         delegations = RememberedDelegations(host.delegations)
