@@ -186,7 +186,7 @@ async def test_what_cannot_be_taken_back_goes_on(panel_database: Database, tmp_p
 
 async def test_its_owner_is_told_of_each_change(panel_database: Database, tmp_path: Path) -> None:
     async with open_panel(
-        panel_database, tmp_path, work={"build": Steps(one=nothing, two=nothing)}, loops=["jobs"]
+        panel_database, tmp_path, work={"build": Steps(one=nothing, two=nothing)}, loops=["events", "jobs"]
     ) as panel:
         ada = await panel.person("ada@example.com")
         async with panel.services.events.subscribe(None) as changes:

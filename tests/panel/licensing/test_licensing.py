@@ -86,7 +86,9 @@ async def world(panel_database: Database, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(SiteAccount, "uid", property(lambda account: os.geteuid()))
     time = Time()
     host = replace(recorded_host(), clock=time)
-    async with open_panel(panel_database, tmp_path, host, license_key=ISSUER.public_key(), loops=["jobs"]) as panel:
+    async with open_panel(
+        panel_database, tmp_path, host, license_key=ISSUER.public_key(), loops=["jobs", "web server"]
+    ) as panel:
         yield World(panel, await panel.administrator(), tmp_path, time)
 
 
@@ -139,7 +141,7 @@ async def test_a_licence_without_an_end_stays_valid(world: World) -> None:
 
 
 async def test_without_a_key_in_the_configuration_none_is_installed(panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         world = World(panel, await panel.administrator(), tmp_path)
 
         assert (await world.show())["can_install"] is False
@@ -151,7 +153,9 @@ async def test_a_licence_of_another_key_than_the_configured_one_is_shown_as_inva
 ) -> None:
     await world.install(await world.license())
     other = Ed25519PrivateKey.generate().public_key()
-    async with open_panel(panel_database, world.folder / "other", license_key=other, loops=["jobs"]) as panel:
+    async with open_panel(
+        panel_database, world.folder / "other", license_key=other, loops=["jobs", "web server"]
+    ) as panel:
         shown = await World(panel, world.root, world.folder).show()
         found = (await (await panel.administrator("other@example.com")).get("/licensing")).json()["license"]
 
