@@ -47,10 +47,10 @@ async def core(url: str, folder: Path) -> AsyncIterator[None]:
 
 
 async def lose_a_commit(database: Database, folder: Path) -> None:
-    """The core that ran in this folder knows of one more than the database has."""
+    """The core that ran in this folder knows of one more than the database has, in a row that no core writes."""
     known = json.loads((folder / FILE).read_bytes())
-    await database.execute("INSERT INTO commit_marks VALUES ($1, 99, 4, now())", UUID(known["holder"]))
-    known["marks"]["99"] = 5
+    await database.execute("INSERT INTO commit_marks VALUES ($1, 99999, 4, now())", UUID(known["holder"]))
+    known["marks"]["99999"] = 5
     (folder / FILE).write_text(json.dumps(known))
 
 
