@@ -5,13 +5,15 @@ from __future__ import annotations
 import grp
 import os
 import shutil
+import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trio
 
 from svc_actors.host import accounts, site_rights
-from svc_actors.host.accounts import AccountError, SiteAccount, SystemAccounts
+from svc_actors.host.accounts import NICENESS_OF_A_LOOK, AccountError, SiteAccount, SystemAccounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.site_rights import WrongRights, mend_rights, wrong_rights
 
@@ -47,31 +49,51 @@ def test_of_a_healthy_site_nothing_is_said_and_nothing_changed(home: Path) -> No
     assert {path: path.stat().st_ctime_ns for path in home.rglob("*")} == before
 
 
-def no_look(*_: object) -> list[WrongRights]:
-    raise AssertionError("the core looked itself")
+def not_here(*_: object) -> list[WrongRights]:
+    raise AssertionError("the core went over the files itself")
 
 
-async def test_a_look_is_a_program_of_its_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def look(folders: HostFolders) -> list[WrongRights]:
+    return await SystemAccounts(folders).wrong_rights(SITE, NICENESS_OF_A_LOOK)
+
+
+async def mend(folders: HostFolders) -> None:
+    await SystemAccounts(folders).mend_rights(SITE)
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Of the program that goes over the files."""
+    monkeypatch.setattr(accounts, "_SITE_RIGHTS", ("/bin/sh", "-c", script))
+
+
+async def test_files_are_read_and_mended_by_programs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (home / "private/notes", home / "public/index.php"):
         path.chmod(0)
     expected = wrong_rights(home, SITE.uid, grp.getgrnam("www-data").gr_gid)
     folders = HostFolders(home.parent / "data")
     folders.sites.mkdir(parents=True)
     home.rename(folders.sites / SITE.name)
-    monkeypatch.setattr(site_rights, "wrong_rights", no_look)
+    monkeypatch.setattr(site_rights, "wrong_rights", not_here)
+    monkeypatch.setattr(site_rights, "mend_rights", not_here)
 
-    found = await SystemAccounts(folders).wrong_rights(SITE)
+    found = await look(folders)
+    await mend(folders)
+    left = await look(folders)
 
     assert [wrong.words for wrong in expected if ".php" in wrong.words]
     assert [wrong for wrong in found if "has no user" not in wrong.words] == expected
+    assert [wrong for wrong in left if wrong in expected and ("notes" in wrong.words or ".php" in wrong.words)] == []
 
 
-async def test_a_look_that_nobody_waits_for_ends(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("order", [look, mend])
+async def test_what_nobody_waits_for_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Callable[[HostFolders], Awaitable[object]]
+) -> None:
     began = tmp_path / "began"
     os.mkfifo(began)
-    monkeypatch.setattr(accounts, "_LOOK", ("/bin/sh", "-c", f"echo $$ > {began}; exec /bin/sleep 1000"))
+    instead(monkeypatch, f"echo $$ > {began}; exec /bin/sleep 1000")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(SystemAccounts(HostFolders(tmp_path)).wrong_rights, SITE)
+        nursery.start_soon(order, HostFolders(tmp_path))
         pid = int(await trio.Path(began).read_text())
         nursery.cancel_scope.cancel()
 
@@ -79,18 +101,97 @@ async def test_a_look_that_nobody_waits_for_ends(home: Path, tmp_path: Path, mon
         os.kill(pid, 0)
 
 
-async def test_a_look_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "_LOOK", ("/bin/sh", "-c", "echo No such disk. >&2; exit 1"))
+async def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instead(monkeypatch, "exec /bin/sleep 1000")
+    monkeypatch.setattr(accounts, "_SITE_RIGHTS_SECONDS", 0.1)
+
+    with pytest.raises(AccountError, match=r"longer than 0\.1 seconds"):
+        await mend(HostFolders(tmp_path))
+
+
+async def test_what_says_more_than_it_may_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instead(monkeypatch, "exec /usr/bin/yes")
+
+    with pytest.raises(AccountError, match="said more"):
+        await look(HostFolders(tmp_path))
+
+
+async def test_what_says_something_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instead(monkeypatch, "echo It is late.")
+
+    with pytest.raises(AccountError, match="It is late"):
+        await look(HostFolders(tmp_path))
+
+
+@pytest.mark.parametrize("order", [look, mend])
+async def test_what_fails_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Callable[[HostFolders], Awaitable[object]]
+) -> None:
+    instead(monkeypatch, "echo No such disk. >&2; exit 1")
     with pytest.raises(AccountError, match="No such disk"):
-        await SystemAccounts(HostFolders(tmp_path)).wrong_rights(SITE)
+        await order(HostFolders(tmp_path))
 
 
-def test_of_very_many_files_the_first_are_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_rights, "_MOST_WRONG", 3)
-    for number in range(5):
-        (home / "public" / f"{number}.html").touch(mode=0o000)
+async def test_a_look_of_somebody_who_asks_is_behind_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instead(monkeypatch, """echo "{\\"words\\": \\"$(nice)\\"}\"""")
+    monkeypatch.setattr(accounts, "_missing_user", lambda account: iter(()))
+    system = SystemAccounts(HostFolders(tmp_path))
+    own = os.nice(0)
 
-    assert len([word for word in words(home) if ".html" in word]) == 3
+    found = [(await system.wrong_rights(SITE, niceness))[0].words for niceness in (NICENESS_OF_A_LOOK, 5)]
+
+    assert found == [str(min(own + niceness, 19)) for niceness in (NICENESS_OF_A_LOOK, 5)]
+
+
+@pytest.mark.parametrize("missing", ["program", "nice", "python"])
+async def test_a_program_that_cannot_be_started_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    match missing:
+        case "program":
+            monkeypatch.setattr(accounts, "_SITE_RIGHTS", (nowhere,))
+        case "nice":
+            monkeypatch.setattr(accounts, "_NICE", nowhere)
+        case _:
+            monkeypatch.setattr(sys, "executable", nowhere)
+
+    with pytest.raises(AccountError, match="nowhere"):
+        await look(HostFolders(tmp_path))
+
+
+def test_of_very_many_files_the_first_are_told_and_all_counted(home: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.touch()
+    for number in range(25):
+        os.link(foreign, home / "public" / f"{number:02}.html")
+    for number in range(3):
+        (home / "public" / f"z{number}.html").touch(mode=0o000)
+
+    found = wrong_rights(home, UID, WEB)
+
+    assert [wrong.mendable for wrong in found] == [False] * 20 + [True], "a repair helps with one of the last"
+    assert found[-1] == WrongRights("8 more of the kind.", count=8)
+
+
+def test_what_is_said_of_a_file_is_bounded_however_deep_it_lies_and_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = os.open(home / "public", os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir(b"\xff" * 255, dir_fd=folder)
+        below = os.open(b"\xff" * 255, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+
+    status = site_rights.main(["look", str(home), str(UID), str(WEB)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert (status, len(lines)) == (0, 20)
+    assert max(len(line) for line in lines) < 1000
 
 
 def test_files_of_root_without_modes_or_with_set_uid_bits_are_mended(home: Path) -> None:

@@ -59,7 +59,7 @@ class RecordedAccounts:
         await self.before("make")
         self.pages.setdefault(account.name, first_page)
 
-    async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
+    async def wrong_rights(self, account: SiteAccount, niceness: int) -> list[WrongRights]:
         return list(self.wrong.get(account.name, ()))
 
     async def mend_rights(self, account: SiteAccount) -> None:

@@ -33,8 +33,8 @@ import trio
 
 from svc_actors.host import site_rights
 from svc_actors.host.folders import HostFolders
-from svc_actors.host.programs import ENVIRONMENT
-from svc_actors.host.site_rights import WrongRights, mend_rights
+from svc_actors.host.programs import Program, run_program
+from svc_actors.host.site_rights import WrongRights
 from svc_actors.host.tree_removal import remove_tree
 
 Arguments = TypeVarTuple("Arguments")
@@ -56,9 +56,17 @@ _KILL_ALL: Final = (
 """kill(2) goes by the effective user id of who signals, and by the real and the saved one of who is signalled: this may
 signal all of the user's processes, and none of them may kill or stop it first. Of two that run for two users one may
 kill the other, which is started again: who starts it looks until nothing is left."""
-_LOOK: Final = ("/usr/bin/nice", "-n", "19", sys.executable, "-I", "-S", site_rights.__file__)
-"""Behind everything else of the core. Not in the group of the site: one that has used up its share of the processor or
-its memory is diagnosed as well."""
+NICENESS_OF_WORK: Final = 5
+"""Of what reads and mends a site's files for a job, which waits for it. Who only asks is behind everything else."""
+NICENESS_OF_A_LOOK: Final = 19
+_NICE: Final = "/usr/bin/nice"
+_SITE_RIGHTS: Final = (sys.executable, "-I", "-S", site_rights.__file__)
+"""Not in the group of the site: one that has used up its share of the processor or its memory is diagnosed as well."""
+_SITE_RIGHTS_SECONDS: Final = 300.0
+_SITE_RIGHTS_BYTES: Final = 262_144
+"""What it may say: more than ten times of what it does."""
+_AT_ONCE: Final = 8
+"""Four diagnoses, and jobs."""
 _NO_SUCH_NAME: Final = 6
 """Exit status of userdel and groupdel."""
 
@@ -89,7 +97,7 @@ class Accounts(Protocol):
         empty."""
         ...
 
-    async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
+    async def wrong_rights(self, account: SiteAccount, niceness: int) -> list[WrongRights]:
         """What of its user, home and files has an owner or a mode with which the site does not work."""
         ...
 
@@ -114,7 +122,7 @@ class SystemAccounts:
         # The programs lock /etc/passwd, and fail where another of them has it.
         self._one = trio.Lock()
         self._threads = trio.CapacityLimiter(4)
-        self._looking = trio.CapacityLimiter(4)
+        self._site_rights = trio.CapacityLimiter(_AT_ONCE)
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
         async with self._one:
@@ -122,20 +130,19 @@ class SystemAccounts:
             await self._run(_ensure_user, account, self._folders.sites / account.name)
         await self._run(_make_folders, account, self._folders, first_page)
 
-    async def wrong_rights(self, account: SiteAccount) -> list[WrongRights]:
-        home = self._folders.sites / account.name
-        missing, web_server = await trio.to_thread.run_sync(lambda: (list(_missing_user(account)), _web_server()))
-        look = (*_LOOK, str(home), str(account.uid), str(web_server))
-        async with self._looking:
-            # Killed where its caller no longer waits.
-            ended = await trio.run_process(look, env=ENVIRONMENT, capture_stdout=True, capture_stderr=True, check=False)
-        if ended.returncode != 0:
-            said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise AccountError(said or f"the look ended with status {ended.returncode}")
-        return [*missing, *(WrongRights(**each) for each in json.loads(ended.stdout))]
+    async def wrong_rights(self, account: SiteAccount, niceness: int) -> list[WrongRights]:
+        with _as_account_error():
+            missing, web_server = await trio.to_thread.run_sync(
+                lambda: (list(_missing_user(account)), _web_server()), abandon_on_cancel=True, limiter=self._site_rights
+            )
+        said = await self._rights_of(account, niceness, "look", str(web_server))
+        try:
+            return [*missing, *(WrongRights(**json.loads(line)) for line in said)]
+        except json.JSONDecodeError as error:  # A warning of nice(1), or of Python.
+            raise AccountError(said[0]) from error
 
     async def mend_rights(self, account: SiteAccount) -> None:
-        await self._run(mend_rights, self._folders.sites / account.name, account.uid)
+        await self._rights_of(account, NICENESS_OF_WORK, "mend")
 
     async def end_processes(self, account: SiteAccount) -> None:
         await self._run(_end_processes, account.uid)
@@ -146,11 +153,38 @@ class SystemAccounts:
         async with self._one:
             await self._run(_remove_user, account)
 
+    async def _rights_of(self, account: SiteAccount, niceness: int, order: str, *further: str) -> list[str]:
+        """What `site_rights` says of the account's home."""
+        said: list[str] = []
+        left = _SITE_RIGHTS_BYTES
+
+        async def take(lines: list[str]) -> None:
+            nonlocal left
+            left -= sum(len(line) + 1 for line in lines)
+            if left < 0:
+                raise AccountError("the program that reads the files said more than it may")
+            said.extend(lines)
+
+        home = self._folders.sites / account.name
+        command = (_NICE, "-n", str(niceness), *_SITE_RIGHTS, order, str(home), str(account.uid), *further)
+        async with self._site_rights:
+            with _as_account_error(), trio.move_on_after(_SITE_RIGHTS_SECONDS):
+                if status := await run_program(Program(command), take):
+                    raise AccountError(said[-1] if said else f"the program that reads the files ended with {status}")
+                return said
+        raise AccountError(f"it took longer than {_SITE_RIGHTS_SECONDS:g} seconds")
+
     async def _run(self, work: Callable[[Unpack[Arguments]], None], *args: *Arguments) -> None:
-        try:
+        with _as_account_error():
             await trio.to_thread.run_sync(work, *args, limiter=self._threads)
-        except OSError as error:
-            raise AccountError(str(error)) from error
+
+
+@contextmanager
+def _as_account_error() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AccountError(str(error)) from error
 
 
 def _ensure_group(account: SiteAccount) -> None:

@@ -4,11 +4,12 @@ Invariants: nothing here follows a link that a site could have laid, folders and
 owner and mode are changed of exactly the file that was judged, by its descriptor; a file that has another name
 somewhere (a hard link) and is somebody else's is left as it is, since its other name may be a file of the server's.
 
-    python -I -S site_rights.py HOME UID WEB_SERVER_GID      writes what is wrong, a JSON list of `WrongRights`
+    python -I -S site_rights.py look HOME UID WEB_SERVER_GID      writes what is wrong: each line is a `WrongRights`
+    python -I -S site_rights.py mend HOME UID
 
 A site may have a million files, and its owner may ask as often as he likes. A thread of the core would hold its
-interpreter's lock again and again meanwhile, so whoever only looks starts this as a program: it needs the standard
-library only, and ends when it is killed.
+interpreter's lock again and again meanwhile, and could not be ended, so the core starts this as a program. It needs the
+standard library only. What it writes is a few lines of bounded length, whatever a site has and how it is named.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ from typing import Final
 _MOST: Final = 1_000_000
 """Files and folders that are looked at, and how many folders deep."""
 _DEEPEST: Final = 64
-_MOST_WRONG: Final = 10_000
-"""What is wrong with more files than that is not told: the core has to read it."""
+_MOST_NAMED: Final = 20
+"""Files that are named. Further ones are counted."""
+_LONGEST_PATH: Final = 300
+"""Characters that are told of one."""
 _FOLDERS: Final = ("public", "private")
 
 
 @dataclass(frozen=True)
 class WrongRights:
     """`lost`: a folder with the site's data is gone. It is never made anew: it would be empty, and look as if all was
-    well, and the next backups would be of nothing."""
+    well, and the next backups would be of nothing. `count`: of how many files it tells; if it is
+    mendable, one of them is."""
 
     words: str
     mendable: bool = True
     lost: bool = False
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class _Seen:
 
 def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
     """What of a site's home is not as it has to be; `uid` is also the id of its group. Raises OSError."""
-    return [*_wrong_folders(home, uid, web_server), *islice(_wrong_files(home, uid), _MOST_WRONG)]
+    return [*_wrong_folders(home, uid, web_server), *_summed_up(_wrong_files(home, uid))]
 
 
 def mend_rights(home: Path, uid: int) -> None:
@@ -107,11 +112,22 @@ def _wrong_folders(home: Path, uid: int, web_server: int) -> Iterator[WrongRight
             yield WrongRights(f"{shown} has the mode {stat.S_IMODE(there.st_mode):04o}, not {mode:04o}.")
 
 
+def _summed_up(wrong: Iterator[WrongRights]) -> Iterator[WrongRights]:
+    """The first ones, and one for all others."""
+    yield from islice(wrong, _MOST_NAMED)
+    count, mendable = 0, False
+    for each in wrong:
+        count += 1
+        mendable = mendable or each.mendable
+    if count:
+        yield WrongRights(f"{count:,} more of the kind.", mendable, count=count)
+
+
 def _wrong_files(home: Path, uid: int) -> Iterator[WrongRights]:
     for seen in _below(home):
         words = _words(seen, uid)
         if words is not None:
-            yield WrongRights(f"{seen.path} {words}.", mendable=not _foreign_link(seen, uid))
+            yield WrongRights(f"{_shortened(seen.path)} {words}.", mendable=not _foreign_link(seen, uid))
 
 
 def _words(seen: _Seen, uid: int) -> str | None:
@@ -187,14 +203,25 @@ def _printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode(errors="replace") if name.isprintable() else repr(name)
 
 
+def _shortened(path: str) -> str:
+    """With both of its ends: where it is, and its name."""
+    half = _LONGEST_PATH // 2
+    return path if len(path) <= _LONGEST_PATH else f"{path[:half]} ... {path[-half:]}"
+
+
 def main(arguments: list[str]) -> int:
-    home, uid, web_server = arguments
     try:
-        wrong = wrong_rights(Path(home), int(uid), int(web_server))
+        match arguments:
+            case ["look", home, uid, web_server]:
+                for each in wrong_rights(Path(home), int(uid), int(web_server)):
+                    print(json.dumps(asdict(each)))
+            case ["mend", home, uid]:
+                mend_rights(Path(home), int(uid))
+            case _:
+                raise ValueError(f"unknown order: {arguments}")
     except OSError as error:
         print(error, file=sys.stderr)
         return 1
-    json.dump([asdict(each) for each in wrong], sys.stdout)
     return 0
 
 

@@ -30,6 +30,7 @@ from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoop, PanelLoops
 from svc.panel.services import Panel
 from svc.registry.downloads import Downloads
+from svc_actors.host.accounts import NICENESS_OF_A_LOOK
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations
 from svc_actors.host.launcher_keeper import KeeperLauncher
@@ -51,7 +52,8 @@ from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.recovery.sites import make_accounts
-from svc_actors.panel.repairs import Diagnosis
+from svc_actors.panel.repairs import Diagnosis, Repair
+from svc_actors.panel.repairs.permissions import Permissions
 from svc_actors.panel.schedules.scheduler import Scheduler
 from svc_actors.panel.sites.resuming import RESUME_SECONDS, resume_sites
 from svc_actors.panel.stepped_back import ROUND_SECONDS as UNRECORDED_SECONDS
@@ -209,7 +211,7 @@ async def open_services(
                 databases=data.databases,
                 transfers=data.transfers,
                 apps=host.apps,
-                diagnosis=Diagnosis(parts),
+                diagnosis=Diagnosis({**parts, Repair.PERMISSIONS: Permissions(host.accounts, NICENESS_OF_A_LOOK)}),
                 wordpress=host.wordpress,
                 staging=data.staging,
                 packages=host.packages,

@@ -127,7 +127,8 @@ def _shortened(findings: list[Finding]) -> list[Finding]:
     if len(findings) <= _MOST_FINDINGS:
         return findings
     left = findings[_MOST_FINDINGS:]
+    count = sum(each.count for each in left)
     return [
         *findings[:_MOST_FINDINGS],
-        Finding(f"{len(left):,} more of the kind.", mendable=any(each.mendable for each in left)),
+        Finding(f"{count:,} more of the kind.", mendable=any(each.mendable for each in left), count=count),
     ]

@@ -23,10 +23,12 @@ class Repair(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`evidence` is a sentence of what was seen. `mendable`: the repair of the part helps; else a person has to."""
+    """`evidence` is a sentence of what was seen. `mendable`: the repair of the part helps; else a person has to.
+    `count`: of how many things it tells."""
 
     evidence: str
     mendable: bool = True
+    count: int = 1
 
 
 class Part(Protocol):

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from svc_actors.errors import conflict, unavailable
-from svc_actors.host.accounts import AccountError, Accounts
+from svc_actors.host.accounts import NICENESS_OF_WORK, AccountError, Accounts
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
 
 
 class Permissions:
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, niceness: int = NICENESS_OF_WORK) -> None:
         self._accounts = accounts
+        self._niceness = niceness
 
     async def look(self, site: SiteRow) -> list[Finding]:
         try:
-            return [Finding(wrong.words, wrong.mendable) for wrong in await self._accounts.wrong_rights(site.account)]
+            found = await self._accounts.wrong_rights(site.account, self._niceness)
+            return [Finding(wrong.words, wrong.mendable, wrong.count) for wrong in found]
         except AccountError as error:
             raise unavailable(f"The files of {site.domain} could not be looked at: {error}") from error
 
     async def mend(self, site: SiteRow) -> None:
         try:
-            lost = [wrong.words for wrong in await self._accounts.wrong_rights(site.account) if wrong.lost]
-            if lost:
+            found = await self._accounts.wrong_rights(site.account, self._niceness)
+            if lost := [wrong.words for wrong in found if wrong.lost]:
                 raise conflict(f"Nothing was repaired. {lost[0]}", hint="A restoration makes the folder anew.")
             # Its user, group and folders, as when it was created, but for its first page.
             await self._accounts.make(site.account, None)
