@@ -16,6 +16,7 @@ from svc_actors.panel.repairs import Repair
 from svc_actors.store import Database
 from tests.panel.sites.world import World, world_of
 from tests.support.dns import RecordedNameServer
+from tests.support.harness import Client
 from tests.support.panel_php import RecordedPhp
 from tests.support.recorded_databases import RecordedDatabases
 
@@ -120,6 +121,50 @@ async def test_what_no_repair_helps_with_is_said_and_left(world: World) -> None:
     assert job["error"]["code"] == "conflict"
     assert log[0] == "Found: public/x is another's."
     assert "nothing was changed" in log[1]
+
+
+async def test_a_repair_mends_what_it_can_also_where_it_is_told_last(world: World) -> None:
+    site = await world.create("a.example")
+    world.accounts.wrong[f"s{site['number']}"] = [
+        *(WrongRights(f"public/{number} is another's.", mendable=False) for number in range(21)),
+        WrongRights("5,000 more of the kind.", count=5000),
+    ]
+
+    before = (await faults(world, site))["permissions"]
+    job, log = await repaired(world, site, "permissions")
+
+    assert before[20:] == [{"evidence": "5,001 more of the kind.", "repair": "permissions"}]
+    assert "Mended: 5,001 more of the kind." in log
+    assert job["status"] == "failed"
+    assert job["error"]["message"].startswith("Not everything")
+
+
+async def test_an_operator_has_turns_of_his_own(world: World) -> None:
+    """A customer who asks all the time keeps nobody from finding out what is wrong with her site."""
+    site = await world.create("a.example")
+    await world.ada.post("/databases", {"site_id": site["id"], "name": "shop", "user": "ada"})
+    engine = cast(RecordedDatabases, world.panel.host.databases[EngineKind.MARIADB])
+    looks, both = 0, trio.Event()
+
+    async def meet(method: str) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            both.set()
+        await both.wait()
+
+    engine.before = meet
+    answers = []
+
+    async def ask(by: Client) -> None:
+        answer = await by.get(f"/sites/{site['id']}/diagnose")
+        answers.append([check["state"] for check in answer.json()["checks"]])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, world.ada)
+        nursery.start_soon(ask, world.root)
+
+    assert answers == [["healthy"] * 6] * 2
 
 
 async def test_the_web_server_gets_the_site_again_and_no_other(world: World) -> None:

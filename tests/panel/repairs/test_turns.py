@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
@@ -96,13 +95,13 @@ class Asking:
     nursery: trio.Nursery
     answered: list[str] = field(default_factory=list)
 
-    async def ask(self, site: SiteRow) -> trio.CancelScope:
+    async def ask(self, site: SiteRow, operator: str | None = None) -> trio.CancelScope:
         """Somebody asks, and waits; cancelled, he goes."""
         scope = trio.CancelScope()
 
         async def wait() -> None:
             with scope:
-                await self.diagnosis.of(site)
+                await self.diagnosis.of(site, operator)
                 self.answered.append(site.domain)
 
         self.nursery.start_soon(wait)
@@ -118,6 +117,17 @@ async def test_of_one_customer_one_site_is_looked_at_at_a_time(held: Held, askin
 
     assert at_first == ["a.example", "c.example"]
     assert held.domains == ["a.example", "c.example", "b.example"]
+
+
+async def test_an_operator_waits_for_no_turn_of_a_customers(held: Held, asking: Asking) -> None:
+    for domain in ("a.example", "b.example"):
+        await asking.ask(site_of(ADA, domain))
+    shop = site_of(ADA, "shop.example")
+    await asking.ask(shop)
+    for operator in ("root", "root", "eve"):
+        await asking.ask(shop, operator)
+
+    assert held.domains == ["a.example", "shop.example", "shop.example"]
 
 
 async def test_of_all_customers_four_are_looked_at_at_once(held: Held, asking: Asking) -> None:
@@ -160,15 +170,36 @@ async def test_who_leaves_takes_nobodys_answer_with_him(held: Held, asking: Aski
 async def test_a_turn_that_does_not_come_is_refused(
     held: Held, diagnosis: Diagnosis, autojump_clock: MockClock
 ) -> None:
-    async def look_for_long() -> None:
-        with suppress(ServiceError):
-            await diagnosis.of(site_of(ADA, "a.example"))
+    site, refused = site_of(ADA, "b.example"), []
+
+    async def ask() -> None:
+        with pytest.raises(ServiceError, match=r"b\.example was not looked at") as error:
+            await diagnosis.of(site)
+        refused.append((error.value.code, trio.current_time() - began))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(look_for_long)
+        nursery.start_soon(diagnosis.of, site_of(ADA, "a.example"))
         await wait_all_tasks_blocked()
-        with pytest.raises(ServiceError, match=r"b\.example was not looked at") as error:
-            await diagnosis.of(site_of(ADA, "b.example"))
+        began = trio.current_time()
+        async with trio.open_nursery() as both:
+            both.start_soon(ask)
+            both.start_soon(ask)
+        nursery.cancel_scope.cancel()
 
-    assert error.value.code is ErrorCode.RATE_LIMITED
+    assert [code for code, _ in refused] == [ErrorCode.RATE_LIMITED] * 2
+    assert [seconds for _, seconds in refused] == pytest.approx([10.0] * 2)
     assert held.domains == ["a.example"]
+
+
+async def test_the_look_itself_takes_nothing_of_the_wait(held: Held, asking: Asking, autojump_clock: MockClock) -> None:
+    """Who got his turn late gets his answer, and so does who waited with him."""
+    site = site_of(ADA, "b.example")
+    await asking.ask(site_of(ADA, "a.example"))
+    await asking.ask(site)
+    await asking.ask(site)
+    await trio.sleep(9.0)
+    await held.let_go("a.example")
+    await trio.sleep(100.0)
+    await held.let_go("b.example")
+
+    assert asking.answered == ["a.example", "b.example", "b.example"]

@@ -2,13 +2,15 @@
 
 A look asks every program that serves the site, so those who ask again and again must not cost other customers theirs:
 of the sites of one customer one is looked at at a time, of all sites `_AT_ONCE`; and those who wait for the same site
-share its next look. Nobody shares one that had begun before: it may show what a repair has mended since.
+share its next look. Nobody shares one that had begun before: it may show what a repair has mended since. An operator
+has turns of his own, and waits for no customer's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Final
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -21,10 +23,10 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 
 LOOK_SECONDS: Final = 1.6
-"""An answer takes two at the most, its way through the service included."""
+"""Of each part. Once its turn has come an answer takes two seconds, its way through the service included."""
 _AT_ONCE: Final = 4
 _WAIT_SECONDS: Final = 10.0
-"""For its turn and the look."""
+"""For its turn."""
 _MOST_FINDINGS: Final = 20
 _LOOKED_AT: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 
@@ -49,6 +51,7 @@ class _Look:
 
     site: SiteRow
     """As the last of them read it."""
+    begun: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
     found: list[Checked] | None = None
     """None where the one who looked has left or failed."""
@@ -57,40 +60,49 @@ class _Look:
 class Diagnosis:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._next: dict[UUID, _Look] = {}
-        """By the site."""
-        self._turns = WeakValueDictionary[UUID, trio.Lock]()
-        """By the owner, for as long as somebody has the turn or waits for it."""
+        self._next: dict[tuple[UUID, UUID | str], _Look] = {}
+        """By the site, and whose turn it waits for."""
+        self._turns = WeakValueDictionary[UUID | str, trio.Lock]()
+        """By the owner or the operator, for as long as somebody has the turn or waits for it."""
         self._all = trio.CapacityLimiter(_AT_ONCE)
 
-    async def of(self, site: SiteRow) -> list[Checked]:
-        """Every part, in the order of `Repair`. Raises conflict for a site that is not finished, or goes, and
-        rate_limited where its turn does not come in time."""
+    async def of(self, site: SiteRow, operator: str | None = None) -> list[Checked]:
+        """Every part, in the order of `Repair`. `operator`: who asks, where that is one. Raises conflict for a site
+        that is not finished, or goes, and rate_limited where its turn does not come in time."""
         require_finished(site)
-        with trio.move_on_after(_WAIT_SECONDS):
-            while (look := self._next.get(site.id)) is not None:
-                look.site = site
-                await look.over.wait()
-                if look.found is not None:
-                    return look.found
-            return await self._looked(site)
-        raise rate_limited(
-            f"{site.domain} was not looked at: too many sites are being diagnosed.",
-            hint="Ask again when those that you asked for have been answered.",
-        )
-
-    async def _looked(self, site: SiteRow) -> list[Checked]:
-        look = self._next[site.id] = _Look(site)
-        turn = self._turns.setdefault(site.owner_id, trio.Lock())
-        try:
-            async with turn, self._all:
-                del self._next[site.id]
-                look.found = await self._compared(look.site)
+        until = trio.current_time() + _WAIT_SECONDS
+        whose = operator or site.owner_id
+        while (look := self._next.get((site.id, whose))) is not None:
+            look.site = site
+            with trio.move_on_at(until):
+                await look.begun.wait()
+            if not look.begun.is_set():
+                raise _too_many(site)
+            await look.over.wait()
+            if look.found is not None:
                 return look.found
+        return await self._looked(site, whose, until)
+
+    async def _looked(self, site: SiteRow, whose: UUID | str, until: float) -> list[Checked]:
+        look = self._next[site.id, whose] = _Look(site)
+        turn = self._turns.setdefault(whose, trio.Lock())
+        try:
+            with trio.move_on_at(until) as waiting:
+                async with turn, self._all:
+                    waiting.deadline = inf
+                    self._begin(look, whose)
+                    look.found = await self._compared(look.site)
+                    return look.found
+            raise _too_many(site)
         finally:
-            if self._next.get(site.id) is look:
-                del self._next[site.id]
+            self._begin(look, whose)
             look.over.set()
+
+    def _begin(self, look: _Look, whose: UUID | str) -> None:
+        """From here on nobody joins it."""
+        if not look.begun.is_set():
+            look.begun.set()
+            del self._next[look.site.id, whose]
 
     async def _compared(self, site: SiteRow) -> list[Checked]:
         found: dict[Repair, Checked] = {}
@@ -115,6 +127,13 @@ async def checked(repair: Repair, part: Part, site: SiteRow, seconds: float) -> 
         return Checked(repair, state, tuple(_shortened(findings)))
     late = Finding(f"It could not be looked at within {seconds:g} seconds.", mendable=False)
     return Checked(repair, CheckState.UNKNOWN, (late,))
+
+
+def _too_many(site: SiteRow) -> ServiceError:
+    return rate_limited(
+        f"{site.domain} was not looked at: too many sites are being diagnosed.",
+        hint="Ask again when those that you asked for have been answered.",
+    )
 
 
 def require_finished(site: SiteRow) -> None:
