@@ -42,7 +42,7 @@ from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
 from tests.support import own_host
 from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
-from tests.support.stuck import cut_when_stuck
+from tests.support.stuck import cut_when_stuck, leave_the_run
 from tests.support.warm_database import WarmDatabase
 
 _MEMORY = "/dev/shm"
@@ -96,6 +96,13 @@ _STDERR = os.dup(2)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     with nullcontext() if item.config.getoption("--full") else cut_when_stuck(item, _STDERR):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    if trio.lowlevel.in_trio_run():
+        leave_the_run()
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -59,9 +59,9 @@ cp -a --one-file-system /dev/. "$OWN/dev"
 for number in $(seq 0 63); do [ -e "$OWN/dev/loop$number" ] || mknod "$OWN/dev/loop$number" b 7 "$number"; done
 for place in pts shm; do
     mount --bind "/dev/$place" "$OWN/dev/$place"
-    # Each mount that is listed below /dev is one that libvirt moves.
-    while mountpoint -q "/dev/$place"; do umount -l "/dev/$place"; done
 done
+# Each mount that is listed below /dev is one that libvirt moves.
+awk '$2 ~ "^/dev/" { print $2 }' /proc/self/mounts | sort -r | while read -r place; do umount -l "$place"; done
 mount --move "$OWN/dev" /dev
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p -m 1777 /run/lock
@@ -87,7 +87,14 @@ _machine: Path | None = None
 
 
 def run_on_own_host(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Run the items in a forked process, and report them here as they end."""
+    """Run the items in a forked process, and report them here as they end; the rest in another one, where that process
+    ends in the middle of a test."""
+    while items:
+        items = _run_on_one_host(session, items)
+
+
+def _run_on_one_host(session: pytest.Session, items: list[pytest.Item]) -> list[pytest.Item]:
+    """Gives those that it did not come to."""
     folder = Path(tempfile.mkdtemp(prefix="svc-own-host-", dir="/var/tmp"))
     folder.chmod(0o755)
     reading, writing = os.pipe()
@@ -98,13 +105,13 @@ def run_on_own_host(session: pytest.Session, items: list[pytest.Item]) -> None:
         os.close(writing)
         # The pipe is closed first: a child that is interrupted must not wait for a reader.
         with _reaped(child), os.fdopen(reading) as lines:
-            _report(session, items, lines)
+            return _report(session, items, lines)
     finally:
         _control(_PR_SET_CHILD_SUBREAPER, 0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _report(session: pytest.Session, items: list[pytest.Item], lines: TextIO) -> None:
+def _report(session: pytest.Session, items: list[pytest.Item], lines: TextIO) -> list[pytest.Item]:
     hook = session.config.hook
     left = list(items)
     for line in lines:
@@ -123,7 +130,12 @@ def _report(session: pytest.Session, items: list[pytest.Item], lines: TextIO) ->
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
     if left:
-        raise session.Interrupted(f"the process of the tests on a host of their own has ended in {left[0].nodeid}")
+        item = left[0]
+        words = "the process of the tests on a host of their own has ended in this one"
+        report = pytest.TestReport(item.nodeid, item.location, {}, "failed", words, "call")
+        item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return left[1:]
 
 
 @contextmanager

@@ -6,8 +6,10 @@ Without this, one test that waits for ever takes the whole run with it, and noth
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +45,15 @@ def cut_when_stuck(item: pytest.Item, told: int) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def leave_the_run() -> None:
+    """A test that was cut leaves its Trio run in the middle, which stands as long as something refers to its frames:
+    what Python keeps for a debugger does. No other run could begin, neither to tidy up nor for the next test."""
+    for name in ("last_type", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
 
 
 def _tasks() -> str:

@@ -166,6 +166,17 @@ def test_failures_in_many_files_are_no_accident(tree: Path, run: Run) -> None:
     assert "0 passed, 7 failed" in _report(done)
 
 
+@pytest.mark.parametrize("how", ["os._exit(1)", "pytest.skip('not now')"])
+def test_a_second_attempt_that_does_not_pass_fails_the_run(tree: Path, run: Run, how: str) -> None:
+    again = f"import os, pathlib, pytest\ndef test_one():\n    if pathlib.Path('ran').exists():\n        {how}\n"
+    _write(tree, "tests/test_a.py", again + "    pathlib.Path('ran').touch()\n    assert False\n")
+
+    done = run("--fast")
+
+    assert done.returncode == 1
+    assert "tests/test_a.py::test_one" in _report(done)
+
+
 def test_what_fails_twice_fails_the_run(tree: Path, run: Run) -> None:
     _write(tree, "tests/test_a.py", "def test_one():\n    assert False\n")
 

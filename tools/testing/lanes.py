@@ -53,6 +53,8 @@ class Lane:
     """Seconds that its files are known to take."""
     shown: bool = False
     """On the terminal as it runs, rather than in its log."""
+    may_be_empty: bool = False
+    """Whether its files may hold no test that runs here."""
     status: int | None = None
     """Of pytest, once both attempts are over."""
     began: float = field(default_factory=time.monotonic)
@@ -76,7 +78,9 @@ class Lane:
 
     @property
     def passed(self) -> bool:
-        return self.status in (0, _NOTHING_TO_RUN)
+        if any(not one.passed for one in self.repeated):
+            return False
+        return self.status == 0 or (self.status == _NOTHING_TO_RUN and self.may_be_empty)
 
     def start(self, processes: Processes, environment: Mapping[str, str]) -> int:
         shutil.rmtree(self.folder, ignore_errors=True)

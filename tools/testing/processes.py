@@ -25,7 +25,7 @@ from tools.testing.files import ROOT
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _TIDY_SECONDS: Final = 60.0
 """How long tests that are cut off may take to end what they have started."""
-_CUTTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CUTTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 @dataclass
@@ -80,10 +80,9 @@ class Processes:
                 killed.append(command_of(pid))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            # Nobody stays behind as a zombie of process 1 either.
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, 0):
-                    pass
+            # Nobody stays behind as a zombie of process 1 either. One that was forked meanwhile is found the next time.
+            self._reap()
+            time.sleep(0.02)
         return sorted(set(filter(None, killed)))
 
     def _reap(self) -> dict[int, int]:

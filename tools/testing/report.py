@@ -24,6 +24,8 @@ class Report:
     """What had to be killed when the run was cut off."""
     checks: Sequence[str] = ()
     """Those that failed."""
+    left_out: str = ""
+    """What was not begun, since something before it failed."""
 
     @property
     def flaky(self) -> list[str]:
@@ -58,6 +60,9 @@ class Report:
             state = "passed" if lane.passed else "cut off" if lane.status is None else f"FAILED (pytest: {lane.status})"
             yield f"  {lane.name:<10} {lane.seconds / 60:5.1f} min{expected}: {state}"
         yield from (f"FAILED {result.test}" for result in results if result.outcome == "failed")
+        yield from (f"CUT OFF in {result.test}" for result in results if not result.outcome)
+        if self.left_out:
+            yield f"NOT RUN: {self.left_out}"
         yield from self._repeated()
         yield from _slowest([result for lane in self.lanes for result in lane.results()])
         yield from (f"killed: {command}" for command in self.killed)
@@ -67,6 +72,8 @@ class Report:
         flaky = self.flaky
         for lane in self.lanes:
             for one in lane.repeated:
+                if one.second and one.second.outcome == "skipped":
+                    yield f"FAILED {one.first.test}: skipped at the second attempt"
                 if one.passed:
                     known = "not in tests/flaky.toml" if one.first.test in flaky else "in tests/flaky.toml"
                     yield f"FLAKY  {one.first.test}: passed at the second attempt only; {known}"
@@ -75,8 +82,12 @@ class Report:
 
 
 def _last(lane: Lane) -> list[Result]:
-    """Each test once, as its last attempt went."""
-    latest = {result.test: result for attempt in range(1, lane.attempt + 1) for result in lane.results(attempt)}
+    """Each test once, as its last attempt went that came to an end."""
+    latest: dict[str, Result] = {}
+    for attempt in range(1, lane.attempt + 1):
+        for result in lane.results(attempt):
+            if result.outcome or result.test not in latest:
+                latest[result.test] = result
     return list(latest.values())
 
 
