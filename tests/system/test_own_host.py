@@ -37,12 +37,12 @@ def test_its_network_and_devices_are_its_own():
     assert output("virsh", "-q", "list", "--all").strip() == ""
 
 @pytest.mark.own_host
-def test_that_fails():
-    assert 1 == 2, "as intended"
-
-@pytest.mark.own_host
 def test_that_is_the_end_of_its_process():
     os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.mark.own_host
+def test_that_fails():
+    assert 1 == 2, "as intended"
 
 def test_of_any_other_kind():
     assert os.readlink("/proc/self/ns/net") == {network!r}
@@ -76,11 +76,13 @@ def test_where_the_first_failure_ends_the_run_it_does(tmp_path: Path) -> None:
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_process_that_ends_early_fails_the_run_with_the_name_of_its_test(tmp_path: Path) -> None:
-    ended = run(tmp_path, "-k", "end_of or kind")
+def test_a_process_that_ends_early_fails_its_test_and_no_other(tmp_path: Path) -> None:
+    ended = run(tmp_path)
 
-    assert "has ended in test_suite.py::test_that_is_the_end_of_its_process" in ended.stdout
-    assert ended.returncode == pytest.ExitCode.INTERRUPTED
+    assert "test_suite.py::test_that_is_the_end_of_its_process FAILED" in ended.stdout
+    assert "has ended in this one" in ended.stdout
+    assert "2 failed, 2 passed" in ended.stdout
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED
 
 
 def processes(name: str) -> set[str]:
