@@ -42,6 +42,16 @@ def test_what_shares_the_hosts_libvirt_is_in_one_lane() -> None:
     assert second.files == {"tests/test_slow.py": [Kind.UNIT], "tests/test_mixed.py": [Kind.ISOLATED]}
 
 
+def test_tests_that_give_sites_accounts_are_in_one_lane() -> None:
+    panels = [f"tests/system/panel/test_{letter}.py" for letter in "abcdef"]
+    collected = {file: [ISOLATED] for file in [*panels, "tests/system/test_other.py"]}
+
+    first, second = shares_of_system(collected, Times(), 2)
+
+    assert list(first.files) == ["tests/system/test_other.py"]
+    assert sorted(second.files) == panels
+
+
 def test_the_lane_of_the_hosts_libvirt_takes_others_when_it_has_little() -> None:
     collected = {"tests/test_host.py": [Kind.HOST], **{f"tests/test_{letter}.py": [ISOLATED] for letter in "abcdef"}}
 

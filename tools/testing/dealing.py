@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tools.testing.times import Kind, Times
+
+_WITH_ACCOUNTS: Final = (
+    "tests/system/panel/",
+    "tests/faults/test_panel_database_outages.py",
+    "tests/host/",
+    "tests/tools/test_panel_run.py",
+)
+"""Files whose tests give sites accounts. Every panel begins with the same number, and ends what an account runs: two of
+these at once end each other's programs."""
 
 
 @dataclass
@@ -42,6 +52,8 @@ def shares_of_system(collected: Mapping[str, Iterable[Kind]], times: Times, lane
         for kind in kinds:
             if kind is Kind.HOST:
                 shares[0].add(file, kind, times.of(file, kind))
+            elif kind is not Kind.UNIT and file.startswith(_WITH_ACCOUNTS):
+                shares[-1].add(file, kind, times.of(file, kind))
             elif kind is Kind.ISOLATED or file in slow:
                 anywhere.append((file, kind))
     deal(anywhere, times, shares)
