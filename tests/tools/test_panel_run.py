@@ -33,6 +33,10 @@ class Newcomer:
     folder: Path
     port: int
 
+    def uid(self, account: str) -> str:
+        lines = (line.split(":") for line in (self.folder / "etc" / "passwd").read_text().splitlines())
+        return next(uid for name, _, uid, *_ in lines if name == account)
+
     async def runs(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         program = [str(BIN / "python"), str(ROOT / "tools" / "panel_demo.py")]
         program += ["--data", str(self.folder / "data"), "--port", str(self.port), *arguments]
@@ -74,7 +78,7 @@ async def port_while_web_is_killed(newcomer: Newcomer) -> dict[str, Any]:
     )
     assert taker.stdout is not None
     assert taker.stdout.readline() == "tries\n"
-    of_web = ["pgrep", "-f", "-u", "svc-web", f"panel web --socket {newcomer.folder}"]
+    of_web = ["pgrep", "-f", "-u", newcomer.uid("svc-web"), f"panel web --socket {newcomer.folder}"]
     [killed] = (await trio.run_process(of_web, capture_stdout=True)).stdout.split()
     os.kill(int(killed), signal.SIGKILL)
     with trio.fail_after(60):

@@ -128,7 +128,7 @@ def processes() -> Iterator[Processes]:
 
 
 def descendants(ancestor: int) -> Iterator[int]:
-    """Every process below one that has not ended, children first."""
+    """Every process below one, children first; also those that have ended and were not waited for."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -136,7 +136,7 @@ def descendants(ancestor: int) -> Iterator[int]:
             state, parent = (folder / "stat").read_text().rpartition(") ")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if state not in "ZX":
+        if state != "X":
             children.setdefault(int(parent), []).append(int(folder.name))
     found = [ancestor]
     for pid in found:

@@ -131,6 +131,9 @@ async def _furnish(panel: PanelPrograms, site: dict[str, Any]) -> None:
     """Give a site what is its own."""
     domain, uid = site["domain"], FIRST_UID + site["number"]
     home = SiteFolder(home_of(panel, site), uid, uid)
+    if site["type"] == "wordpress":
+        [job] = (await asked(panel, "GET", f"/jobs?site={site['id']}"))["items"]
+        assert (await ended(panel, job["id"]))["status"] == "succeeded", job
     give(home, "private/data.bin", os.urandom(100_000))
     match site["type"]:
         case "static":
@@ -142,8 +145,6 @@ async def _furnish(panel: PanelPrograms, site: dict[str, Any]) -> None:
             give(home, "app.py", _WSGI.encode())
             await asked(panel, "POST", f"/sites/{site['id']}/app/start")
         case "wordpress":
-            [job] = (await asked(panel, "GET", f"/jobs?site={site['id']}"))["items"]
-            assert (await ended(panel, job["id"]))["status"] == "succeeded", job
             await panel.visit(domain)  # It makes folders at the first one.
             _month_of_uploads(home)
 
