@@ -170,8 +170,16 @@ class Cluster:
             if trio.run(warm.clean):
                 self.warm[template] = warm
             else:
-                trio.run(warm.close)
-                self.finished.append(warm.name)
+                self._give_up(warm)
+
+    def give_up_warm_databases(self) -> None:
+        """The next test of each template gets a copy that no test has used."""
+        while self.warm:
+            self._give_up(self.warm.popitem()[1])
+
+    def _give_up(self, warm: WarmDatabase) -> None:
+        trio.run(warm.close)
+        self.finished.append(warm.name)
 
     async def _warm_copy(self, template: str) -> WarmDatabase:
         name = self._new_name()

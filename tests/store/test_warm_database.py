@@ -115,6 +115,12 @@ def as_superuser(url: str) -> str:
     return url.replace(f"//{SERVICE_ROLE}@", f"//{SUPERUSER}@", 1)
 
 
+@pytest.fixture(autouse=True)
+def new_database(database_cluster: Cluster) -> None:
+    """One that has served many tests is given up whatever the last one did."""
+    database_cluster.give_up_warm_databases()
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_whatever_a_test_writes_the_next_one_finds_the_template(database_cluster: Cluster, template: str) -> None:
     expected = trio.run(contents_of, database_cluster.fresh_database(template))

@@ -45,6 +45,13 @@ async def ended(database: Database, task: Task) -> Record:
     return row
 
 
+async def forgotten(runner: TaskRunner) -> None:
+    """Wait until the runner is done with all tasks, which it is only after their ends are written."""
+    with trio.fail_after(60):
+        while runner._hosted:
+            await trio.sleep(0.005)
+
+
 async def crash(*_: object) -> NoReturn:
     await trio.lowlevel.checkpoint()
     raise ActorCrashed("Machine:m1", "ended")
@@ -72,9 +79,7 @@ async def test_an_end_that_its_actor_cannot_take_is_written_without_it(
         told = len(tries)
         assert (row["status"], row["error_code"], row["error_message"]) == ("failed", "internal", OWN_WORDS)
         assert [each.succeeded for each in tries] == [True, True, True, False]
-        with trio.fail_after(60):
-            while runner._hosted:
-                await trio.sleep(0.005)
+        await forgotten(runner)
         assert (len(tries), runner.ended[TaskStatus.FAILED]) == (told, 1)
 
 
@@ -113,9 +118,7 @@ async def test_an_end_is_tried_for_as_long_as_it_may_pass_and_the_task_is_open(
         assert task.id in runner._hosted
         other = Ending(TaskStatus.CANCELLED, "A forced stop superseded it.")
         await database.transact(lambda tx: end_task(tx, task.id, other))
-        with trio.fail_after(60):
-            while runner._hosted:
-                await trio.sleep(0.005)
+        await forgotten(runner)
         assert (await ended(database, task))["status"] == "cancelled"
 
 
@@ -132,6 +135,7 @@ async def test_work_over_which_an_actor_always_crashes_has_failed(database: Data
         runner.begin(task)
         row = await ended(database, task)
         assert (row["status"], row["error_code"], tries) == ("failed", ErrorCode.INTERNAL, 3)
+        await forgotten(runner)
         assert not runner._crashes
 
 
