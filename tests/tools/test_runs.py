@@ -177,15 +177,32 @@ def test_a_second_attempt_that_does_not_pass_fails_the_run(tree: Path, run: Run,
     assert "tests/test_a.py::test_one" in _report(done)
 
 
-def test_what_fails_twice_fails_the_run(tree: Path, run: Run) -> None:
-    _write(tree, "tests/test_a.py", "def test_one():\n    assert False\n")
+def test_what_fails_twice_fails_the_run_which_tells_why_and_all_else_that_fails(tree: Path, run: Run) -> None:
+    _write(tree, "tests/test_a.py", "def test_one():\n    assert 1 + 1 == 3\n")
+    host_test = f"import pytest\n{_MARKED['host']}def test_one():\n    assert 2 + 2 == 5\n"
+    _write(tree, "tests/test_b.py", host_test)
 
-    done = run("--fast")
+    done = run()
 
     assert done.returncode == 1
     assert "second attempt" in done.stdout
-    assert "FLAKY" not in _report(done)
-    assert "FAILED tests/test_a.py::test_one" in _report(done)
+    report = _report(done)
+    assert "FLAKY" not in report
+    for file, reason in (("a", "(1 + 1) == 3"), ("b", "(2 + 2) == 5")):
+        assert f"FAILED tests/test_{file}.py::test_one\n    E       assert {reason}" in report
+
+
+def test_a_file_that_cannot_be_read_fails_the_run_alone(tree: Path, run: Run) -> None:
+    _write(tree, "tests/test_a.py", "import nothing_of_that_name\n")
+    _write(tree, "tests/test_b.py", "def test_one():\n    pass\n")
+    _write(tree, "tests/test_c.py", f"import pytest\n{_MARKED['host']}def test_one():\n    pass\n")
+
+    done = run()
+
+    assert done.returncode == 1
+    report = _report(done)
+    assert "FAILED tests/test_a.py\n    E   ModuleNotFoundError: No module named 'nothing_of_that_name'" in report
+    assert "2 passed, 1 failed, 0 skipped" in report
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

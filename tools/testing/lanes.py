@@ -110,7 +110,8 @@ class Lane:
     ) -> int:
         plan = self.folder / f"lane-{self.attempt}.json"
         plan.write_text(json.dumps({"results": str(self.folder / f"results-{self.attempt}.jsonl"), **told}))
-        command = [sys.executable, "-m", "pytest", "-p", "tools.testing.plugin", "-o", f"cache_dir={self.folder}/cache"]
+        options = ("-p", "tools.testing.plugin", "-o", f"cache_dir={self.folder}/cache")
+        command = [sys.executable, "-m", "pytest", *options, "--continue-on-collection-errors"]
         log = None if self.shown else self.log
         return processes.start([*command, *tests], {**environment, LANE: str(plan)}, log)
 

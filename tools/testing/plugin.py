@@ -78,18 +78,26 @@ class Plugin:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # A worker that died has reported no properties.
+        kind = next((value for name, value in report.user_properties if name == _KIND), "unit")
+        self._write(report, str(kind), str(report.when), report.duration)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be imported has failed as a test has."""
+        if report.failed:
+            self._write(report, "unit", "collect", 0.0)
+
+    def _write(self, report: pytest.TestReport | pytest.CollectReport, kind: str, when: str, seconds: float) -> None:
         # Each comes, too, to the process that started pytest-xdist's workers or a process of tests on their own host.
         if self._worker is not None or self._process != os.getpid():
             return
-        told = report.failed or self._lane.outputs
         line = {
             "test": report.nodeid,
-            # A worker that died has reported no properties.
-            "kind": next((value for name, value in report.user_properties if name == _KIND), "unit"),
-            "when": report.when,
+            "kind": kind,
+            "when": when,
             "outcome": report.outcome,
-            "seconds": round(report.duration, 3),
-            "output": _output(report) if told else "",
+            "seconds": round(seconds, 3),
+            "output": _output(report, when) if report.failed or self._lane.outputs else "",
         }
         with self._lane.results.open("a") as results:
             results.write(json.dumps(line) + "\n")
@@ -99,12 +107,12 @@ def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
-def _output(report: pytest.TestReport) -> str:
-    parts = [f"--- {report.when}: {report.outcome}\n"]
+def _output(report: pytest.TestReport | pytest.CollectReport, when: str) -> str:
+    parts = [f"--- {when}: {report.outcome}\n"]
     if report.longrepr is not None:
         parts.append(f"{report.longreprtext}\n")
     # Each report repeats the sections of the phases before it.
-    parts += [f"[{name}]\n{text}\n" for name, text in report.sections if name.endswith(str(report.when))]
+    parts += [f"[{name}]\n{text}\n" for name, text in report.sections if name.endswith(when)]
     return "".join(parts)
 
 

@@ -11,6 +11,8 @@ from tools.testing.lanes import Lane
 from tools.testing.results import Result
 
 _SLOWEST = 10
+_REASON_LINES = 3
+_WIDEST = 200
 
 
 @dataclass
@@ -59,7 +61,10 @@ class Report:
             expected = "" if lane.expected is None else f", expected {lane.expected / 60:.1f}"
             state = "passed" if lane.passed else "cut off" if lane.status is None else f"FAILED (pytest: {lane.status})"
             yield f"  {lane.name:<10} {lane.seconds / 60:5.1f} min{expected}: {state}"
-        yield from (f"FAILED {result.test}" for result in results if result.outcome == "failed")
+        for result in results:
+            if result.outcome == "failed":
+                yield f"FAILED {result.test}"
+                yield from _reason(result)
         yield from (f"CUT OFF in {result.test}" for result in results if not result.outcome)
         if self.left_out:
             yield f"NOT RUN: {self.left_out}"
@@ -77,8 +82,16 @@ class Report:
                 if one.passed:
                     known = "not in tests/flaky.toml" if one.first.test in flaky else "in tests/flaky.toml"
                     yield f"FLAKY  {one.first.test}: passed at the second attempt only; {known}"
+                    yield from _reason(one.first)
         if any(lane.repeated for lane in self.lanes):
             yield f"Both outputs of what was repeated are in build/tests/report.txt. SVC_FAULT_SEED={self.seed}"
+
+
+def _reason(result: Result) -> list[str]:
+    """What failed, in few lines, for where the report is all that is kept: pytest marks them with an E."""
+    lines = result.output.splitlines()
+    marked = [line for line in lines if line.startswith("E ")] or lines
+    return [f"    {line[:_WIDEST]}" for line in marked[:_REASON_LINES]]
 
 
 def _last(lane: Lane) -> list[Result]:
