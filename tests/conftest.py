@@ -40,6 +40,7 @@ from svc_actors.store import (
 )
 from svc_actors.store.embedded import OWNER_ROLE, SERVICE_ROLE
 from tests.support import own_host
+from tests.support.drawn import draw_items
 from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
 from tests.support.stuck import cut_when_stuck, leave_the_run
@@ -74,6 +75,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     keep_no_loggers()
     plain_logs()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    draw_items(config, items)
 
 
 @pytest.hookimpl(wrapper=True)

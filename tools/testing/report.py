@@ -56,7 +56,8 @@ class Report:
         yield from (f"check FAILED: {check}" for check in self.checks)
         results = [result for lane in self.lanes for result in _last(lane)]
         counted = Counter(result.outcome for result in results)
-        yield f"{counted['passed']} passed, {counted['failed']} failed, {counted['skipped']} skipped"
+        numbers = f"{counted['passed']} passed, {counted['failed']} failed, {counted['skipped']} skipped"
+        yield f"{numbers}; faults drawn by SVC_FAULT_SEED={self.seed}"
         for lane in self.lanes:
             expected = "" if lane.expected is None else f", expected {lane.expected / 60:.1f}"
             state = "passed" if lane.passed else "cut off" if lane.status is None else f"FAILED (pytest: {lane.status})"
@@ -84,7 +85,7 @@ class Report:
                     yield f"FLAKY  {one.first.test}: passed at the second attempt only; {known}"
                     yield from _reason(one.first)
         if any(lane.repeated for lane in self.lanes):
-            yield f"Both outputs of what was repeated are in build/tests/report.txt. SVC_FAULT_SEED={self.seed}"
+            yield "Both outputs of what was repeated are in build/tests/report.txt."
 
 
 def _reason(result: Result) -> list[str]:

@@ -31,11 +31,13 @@ from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
 from svc_nodeagent.hypervisor import live_receiving, live_sending, live_words
 from tests.support.callers import ADMINISTRATOR
+from tests.support.drawn import drawn
 from tests.support.gateway import GatewayHarness
 from tests.support.live_hosts import DISK, Case, Failure, LiveHost, a_case, reached
 from tests.support.machine_service import SEALER, Fleet, make_fleet
 
 AT_ONCE = 8
+STEPS_A_TEST = 6
 MENDED_SECONDS = {Failure.BROKEN: 0.5, Failure.SILENT: 2.5}
 """Longer than anybody waits for a link that is silent."""
 GONE_SECONDS = 1.0
@@ -277,11 +279,11 @@ async def a_rehearsal(rig: GatewayHarness, database: Database, folder: Path) -> 
 @pytest.mark.parametrize("how", list(Failure))
 @pytest.mark.parametrize("link", ["streams", "source", "target"])
 async def test_a_link_fails_for_a_while_at_each_step_and_the_machine_runs_once_where_the_record_says(
-    rig: GatewayHarness, database: Database, folder: Path, link: str, how: Failure
+    rig: GatewayHarness, database: Database, folder: Path, link: str, how: Failure, request: pytest.FixtureRequest
 ) -> None:
     async with a_rehearsal(rig, database, folder) as rehearsal, trio.open_nursery() as nursery:
         async with trio.open_nursery() as cases:
-            for step in STEPS:
+            for step in drawn(STEPS, STEPS_A_TEST, request.config):
                 case = Case(step, link, how, MENDED_SECONDS[how], nursery)
                 cases.start_soon(rehearsal.play, case, rehearsal.mended)
         assert not rehearsal.said, rehearsal.told()
@@ -289,12 +291,14 @@ async def test_a_link_fails_for_a_while_at_each_step_and_the_machine_runs_once_w
 
 @pytest.mark.parametrize(("link", "other"), [("source", "target"), ("target", "source")])
 async def test_a_node_never_comes_back_and_the_machine_goes_on_at_the_other_if_that_has_all_of_it(
-    rig: GatewayHarness, database: Database, folder: Path, link: str, other: str
+    rig: GatewayHarness, database: Database, folder: Path, link: str, other: str, request: pytest.FixtureRequest
 ) -> None:
+    first, *between, last = STEPS  # Of these it is known at which node the machine goes on.
+    steps = [first, *drawn(between, STEPS_A_TEST - 2, request.config), last]
     async with a_rehearsal(rig, database, folder) as rehearsal, trio.open_nursery() as nursery:
         async with trio.open_nursery() as cases:
-            for step in STEPS:
+            for step in steps:
                 case = Case(step, link, Failure.BROKEN, None, nursery)
                 cases.start_soon(rehearsal.play, case, rehearsal.lost)
         assert not rehearsal.said, rehearsal.told()
-        assert 0 < rehearsal.went_on[other] < len(STEPS)
+        assert 0 < rehearsal.went_on[other] < len(steps)

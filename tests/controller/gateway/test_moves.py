@@ -187,6 +187,7 @@ async def test_a_machine_moves_with_its_snapshots(site: Site) -> None:
     qemu_img("compare", "-q", site.disk(site.target), before)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("point", [*AT_TARGET, "move.sent"])
 async def test_killed_anywhere_an_agent_comes_back_and_the_machine_moves(site: Site, point: str) -> None:
     dies = site.hosts[site.source if point == "move.sent" else site.target]
@@ -199,6 +200,7 @@ async def test_killed_anywhere_an_agent_comes_back_and_the_machine_moves(site: S
         assert await site.settled() == site.target
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("point", [*AT_TARGET, "move.sent"])
 async def test_killed_anywhere_the_controller_comes_back_and_the_machine_moves(site: Site, point: str) -> None:
     died = trio.Event()
@@ -216,6 +218,7 @@ async def test_killed_anywhere_the_controller_comes_back_and_the_machine_moves(s
         assert await site.settled() == site.target
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("point", [*AT_TARGET, "move.sent"])
 async def test_cancelled_anywhere_the_machine_is_whole_on_one_node(site: Site, point: str) -> None:
     reached = trio.Event()

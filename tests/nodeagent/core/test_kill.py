@@ -26,6 +26,7 @@ def points() -> list[str]:
     return sorted(point for point in found if "renewal" not in point)
 
 
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("point", points())
 async def test_an_agent_killed_at_any_point_ends_with_the_machine_once_and_every_result(
     database: Database, tmp_path: Path, point: str

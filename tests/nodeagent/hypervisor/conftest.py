@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -19,31 +18,6 @@ from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from tests.nodeagent.hypervisor.builders import FileStream
 from tests.support.acceleration import tell_of_kvm
 from tests.support.image_paths import IMAGES, TOOLS
-
-_POINTS_A_RUN = 12
-"""A kill at a fault point on a real host takes half a minute, and there are some seventy of them."""
-_SEED = "SVC_FAULT_SEED"
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the fault points of a host some are drawn by a seed, which is printed; --full has them all. Where so few are
-    asked for, by name or in a second attempt, all of these run."""
-    points = [
-        item for item in items if item.path.name == "test_faults.py" and "killed" in item.name and "[" in item.name
-    ]
-    if config.getoption("--full") or len(points) <= _POINTS_A_RUN:
-        return
-    # Processes of one run have to draw the same.
-    seed = (
-        os.environ.get(_SEED) or os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(random.SystemRandom().getrandbits(20))
-    )
-    drawn = random.Random(seed).sample(sorted(points, key=lambda item: item.nodeid), _POINTS_A_RUN)
-    left_out = [item for item in points if item not in drawn]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-    print(
-        f"\n{_POINTS_A_RUN} of {len(points)} fault points of a host: {_SEED}={seed} draws them again, --full runs all"
-    )
 
 
 @pytest.fixture(scope="session")

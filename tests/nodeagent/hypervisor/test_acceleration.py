@@ -207,6 +207,7 @@ def device_broken_and_closed() -> AbstractContextManager[None]:
     return _device(OTHER, 0, 0o600)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("state", "kvm", "words"),
     [

@@ -161,6 +161,9 @@ VOLUMES = (
 """See test_volume_faults."""
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
+drawn = pytest.mark.drawn(12, of="kills on a host")
+"""Each takes half a minute, and there are some seventy."""
+
 SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
 
 Perform = Callable[..., Awaitable[int]]
@@ -195,6 +198,7 @@ def state(name: str) -> str:
     return subprocess.run(["virsh", "domstate", name], check=True, capture_output=True, text=True).stdout.strip()
 
 
+@drawn
 @pytest.mark.parametrize("index", range(len(CREATION)))
 async def test_killed_anywhere_in_creation_and_deletion_it_converges(
     index: int, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -216,6 +220,7 @@ async def test_killed_anywhere_in_creation_and_deletion_it_converges(
         assert list((data_folder / "images").iterdir()) == []
 
 
+@drawn
 @pytest.mark.parametrize("point", STARTING)
 async def test_killed_anywhere_in_a_start_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -232,6 +237,7 @@ async def test_killed_anywhere_in_a_start_it_converges(
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", RESTORING)
 async def test_killed_anywhere_in_a_restore_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -245,6 +251,7 @@ async def test_killed_anywhere_in_a_restore_it_converges(
     await made_once(spec, naming, data_folder, False)
 
 
+@drawn
 @pytest.mark.parametrize("point", RESIZING)
 async def test_killed_anywhere_in_a_resize_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -260,6 +267,7 @@ async def test_killed_anywhere_in_a_resize_it_converges(
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", PROCESSOR)
 async def test_killed_anywhere_in_a_change_of_the_processor_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -289,6 +297,7 @@ async def test_a_resize_that_was_killed_and_then_fails_puts_the_old_size_back(
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", REINSTALLING)
 async def test_killed_anywhere_in_a_reinstallation_the_machine_is_the_old_system_or_the_new_one(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -316,6 +325,7 @@ async def test_killed_anywhere_in_a_reinstallation_the_machine_is_the_old_system
     await nothing_left(spec, naming, data_folder, retained=False)
 
 
+@drawn
 @pytest.mark.parametrize("point", RESCUE)
 async def test_killed_anywhere_on_the_way_into_a_rescue_and_out_of_it_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path, rescue_system: Path
@@ -377,6 +387,7 @@ async def test_killed_before_a_rescue_is_decided_the_machine_is_what_it_was(
     assert state(naming.domain(spec.vm_id)) == "running"
 
 
+@drawn
 @pytest.mark.parametrize("point", MEDIUM)
 async def test_killed_anywhere_in_a_change_of_the_medium_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -394,6 +405,7 @@ async def test_killed_anywhere_in_a_change_of_the_medium_it_converges(
     await made_once(spec, naming, data_folder, False)
 
 
+@drawn
 @pytest.mark.parametrize("point", BACKING_UP)
 async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_is_whole(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -439,6 +451,7 @@ async def test_killed_in_the_backup_of_a_stopped_machine_nothing_keeps_it_from_s
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", RESTORING_A_COPY)
 async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -459,6 +472,7 @@ async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", SNAPSHOT_OF_RUNNING)
 async def test_killed_over_a_snapshot_the_guest_writes_on_and_it_is_taken_again(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -478,6 +492,7 @@ async def test_killed_over_a_snapshot_the_guest_writes_on_and_it_is_taken_again(
     assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", SNAPSHOT_OF_STOPPED)
 async def test_killed_over_a_snapshot_of_a_stopped_machine_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -503,6 +518,7 @@ async def test_killed_over_a_snapshot_of_a_stopped_machine_it_converges(
     assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", FROM_A_COPY)
 async def test_killed_anywhere_in_making_a_machine_from_a_copy_it_converges(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -524,6 +540,7 @@ async def test_killed_anywhere_in_making_a_machine_from_a_copy_it_converges(
     assert await perform(VmForceStop(vm_id=new.vm_id), VmDelete(vm_id=new.vm_id, destroy_disks=True)) == 0
 
 
+@drawn
 @pytest.mark.parametrize("point", CHANGING)
 async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -539,6 +556,7 @@ async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     await made_once(spec.model_copy(update={"network": changed}), naming, data_folder, False)
 
 
+@drawn
 @pytest.mark.parametrize("point", TAKING_IN)
 async def test_killed_anywhere_in_taking_a_machine_in_it_is_taken_in_again(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -571,6 +589,7 @@ async def test_killed_anywhere_in_taking_a_machine_in_it_is_taken_in_again(
     await nothing_left(spec, naming, data_folder, retained=False)
 
 
+@drawn
 @pytest.mark.parametrize("point", SENDING)
 async def test_killed_in_sending_a_machine_it_is_whole_and_is_sent_again(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path

@@ -39,10 +39,13 @@ async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 WHOLE = (DISK_MIB, DISK_MIB)
 
 
-async def test_each_of_a_chain_of_twenty_increments_comes_back_as_it_was(machine: Machine) -> None:
+async def test_each_of_a_chain_of_increments_comes_back_as_it_was(
+    machine: Machine, request: pytest.FixtureRequest
+) -> None:
+    increments = 20 if request.config.getoption("--full") else 6
     made = [(await machine.back_up(), await machine.content())]
     assert machine.read == WHOLE
-    for number in range(20):
+    for number in range(increments):
         place = machine.rng.randrange(DISK_MIB - 1)
         if number % 4 == 3:
             machine.qemu.write(NAME, f"discard {place * MIB} {MIB}")
@@ -54,7 +57,7 @@ async def test_each_of_a_chain_of_twenty_increments_comes_back_as_it_was(machine
         machine.during.append(partial(machine.write, later))
         made.append((await machine.back_up(), content))
         assert 0 < machine.read[0] <= 3
-    for copy, content in (made[0], made[7], made[20]):
+    for copy, content in (made[0], made[increments // 3], made[increments]):
         assert await machine.restored(copy) == content
 
 
@@ -163,6 +166,7 @@ async def _target_lost_data(machine: Machine) -> None:
     machine.store.lost = True
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -230,6 +234,7 @@ async def test_a_volume_that_takes_anothers_place_is_read_as_a_whole(machine: Ma
         assert await machine.content() == content
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("point", "again"),
     [

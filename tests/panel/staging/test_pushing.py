@@ -225,6 +225,7 @@ async def test_a_row_that_comes_while_tables_are_swapped_undoes_the_push(shop: S
     assert shop.left() == []
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("at", ["dump", "keep_options", "swap", "swapped"])
 async def test_a_database_that_fails_on_the_way_leaves_the_site_as_it_was(shop: Shop, at: str) -> None:
     await shop.staged()
@@ -383,6 +384,7 @@ async def test_a_cancelled_push_leaves_the_site_as_it_was(shop: Shop) -> None:
     assert (await shop.by.get(shop.path)).json()["status"] == "ready"
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("at", ["has_posts", "dump", "keep_options", "swap", "swapped", "visited", "recorded"])
 async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorded(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str

@@ -19,6 +19,7 @@ from svc.cli.client import Client
 from svc.cli.failures import Failure
 from svc_nodeagent.hypervisor.platform_state import TPM_STATES
 from tests.support import tpm
+from tests.support.drawn import drawn
 from tests.support.figures import report_figure
 from tests.support.image_paths import IMAGES
 from tests.support.stack import Stack
@@ -290,15 +291,16 @@ async def test_what_firmware_and_tpm_keep_goes_along() -> None:
                 await trio.sleep(0.1)
 
 
+STEPS_A_RUN = 3
 AT_SOURCE = ("live.luggage_sent", "live.sending", "live.sent")
 AT_TARGET = ("live.begun", "live.ready", "live.arrived", "live.carried", "live.gone_on")
 
 
-async def test_killed_at_each_step_an_agent_comes_back_and_the_guest_runs_once() -> None:
+async def test_killed_at_each_step_an_agent_comes_back_and_the_guest_runs_once(request: pytest.FixtureRequest) -> None:
     async with machines() as now:
         vm_id = await now.made("web")
         volume_id = await now.given_a_volume(vm_id)
-        for point in (*AT_SOURCE, *AT_TARGET):
+        for point in drawn((*AT_SOURCE, *AT_TARGET), STEPS_A_RUN, request.config):
             here = await now.runs_at(vm_id)
             there = "beta" if here == "alpha" else "alpha"
             dies = now.site.agents[here if point in AT_SOURCE else there]
@@ -331,11 +333,11 @@ CUTS = (
 CUT_SECONDS = 2.0
 
 
-async def test_cut_off_at_each_step_the_guest_runs_once_where_the_record_says() -> None:
+async def test_cut_off_at_each_step_the_guest_runs_once_where_the_record_says(request: pytest.FixtureRequest) -> None:
     async with machines() as now:
         vm_id = await now.made("web")
         address = (await now.show(vm_id))["primary_ip"]
-        for point, verdict in CUTS:
+        for point, verdict in drawn(CUTS, STEPS_A_RUN, request.config):
             here = await now.runs_at(vm_id)
             there = "beta" if here == "alpha" else "alpha"
             cut_off = here if point in AT_SOURCE else there
