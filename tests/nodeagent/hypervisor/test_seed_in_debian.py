@@ -52,10 +52,22 @@ async def logged_in(guest: Guest) -> Console:
     return guest.console
 
 
-async def test_a_debian_takes_its_network_anew_at_every_start(debian_image: Path, tmp_path: Path) -> None:
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize(
+    "user_data",
+    [
+        "#!/bin/sh\necho by-the-owner >/greeting\n",
+        "#cloud-config\nwrite_files:\n- path: /greeting\n  content: |\n    by-the-owner\n",
+    ],
+    ids=["script", "cloud-config"],
+)
+async def test_a_debian_does_as_its_seed_says_and_takes_its_network_anew_at_the_next_start(
+    debian_image: Path, tmp_path: Path, user_data: str
+) -> None:
     first = address("192.0.2.5/32", "192.0.2.1", primary=True)
     second, sixth = address("198.51.100.7/32", "198.51.100.1"), address("2001:db8:0:5::1/64", "fe80::1")
-    made = record(machine(network(first, second), seeded=seed("alice", password_hash="")))
+    of_owner = seed("alice", password_hash="", user_data=user_data)
+    made = record(machine(network(first, second), seeded=of_owner))
     path = tmp_path / "seed.iso"
 
     await write_seed(made, sha512_crypt(PASSWORD), path, (0, 0))
@@ -64,6 +76,9 @@ async def test_a_debian_takes_its_network_anew_at_every_start(debian_image: Path
         shown = await console.run("ip -brief address show eth0", within=ANSWER)
         assert "192.0.2.5/32" in shown
         assert "198.51.100.7/32" in shown
+        assert "done" in await console.run("cloud-init status --wait", within=BOOT)
+        assert "by-the-owner" in await console.run("cat /greeting", within=ANSWER)
+        assert "uid=0" in await console.run("sudo id", within=ANSWER)
         assert await guest.press_power_button(within=ANSWER * 2) == 0
 
     await write_seed(made.model_copy(update={"network": network(first, sixth)}), None, path, (0, 0))
@@ -75,25 +90,3 @@ async def test_a_debian_takes_its_network_anew_at_every_start(debian_image: Path
         assert "198.51.100.7" not in shown
         assert "default via 192.0.2.1" in await console.run("ip -4 route", within=ANSWER)
         assert "default via fe80::1" in await console.run("ip -6 route", within=ANSWER)
-
-
-@pytest.mark.parametrize(
-    "user_data",
-    [
-        "#!/bin/sh\necho by-the-owner >/greeting\n",
-        "#cloud-config\nwrite_files:\n- path: /greeting\n  content: |\n    by-the-owner\n",
-    ],
-    ids=["script", "cloud-config"],
-)
-async def test_a_debian_carries_out_user_data_of_its_owner_and_opens_the_account(
-    debian_image: Path, tmp_path: Path, user_data: str
-) -> None:
-    made = record(machine(network(address("192.0.2.5/32", "192.0.2.1")), seeded=seed("alice", user_data=user_data)))
-    path = tmp_path / "seed.iso"
-    await write_seed(made, sha512_crypt(PASSWORD), path, (0, 0))
-
-    async with Guest.started(debian_image, path, tmp_path, memory=512) as guest:
-        console = await logged_in(guest)
-        assert "done" in await console.run("cloud-init status --wait", within=BOOT)
-        assert "by-the-owner" in await console.run("cat /greeting", within=ANSWER)
-        assert "uid=0" in await console.run("sudo id", within=ANSWER)
