@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network, ip_interface
-from typing import Annotated, Final, NewType
+from typing import Annotated, Final, NewType, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -26,6 +26,7 @@ MOST_SENTENCES = 64
 FEW = 1_024
 """Entries of any other list: a host's machine types are some 100, its addresses fewer."""
 
+_Ip = TypeVar("_Ip", bound=IPv4Interface | IPv6Interface | IPv4Network | IPv6Network)
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -46,8 +47,17 @@ Pem = Annotated[AnyText, Field(max_length=16_384)]
 Text = Annotated[AnyText, AfterValidator(lambda text: text[:MOST_TEXT])]
 """Cut rather than refused: a host whose tool wrote too much is still to be heard."""
 MacAddress = Annotated[AnyText, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
-GuestInterface = IPv4Interface | IPv6Interface
-NetworkAddress = IPv4Network | IPv6Network
+
+
+def _without_zone(given: _Ip) -> _Ip:
+    """A zone (`%eth0`) is of one host, and no database takes an address with one."""
+    if "%" in str(given):
+        raise ValueError("an address with a zone is none to others")
+    return given
+
+
+GuestInterface = Annotated[IPv4Interface | IPv6Interface, AfterValidator(_without_zone)]
+NetworkAddress = Annotated[IPv4Network | IPv6Network, AfterValidator(_without_zone)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Field(ge=0, le=2**53)]
 Gibibytes = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -72,7 +82,7 @@ Moment = Annotated[datetime, AfterValidator(_a_moment)]
 
 
 def _an_address(text: str) -> str:
-    ip_interface(text)
+    _without_zone(ip_interface(text))
     return text
 
 

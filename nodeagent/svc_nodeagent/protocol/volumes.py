@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from svc_nodeagent.protocol.facts import Facts, Lane
 from svc_nodeagent.protocol.values import Gibibytes, Name, Seconds, Size, Wire
@@ -97,12 +97,18 @@ VolumeOperation = VolumeCreate | VolumeAttach | VolumeDetach | VolumeGrow | Volu
 
 class ObservedVolume(Wire):
     """A volume's file on a node, of no size where only the machine that has it knows of it. `vm_id` and `index`: the
-    machine that has it, and which of its disks it is."""
+    machine that has it, and which of its disks it is; both or neither."""
 
     volume_id: UUID
     vm_id: UUID | None
     index: int | None = Field(ge=1, le=15)
     size_bytes: Size
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> ObservedVolume:
+        if (self.vm_id is None) != (self.index is None):
+            raise ValueError("a volume is a disk of a machine, or of none")
+        return self
 
 
 class KeptDisk(Wire):

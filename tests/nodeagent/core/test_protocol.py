@@ -37,6 +37,23 @@ def inventory(**of: Any) -> dict[str, Any]:
     return result(kind="inventory", facts=facts, capacity=CAPACITY, domains=[DOMAIN | of], images=[])
 
 
+def inventory_of_volume(**place: Any) -> dict[str, Any]:
+    frame = inventory()
+    volume = {"volume_id": str(UUID(int=4)), "size_bytes": 1} | place
+    frame["outcome"]["result"]["volumes"] = [volume]
+    return frame
+
+
+def described(**of: Any) -> dict[str, Any]:
+    """A machine as its agent has recorded it, with one address."""
+    address = {"gateway": "fe80::1", "on_link": True, "topology": "routed"} | of
+    nic = {"nic_id": str(UUID(int=5)), "mac": "52:54:00:00:00:01", "addresses": [address]}
+    seed = {"instance_id": "i", "hostname": "web", "account": {"name": "root", "sudo": False}}
+    machine = {"vm_id": str(UUID(int=3)), "name": "web", "vcpus": 1, "memory_mib": 1, "network": {"nics": [nic]}}
+    machine |= {"disks": [{"index": 0, "size_gib": 1}], "seed": seed | {"ssh_password_login": False}}
+    return result(kind="machine", machine=machine | {"image_digest": "0"})
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -48,6 +65,11 @@ def inventory(**of: Any) -> dict[str, Any]:
         inventory(memory_mib=2**31),
         result(kind="release", vm_id=str(UUID(int=3)), removed=["not an address"]),
         result(kind="delete", vm_id=str(UUID(int=3)), removed_addresses=["10.0.0.1", ""], retained_disks=[]),
+        result(kind="release", vm_id=str(UUID(int=3)), removed=["fe80::1%eth0"]),
+        inventory_of_volume(vm_id=str(UUID(int=3)), index=None),
+        inventory_of_volume(vm_id=None, index=3),
+        described(interface="2001:db8::5%eth0/128", network="2001:db8::5/128"),
+        described(interface="2001:db8::5/128", network="2001:db8::5%eth0/128"),
     ],
 )
 def test_what_no_record_could_hold_is_no_frame(frame: dict[str, Any]) -> None:
@@ -61,6 +83,9 @@ def test_what_no_record_could_hold_is_no_frame(frame: dict[str, Any]) -> None:
         heartbeat(),
         inventory(),
         result(kind="release", vm_id=str(UUID(int=3)), removed=["10.0.0.1", "10.0.0.2/32", "fd00::1"]),
+        inventory_of_volume(vm_id=str(UUID(int=3)), index=3),
+        inventory_of_volume(vm_id=None, index=None),
+        described(interface="2001:db8::5/128", network="2001:db8::5/128"),
     ],
 )
 def test_what_a_host_says_is_a_frame(frame: dict[str, Any]) -> None:
