@@ -20,13 +20,18 @@ MOST_DESCRIPTORS: Final = 65_536
 MOST_CONNECTIONS: Final = 10_000
 """Of the API. One with TLS and h2 takes some 100 kB, so this is a gigabyte."""
 MOST_UNPROVEN: Final = 2_000
-"""Of the gateway: connections that have not shown a node's certificate yet."""
+"""Of the gateway: connections that have not shown a node's certificate yet; and those that have, and no hello yet."""
+MOST_ARRIVING: Final = 4
+"""Of one node, that have not said hello yet. An agent has one; each may have sent 4 MiB of a frame that is no end."""
+MOST_STREAMS: Final = 8_192
+MOST_STREAMS_OF_ONE: Final = 256
+"""Consoles, files and moves of one node. A stream holds a descriptor and up to half a megabyte."""
 
 _IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class Admission:
-    """`most` connections in all, `of_one` from one place (see `place_of`)."""
+    """`most` connections in all, `of_one` from one place (see `place_of`), which may be a node's id as well."""
 
     def __init__(self, most: int, of_one: int) -> None:
         self._most = most
@@ -140,6 +145,17 @@ def of_strangers() -> Admission:
     from one place, since a thousand nodes may come back at once from behind one address."""
     most = min(MOST_UNPROVEN, _descriptors() // 8)
     return Admission(most, max(1, most // 2))
+
+
+def of_arriving_nodes() -> Admission:
+    """For connections at the gateway that have proven to be a node's and have not said hello."""
+    return Admission(min(MOST_UNPROVEN, _descriptors() // 8), MOST_ARRIVING)
+
+
+def of_streams() -> Admission:
+    """For streams that nodes have opened: a quarter of the descriptors at most."""
+    most = min(MOST_STREAMS, _descriptors() // 4)
+    return Admission(most, min(MOST_STREAMS_OF_ONE, max(1, most // 2)))
 
 
 def _descriptors() -> int:

@@ -12,11 +12,15 @@ import pytest
 import trio
 import trio.testing
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
 
+from svc_actors.admission import MOST_ARRIVING
 from svc_actors.controller.gateway import connection
 from svc_actors.controller.gateway.connection import AgentGone
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.gateway.operations import NodeOperations
+from svc_actors.controller.gateway.pacing import FrameCount, PacedStream, ReadingShare
 from svc_nodeagent.config import Identity
 from svc_nodeagent.connection import dial
 from svc_nodeagent.protocol import (
@@ -220,7 +224,7 @@ async def test_frames_wait_once_their_node_has_used_its_share_of_the_processor_u
     clock = count(0.0, cost / 2 if cost else 0.0)
     monkeypatch.setattr(connection, "thread_time", lambda: next(clock) * 2)
     progress = Progress(id=OperationId("x"), percent=1, message="on and on").model_dump_json()
-    hello, heard, share = Hello(protocol=5, agent_version="1", boot_id="a"), 0, connection.ReadingShare()
+    hello, heard, share = Hello(protocol=5, agent_version="1", boot_id="a"), 0, ReadingShare()
 
     def received(_: object) -> None:
         nonlocal heard
@@ -235,3 +239,79 @@ async def test_frames_wait_once_their_node_has_used_its_share_of_the_processor_u
             agent = connection.AgentConnection(UUID(int=1), "serial", socket, hello)
             await agent.run(received, heartbeat_seconds=10.0, share=share)
     assert heard == 1_001 if most is None else heard <= most
+
+
+EMPTY_FRAGMENT = b"\x00\x80abcd"
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000, 10**6])
+def test_frames_are_counted_however_the_stream_is_cut(piece: int) -> None:
+    client = WSConnection(ConnectionType.CLIENT)
+    sent = client.send(Request(host="localhost", target=AGENT_PATH))
+    server = WSConnection(ConnectionType.SERVER)
+    server.receive_data(sent)
+    client.receive_data(server.send(_accepted(server)))
+    list(client.events())
+    for event in (
+        *(TextMessage(data="x" * length) for length in (0, 1, 125, 126, 65_535, 65_536, 200_000)),
+        TextMessage(data="a", message_finished=False),
+        Ping(payload=b"ping"),
+        TextMessage(data="b"),
+    ):
+        sent += client.send(event)
+    sent += EMPTY_FRAGMENT * 5
+    counter = FrameCount()
+    assert sum(counter.count(sent[at : at + piece]) for at in range(0, len(sent), piece)) == 15
+
+
+def _accepted(server: WSConnection) -> Event:
+    list(server.events())
+    return AcceptConnection()
+
+
+async def test_fragments_and_pings_without_end_are_read_as_slowly_as_they_cost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """No message ever comes of them, so nobody would measure what they cost."""
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    paced, came = PacedStream(ours, ReadingShare()), 0
+
+    async def send() -> None:
+        await theirs.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        while True:
+            await theirs.send_all(EMPTY_FRAGMENT * 1000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        with trio.move_on_after(60):
+            while True:
+                came += len(await paced.receive_some())
+        nursery.cancel_scope.cancel()
+    # Half a second at once and a tenth of a minute, at 25 microseconds a frame.
+    assert came <= 6.5 / 25e-6 * len(EMPTY_FRAGMENT) + 2 * 16 * 1024
+
+
+async def test_a_hello_is_paid_for_by_its_node(rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = count(0.0, 20.0)
+    monkeypatch.setattr(connection, "thread_time", lambda: next(clock))
+    evil = await rig.new_node()
+    async with hostile(evil):
+        await rig.until_online(evil.node_id)
+        assert rig.gateway._nodes[evil.node_id].share.pause() > 60.0
+
+
+async def test_a_node_that_opens_connections_and_says_no_hello_keeps_few_of_them(
+    rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HELLO_SECONDS", 600.0)
+    honest, evil = await rig.new_node(), await rig.new_node()
+    identity = Identity.load(evil.folder.identity, evil.folder.authority)
+    opened = [await dial(evil.folder.read_enrolment(), identity.control) for _ in range(MOST_ARRIVING + 8)]
+    for stream in opened[:8]:
+        with trio.fail_after(60):
+            assert await stream.receive_some() == b""
+    async with honest.running():
+        await rig.until_online(honest.node_id)
+    assert len(rig.gateway._arriving) <= MOST_ARRIVING
+    for stream in opened:
+        await trio.aclose_forcefully(stream)

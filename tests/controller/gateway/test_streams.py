@@ -10,11 +10,13 @@ from uuid import uuid4
 import pytest
 import trio
 
+from svc_actors.admission import Admission
+from svc_actors.controller.gateway import streams
 from svc_actors.errors import ErrorCode, ServiceError
 from svc_nodeagent.config import Identity
-from svc_nodeagent.connection import dial_stream
+from svc_nodeagent.connection import dial, dial_stream
 from svc_nodeagent.protocol import ConsoleKind, ConsoleOpen, NodeOperation, OperationId
-from tests.support.gateway import GatewayHarness, NodeOnDisk, create
+from tests.support.gateway import GatewayHarness, NodeOnDisk, create, until
 
 
 async def _machine(rig: GatewayHarness, node: NodeOnDisk, *, start: bool = True) -> ConsoleOpen:
@@ -52,6 +54,29 @@ async def test_a_screen_speaks_rfb_and_shows_a_frame(rig: GatewayHarness) -> Non
             kind, rectangles, *frame = struct.unpack(">BxHHHHHi", await _read(stream, 16))
             assert (kind, rectangles, frame) == (0, 1, [0, 0, width, height, 0])
             assert len(await _read(stream, width * height * 4)) == width * height * 4
+
+
+async def test_a_node_that_opens_streams_without_end_closes_its_own_and_no_console(
+    rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_TOKEN_SECONDS", 600.0)
+    node, other = await rig.new_node(), await rig.new_node()
+    rig.gateway._streams._room = Admission(100, 3)
+    identity = Identity.load(node.folder.identity, node.folder.authority)
+    async with node.running(), other.running():
+        wanted = await _machine(rig, node)
+        async with await rig.gateway.open_stream(node.node_id, _with_token(wanted), timeout=10) as console:
+            silent = [await dial(node.folder.read_enrolment(), identity.stream) for _ in range(6)]
+            for stream in silent[:4]:
+                with trio.fail_after(60):
+                    assert await stream.receive_some() == b""
+            assert await _read(console, len(b"\r\nweb login: ")) == b"\r\nweb login: "
+            elsewhere = await _machine(rig, other)
+            async with await rig.gateway.open_stream(other.node_id, _with_token(elsewhere), timeout=10):
+                pass
+            for stream in silent:
+                await trio.aclose_forcefully(stream)
+        await until(lambda: not len(rig.gateway._streams._room))
 
 
 async def test_a_console_that_is_not_read_does_not_hold_up_the_control_channel(rig: GatewayHarness) -> None:

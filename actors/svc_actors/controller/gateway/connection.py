@@ -22,6 +22,7 @@ import trio
 from pydantic import ValidationError
 from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest, wrap_server_stream
 
+from svc_actors.controller.gateway.pacing import PacedStream, ReadingShare
 from svc_nodeagent.protocol import (
     AGENT_PATH,
     MAX_FRAME_BYTES,
@@ -55,30 +56,6 @@ class AgentGone(Exception):  # noqa: N818 - named for what it says
 
 class AgentRefused(AgentGone):
     """It speaks no version of the protocol that is spoken here; the words are for whoever runs the node."""
-
-
-class ReadingShare:
-    """What reading one node's frames may take of the processor: a tenth of it, and half a second at once. A node's
-    rather than a connection's, so that a new connection brings no new share. By what frames cost rather than by their
-    number or size: a megabyte's part of a file takes 3 ms, and 18,000 domains are 0.1 s of the whole API."""
-
-    SHARE = 0.1
-    AT_ONCE = 0.5
-
-    def __init__(self) -> None:
-        self._left = self.AT_ONCE
-        self._at = trio.current_time()
-
-    def pause(self) -> float:
-        """How long the next frame has to wait, in seconds."""
-        now = trio.current_time()
-        self._left = min(self.AT_ONCE, self._left + (now - self._at) * self.SHARE)
-        self._at = now
-        return max(0.0, -self._left / self.SHARE)
-
-    def spend(self, seconds: float) -> None:
-        """Take what a frame has cost."""
-        self._left -= seconds
 
 
 class AgentConnection:
@@ -151,14 +128,15 @@ async def greet(
     node_id: UUID,
     serial: str,
     *,
+    share: ReadingShare,
     versions: Versions = SPOKEN,
     release: str,
 ) -> AgentConnection:
-    """Up to the agent's hello. Raises `AgentGone`."""
+    """Up to the agent's hello, which is paid for out of `share`, as all that follows it. Raises `AgentGone`."""
     with trio.move_on_after(HELLO_SECONDS):
         request = await wrap_server_stream(
             nursery,
-            stream,
+            PacedStream(stream, share),
             message_queue_size=_FRAMES_WAITING,
             max_message_size=MAX_FRAME_BYTES,
             receive_buffer_size=None,
@@ -175,9 +153,12 @@ async def greet(
         name = name_of(version)
         socket = await request.accept(subprotocol=name if name in request.proposed_subprotocols else None)
         try:
-            frame = _parse(await socket.get_message(), node_id)
+            message = await socket.get_message()
         except ConnectionClosed:
             raise AgentGone("it closed before its hello") from None
+        began = thread_time()
+        frame = _parse(message, node_id)
+        share.spend(thread_time() - began)
         if not isinstance(frame, Hello):
             raise AgentGone(f"its first frame was {frame.frame!r} instead of a hello")
         if frame.protocol != version:

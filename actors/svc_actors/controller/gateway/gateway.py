@@ -5,7 +5,8 @@ Invariants:
 - who is at the other end is what its certificate says, checked at the handshake and against its row; a certificate that
   is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket;
 - who has not shown one yet makes room for the next to come, so silent connections keep no node out;
-- a node has one live connection: a new one takes the place of the old;
+- a node has one live connection: a new one takes the place of the old. It has few that have not said hello, and so
+  many streams; past these its own oldest idle one is closed;
 - a node that hangs holds up nobody: each has its own operations, limits, queue and deadlines, and hooks do not block.
 """
 
@@ -25,14 +26,13 @@ import structlog
 import trio
 from trio_websocket import ConnectionClosed
 
-from svc_actors.admission import of_strangers
+from svc_actors.admission import of_arriving_nodes, of_strangers
 from svc_actors.allowance import Allowance
 from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
 from svc_actors.controller.gateway.connection import (
     AgentConnection,
     AgentGone,
     AgentRefused,
-    ReadingShare,
     greet,
     welcome,
 )
@@ -43,6 +43,7 @@ from svc_actors.controller.gateway.operations import (
     OnProgress,
     OperationFailed,
 )
+from svc_actors.controller.gateway.pacing import ReadingShare
 from svc_actors.controller.gateway.streams import FindFile, Streams
 from svc_actors.errors import ServiceError, not_found, not_ready, unavailable
 from svc_actors.listening import hosts_of
@@ -138,6 +139,7 @@ class Gateway:
         """Set when a node that somebody waits for is connected."""
         self._lost: set[UUID] = set()
         self._unproven = of_strangers()
+        self._arriving = of_arriving_nodes()
         self._refusals = 0
         self.refused = 0
         """Connections refused since the start, for the metrics."""
@@ -328,7 +330,7 @@ class Gateway:
     async def _serve(self, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]) -> None:
         async with trio.open_nursery() as nursery:
             try:
-                connection = await greet(nursery, tls, node_id, serial, versions=self._versions, release=self._release)
+                connection = await self._greet(nursery, node_id, serial, tls)
             except AgentRefused as refused:
                 log.warning("gateway.agent_refused", node_id=str(node_id), reason=str(refused))
                 self._hooks.refused(node_id, str(refused))
@@ -344,6 +346,27 @@ class Gateway:
                 return
             await self._carry(connection, nursery)
             nursery.cancel_scope.cancel()
+
+    async def _greet(
+        self, nursery: trio.Nursery, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]
+    ) -> AgentConnection:
+        waiting = trio.CancelScope()
+        seat = self._arriving.enter(str(node_id), waiting.cancel)
+        if seat is not None:
+            try:
+                with waiting:
+                    return await greet(
+                        nursery,
+                        tls,
+                        node_id,
+                        serial,
+                        share=self._node(node_id).share,
+                        versions=self._versions,
+                        release=self._release,
+                    )
+            finally:
+                seat.leave()
+        raise AgentGone("it has opened others since, and said nothing on this one")
 
     async def _carry(self, connection: AgentConnection, nursery: trio.Nursery) -> None:
         node_id, node = connection.node_id, self._node(connection.node_id)

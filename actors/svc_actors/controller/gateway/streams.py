@@ -3,7 +3,8 @@
 The agent dials the gateway with ALPN `svc-stream/1` and its certificate, sends a token and a newline; what follows is
 the stream. Invariants:
 
-- a token is good for the node it was made for, and no other;
+- a token is good for the node it was made for, and no other; a node has so many streams, and one that has shown no
+  token makes room for its next;
 - a console's token is good once, and only while somebody waits for it;
 - a file's token is signed rather than remembered, so a download survives a restart of the controller: it names a file
   by the key it is kept under, never a path.
@@ -27,6 +28,7 @@ import structlog
 import trio
 from pydantic import ValidationError
 
+from svc_actors.admission import of_streams
 from svc_nodeagent.protocol import Wire
 
 FILE_TOKEN_SECONDS: Final = 24 * 3600.0
@@ -58,6 +60,7 @@ class Streams:
         self._secret = secret
         self._find_file = find_file
         self._expected: dict[str, _Expected] = {}
+        self._room = of_streams()
 
     @asynccontextmanager
     async def expect(self, node_id: UUID) -> AsyncIterator[tuple[str, Callable[[], _Arrival]]]:
@@ -100,11 +103,17 @@ class Streams:
 
     async def accept(self, node_id: UUID, stream: trio.abc.Stream) -> None:
         """Serve a stream that a node has dialled, until it is closed: by us, or by whoever expected it."""
+        reading = trio.CancelScope(relative_deadline=_TOKEN_SECONDS)
+        seat = self._room.enter(str(node_id), reading.cancel)
         try:
-            with trio.move_on_after(_TOKEN_SECONDS) as reading:
+            if seat is None:
+                log.warning("stream.no_room", node_id=str(node_id))
+                return
+            with reading:
                 token = await _read_token(stream)
             if reading.cancelled_caught:
                 return
+            seat.busy()
             expected = self._expected.get(token)
             if expected is not None and expected.node_id == node_id and not expected.arrived.is_set():
                 expected.stream = handed_over = _HandedOver(stream)
@@ -121,6 +130,8 @@ class Streams:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.info("stream.ended_early", node_id=str(node_id))
         finally:
+            if seat is not None:
+                seat.leave()
             await trio.aclose_forcefully(stream)
 
     def _file_of(self, node_id: UUID, token: str) -> Path | None:
