@@ -9,12 +9,14 @@ import pytest
 import trio
 
 from svc.registry.principal import Role
+from svc_actors.alerts import raise_alert
 from svc_actors.controller.machines.spec import held_network
 from svc_actors.controller.networking.drift import MOST_KEPT, Found, Recorded, compare
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.controller.networking.pool_records import lock_pool
 from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import get_node
+from svc_actors.controller.reconcile.orphans import RESTORED_ALERT
 from svc_actors.store import Database, Record, Transaction
 from svc_nodeagent.protocol import (
     MANY,
@@ -236,6 +238,57 @@ async def test_a_host_sets_nothing_aside_in_a_pool_that_does_not_serve_it(databa
 
         blocked = await database.fetch("SELECT ip FROM allocations WHERE state = 'blocked'")
         assert blocked == []
+
+
+async def test_a_host_that_makes_addresses_up_takes_no_pool_away_from_others(database: Database) -> None:
+    async with open_stage(database) as stage:
+        await stage.machine()
+        pool = await database.fetchone("UPDATE pools SET last_slot = first_slot + 99 RETURNING first_slot, cidr")
+        hosts = [str(pool["cidr"].network_address + pool["first_slot"] + number) for number in range(100)]
+        strays = {uuid4(): hosts[:50], uuid4(): hosts[50:], uuid4(): ["0.0.0.0/0", str(pool["cidr"])]}
+        for vm_id, carried in strays.items():
+            stage.host.networks.drift(vm_id, carried=carried)
+
+        await stage.probe.probe(stage.world.node_id)
+        set_aside = await carried_slots(database)
+        await stage.probe.probe(stage.world.node_id)
+
+        # A quarter of the pool, those included that the gateway and the machine hold.
+        assert 20 <= len(set_aside) < 25
+        assert set(set_aside) < {pool["first_slot"] + number for number in range(25)}
+        assert await carried_slots(database) == set_aside, "they stay the same"
+        [alert] = await stage.alerts("carried:")
+        assert "carries 102 addresses for 3 machines" in alert
+        assert "77 of them are not set aside" in alert
+        assert await stage.machine("next"), "the pool still gives out addresses"
+
+        for vm_id in strays:
+            stage.host.networks.drift(vm_id, carried=[])
+        await stage.probe.probe(stage.world.node_id)
+        assert await carried_slots(database) == []
+        assert await stage.alerts("carried:") == []
+
+
+async def test_after_a_restore_all_that_a_host_carries_is_set_aside(database: Database) -> None:
+    async with open_stage(database) as stage:
+        await database.execute("UPDATE pools SET last_slot = first_slot + 99")
+        async with database.transaction() as tx:
+            await raise_alert(tx, RESTORED_ALERT, "The controller was restored.")
+            await tx.execute("UPDATE nodes SET unheard = true")
+            await tx.execute(
+                """INSERT INTO nodes (name, location_id, host_uuid, unheard)
+                   SELECT 'other', location_id, gen_random_uuid(), true FROM nodes LIMIT 1"""
+            )
+        stage.host.networks.drift(uuid4(), carried=[f"10.77.0.{number}" for number in range(10, 60)])
+
+        await stage.probe.probe(stage.world.node_id)
+
+        assert len(await carried_slots(database)) == 50
+        assert await stage.alerts("carried:") == []
+
+
+async def carried_slots(database: Database) -> list[int]:
+    return [row["slot"] for row in await database.fetch("SELECT slot FROM allocations WHERE carried ORDER BY slot")]
 
 
 async def test_a_machine_that_is_recorded_on_another_node_is_not_released_from_this_one(database: Database) -> None:

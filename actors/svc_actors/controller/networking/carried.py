@@ -6,7 +6,9 @@ knows nothing of. What a pool has of them is blocked for as long as a host carri
 Invariants:
 - an address that is carried is free at no time: it is blocked in the transaction that hears of it, and again in the one
   that takes it from its recorded holder;
-- a node's word sets nothing aside but in pools that serve it: no host can use up the addresses of others;
+- a node's word sets nothing aside but in pools that serve it, and there as little as keeps others from being used up:
+  `MOST_CARRIED` addresses a node, and a quarter of a pool where no restore is being decided about. What it says beyond
+  that is an alert of `reconcile.orphans`;
 - until every node that a pool serves has said what its host carries, the pool gives out nothing.
 """
 
@@ -14,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_interface
+from itertools import islice
+from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
@@ -22,6 +26,12 @@ from svc_actors.errors import conflict, unavailable
 from svc_actors.store import Transaction
 from svc_nodeagent.protocol import NicSpec
 
+MOST_CARRIED: Final = 1_024
+"""Addresses that one node is recorded to carry without a record: as many as 500 machines have."""
+_POOLS_OF_NODE: Final = """
+SELECT pools.* FROM pools JOIN nodes ON nodes.location_id = pools.location_id
+WHERE nodes.id = $1 AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids))
+ORDER BY pools.family, pools.created_at, pools.id"""
 HEARD = """NOT EXISTS (SELECT FROM nodes unheard WHERE unheard.unheard AND unheard.deleted_at IS NULL
     AND unheard.location_id = pools.location_id
     AND (cardinality(pools.node_ids) = 0 OR unheard.id = ANY(pools.node_ids)))"""
@@ -45,9 +55,13 @@ async def require_heard(tx: Transaction, pool: Pool) -> None:
         )
 
 
-async def note_carried(tx: Transaction, node_id: UUID, carried: Mapping[UUID, Iterable[str]]) -> None:
-    """What this node's host carries without a record, by machine; it takes the place of what it carried before."""
-    pairs = [(vm_id, ip_interface(address).network) for vm_id, addresses in carried.items() for address in addresses]
+async def note_carried(
+    tx: Transaction, node_id: UUID, carried: Mapping[UUID, Iterable[str]], *, of_a_pool_all: bool
+) -> int:
+    """What this node's host carries without a record, by machine; it takes the place of what it carried before.
+    `of_a_pool_all`: also more than a share of one pool, as after a restore. Gives how many addresses were left out."""
+    said = [(vm_id, address) for vm_id, addresses in carried.items() for address in addresses]
+    pairs, left_out = await _granted(tx, node_id, said, of_a_pool_all=of_a_pool_all)
     vm_ids, networks = [vm_id for vm_id, _ in pairs], [network for _, network in pairs]
     gone = await tx.fetch(
         """DELETE FROM carried_addresses held WHERE node_id = $1 AND NOT EXISTS (
@@ -68,6 +82,31 @@ async def note_carried(tx: Transaction, node_id: UUID, carried: Mapping[UUID, It
     )
     if gone or new:
         await set_aside(tx, [row["ip"] for row in (*gone, *new)])
+    return left_out
+
+
+async def _granted(
+    tx: Transaction, node_id: UUID, said: Sequence[tuple[UUID, str]], *, of_a_pool_all: bool
+) -> tuple[list[tuple[UUID, IPNetwork]], int]:
+    """What of it is recorded, and how much is not. The lowest of a pool, so that they stay the same however often the
+    node says it; none that is more than a machine receives of a pool."""
+    pools = [Pool.of(row) for row in await tx.fetch(_POOLS_OF_NODE, node_id)] if said else []
+    networks = [(ip_interface(address).network, vm_id) for vm_id, address in islice(said, MOST_CARRIED)]
+    taken: dict[UUID, set[int]] = {pool.id: set() for pool in pools}
+    granted = []
+    for network, vm_id in sorted(networks, key=lambda each: (each[0].version, each[0].network_address, each[1])):
+        concerned = [pool for pool in pools if pool.family == network.version and pool.cidr.overlaps(network)]
+        slots = {pool: slot for pool in concerned if (slot := pool.slot_of(network.network_address)) is not None}
+        too_much = any(
+            pool.first_slot <= slot <= pool.last_slot and len(taken[pool.id] | {slot}) > pool.share
+            for pool, slot in slots.items()
+        )
+        if (too_much and not of_a_pool_all) or any(network.prefixlen < pool.prefix_len for pool in concerned):
+            continue
+        for pool, slot in slots.items():
+            taken[pool.id].add(slot)
+        granted.append((vm_id, network))
+    return granted, len(said) - len(granted)
 
 
 async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = None) -> None:
@@ -95,25 +134,23 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
         networks,
     )
     for pool in map(Pool.of, rows):
-        for network in networks:
-            slot = pool.slot_of(network.network_address) if network.version == pool.cidr.version else None
-            if slot is None:
-                continue
-            await tx.execute(
-                """INSERT INTO allocations (pool_id, slot, ip, state, note, carried)
-                   SELECT $1, $2, $3::inet, 'blocked', 'Node ' || nodes.name || ' carries it for machine '
-                          || held.vm_id || ', whose record does not have it.', true
-                   FROM carried_addresses held JOIN nodes ON nodes.id = held.node_id
-                   WHERE held.ip && $3::inet AND nodes.location_id = $4
-                         AND (cardinality($5::uuid[]) = 0 OR nodes.id = ANY($5))
-                   ORDER BY nodes.name LIMIT 1
-                   ON CONFLICT (pool_id, slot) DO NOTHING""",
-                pool.id,
-                slot,
-                pool.network_at(slot),
-                pool.location_id,
-                list(pool.node_ids),
-            )
+        named = (pool.slot_of(each.network_address) for each in networks if each.version == pool.family)
+        slots = sorted({slot for slot in named if slot is not None})
+        await tx.execute(
+            """INSERT INTO allocations (pool_id, slot, ip, state, note, carried)
+               SELECT DISTINCT ON (named.slot) $1::uuid, named.slot, named.ip, 'blocked', 'Node ' || nodes.name
+                      || ' carries it for machine ' || held.vm_id || ', whose record does not have it.', true
+               FROM unnest($2::bigint[], $3::inet[]) AS named (slot, ip)
+               JOIN carried_addresses held ON held.ip && named.ip JOIN nodes ON nodes.id = held.node_id
+               WHERE nodes.location_id = $4 AND (cardinality($5::uuid[]) = 0 OR nodes.id = ANY($5))
+               ORDER BY named.slot, nodes.name
+               ON CONFLICT (pool_id, slot) DO NOTHING""",
+            pool.id,
+            slots,
+            [pool.network_at(slot) for slot in slots],
+            pool.location_id,
+            list(pool.node_ids),
+        )
 
 
 async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -> None:

@@ -52,6 +52,11 @@ class Pool(Slots):
         )
 
     @property
+    def share(self) -> int:
+        """What one node's word may set aside of what the pool gives out: a quarter."""
+        return max(1, (self.last_slot - self.first_slot + 1) // 4)
+
+    @property
     def wiring(self) -> str:
         return wiring(self.topology, self.vlan)
 

@@ -15,7 +15,7 @@ nothing is ever, on a restored controller or not; its addresses are given to nob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
@@ -23,7 +23,7 @@ from uuid import UUID
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.machines.services import ISOLATED
 from svc_actors.controller.machines.spec import held_network
-from svc_actors.controller.networking.carried import note_carried
+from svc_actors.controller.networking.carried import MOST_CARRIED, note_carried
 from svc_actors.controller.networking.pool_arithmetic import IPNetwork
 from svc_actors.store import Record, Transaction
 from svc_nodeagent.protocol import ObservedNetwork
@@ -71,6 +71,11 @@ def orphans_alert(node_id: UUID) -> str:
     return f"orphans:{node_id}"
 
 
+def carried_alert(node_id: UUID) -> str:
+    """Of a node that says that it carries more than is recorded of its word."""
+    return f"carried:{node_id}"
+
+
 async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequence[ObservedNetwork]) -> None:
     """Compare what this node's host was just seen to have, after its inventory was recorded: confirm what agrees, note
     what is carried without a record, and say so."""
@@ -93,8 +98,32 @@ async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequ
             confirmed.append(vm_id)
     if confirmed:
         await confirm(tx, confirmed)
-    await note_carried(tx, node_id, carried)
+    restoring = await tx.fetchval(
+        "SELECT EXISTS (SELECT FROM alerts WHERE key = $1 AND closed_at IS NULL)", RESTORED_ALERT
+    )
+    left_out = await note_carried(tx, node_id, carried, of_a_pool_all=restoring)
+    await _tell_of_left_out(tx, node_id, carried, left_out)
     await tell_of_orphans(tx, node_id)
+
+
+async def _tell_of_left_out(
+    tx: Transaction, node_id: UUID, carried: Mapping[UUID, Sequence[str]], left_out: int
+) -> None:
+    if not left_out:
+        await close_alert(tx, carried_alert(node_id))
+        return
+    node = await tx.fetchval("SELECT name FROM nodes WHERE id = $1", node_id)
+    number = sum(map(len, carried.values()))
+    await raise_alert(
+        tx,
+        carried_alert(node_id),
+        f"Node {node} says that its host carries {number} addresses for {len(carried)} machines that the records do not"
+        f" have there; {left_out} of them are not set aside and may be given to others. At most {MOST_CARRIED} are, and"
+        " a quarter of a pool. See to the host; reserve the addresses if they are used.",
+        severity=Severity.CRITICAL,
+        resource_kind="node",
+        resource_id=node_id,
+    )
 
 
 async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
