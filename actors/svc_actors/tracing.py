@@ -20,6 +20,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
+from uuid import UUID
 
 import trio
 
@@ -72,8 +73,11 @@ class Tracer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
+    """`owner_id`: the project of the task that is worked on; None of what is nobody's, or asked by a request itself."""
+
     request_id: str | None
     span: Span | None = None
+    owner_id: UUID | None = None
 
 
 ORIGIN: ContextVar[Origin | None] = ContextVar("svc_actors.tracing.origin", default=None)
@@ -109,7 +113,7 @@ class in_span:  # noqa: N801 - reads as the function that it would be, at a tent
         if before is None or before.span is None:
             return None
         span = self._span = before.span.child(self._name, self._kind, self._attributes)
-        ORIGIN.set(Origin(before.request_id, span))
+        ORIGIN.set(Origin(before.request_id, span, before.owner_id))
         return span
 
     def __exit__(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+from dataclasses import replace
+from uuid import UUID, uuid4
 
 import pytest
 import trio
 import trio.testing
 
-from svc_actors.controller.gateway.operations import NodeOperations, OperationFailed
+from svc_actors.controller.gateway.operations import LANE_LIMITS, NodeOperations, OperationFailed
+from svc_actors.controller.tasks.runner import TaskRun, TaskRunner
+from svc_actors.store import Database
+from svc_actors.tracing import ORIGIN, Origin, working_for
 from svc_nodeagent.protocol import (
     FACTS,
     PROTOCOL_VERSION,
@@ -17,6 +21,7 @@ from svc_nodeagent.protocol import (
     Failed,
     FailureCode,
     Hello,
+    Lane,
     NodeOperation,
     OperationId,
     Request,
@@ -29,7 +34,9 @@ from svc_nodeagent.protocol import (
     VmShutdown,
     VmStart,
 )
+from tests.controller.machines.test_tasks import new_task
 from tests.support.gateway import create, image
+from tests.support.machine_service import FakeGateway
 
 
 @pytest.mark.parametrize(
@@ -131,6 +138,87 @@ async def test_an_opening_that_has_waited_long_goes_before_backups_that_came_aft
             await trio.testing.wait_all_tasks_blocked()
         assert asked() == ["backup-0", "backup-1", "open", "backup-2"]
         nursery.cancel_scope.cancel()
+
+
+async def test_openings_have_no_more_of_their_lane_than_backups_that_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One customer has many machines, opens the files of all, and each takes an hour."""
+    operations, sent = NodeOperations(), list[DownFrame]()
+    operations.attach(sent.append, Hello(protocol=PROTOCOL_VERSION, agent_version="1", boot_id="one"))
+    disks = (CopiedDisk(index=0, size_bytes=1, digest="0" * 64),)
+
+    async def ask(name: str, operation: NodeOperation) -> None:
+        with pytest.raises(OperationFailed):
+            await operations.perform(OperationId(name), operation, timeout=24 * 3600, on_progress=None)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            opening = VmFilesOpen(vm_id=uuid4(), copy_id=uuid4(), password="p", disks=disks, system=image())
+            nursery.start_soon(ask, f"open-{number}", opening)
+            await trio.testing.wait_all_tasks_blocked()
+        for number in range(6):
+            nursery.start_soon(ask, f"backup-{number}", VmBackup(vm_id=uuid4(), copy_id=uuid4(), password="p"))
+        for _ in range(8):
+            under_way = sent[-1]
+            assert isinstance(under_way, Request)
+            await trio.sleep(3600 if under_way.id.startswith("open") else 1200)
+            ended = Failed(code=FailureCode.HOST, message="ended")
+            operations.ended(Result(id=under_way.id, outcome=ended))
+            await trio.testing.wait_all_tasks_blocked()
+        assert [frame.id.split("-")[0] for frame in sent if isinstance(frame, Request)] == [
+            *("open", "backup", "backup", "backup"),
+            *("open", "backup", "backup", "backup", "open"),
+        ]
+        nursery.cancel_scope.cancel()
+
+
+async def test_guests_of_one_project_that_do_not_answer_leave_others_a_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    operations, sent = NodeOperations(), list[DownFrame]()
+    operations.attach(sent.append, Hello(protocol=PROTOCOL_VERSION, agent_version="1", boot_id="one"))
+    silent, other = uuid4(), uuid4()
+
+    async def ask(name: str, project_id: UUID) -> None:
+        operation = VmSetPassword(vm_id=uuid4(), account="root", password_hash="$6$")
+        with working_for(Origin(None, owner_id=project_id)), pytest.raises(OperationFailed):
+            await operations.perform(OperationId(name), operation, timeout=600, on_progress=None)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(ask, f"silent-{number}", silent)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(ask, "other", other)
+        await trio.testing.wait_all_tasks_blocked()
+        under_way = [frame.id for frame in sent if isinstance(frame, Request)]
+        assert len(under_way) == LANE_LIMITS[Lane.GUEST_AGENTS]
+        operations.ended(Result(id=under_way[0], outcome=Failed(code=FailureCode.TIMED_OUT, message="silent")))
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(sent[-1], Request)
+        assert sent[-1].id == "other"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_task_asks_for_the_project_that_it_is_of(database: Database) -> None:
+    asked = list[UUID | None]()
+
+    async def work(_: TaskRun) -> None:
+        await trio.lowlevel.checkpoint()
+        origin = ORIGIN.get()
+        asked.append(origin.owner_id if origin is not None else None)
+
+    async with trio.open_nursery() as nursery:
+        runner = TaskRunner(database, FakeGateway())
+        runner.handles("test.op", work)
+        await nursery.start(runner.run)
+        task = replace(await new_task(database), project_id=uuid4())
+        runner.begin(task)
+        with trio.fail_after(60):
+            while runner._hosted:
+                await trio.sleep(0.005)
+        nursery.cancel_scope.cancel()
+    assert asked == [task.project_id]
 
 
 def test_only_what_nothing_depends_on_is_last_in_its_lane() -> None:

@@ -10,16 +10,19 @@ Nothing here waits for the network: frames are handed to the connection of the m
   that never had it is not sent it any more;
 - what the agent is too old to know is refused here, and nothing of it is sent;
 - at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
-  do not heed a shutdown, never keep a machine from being stopped.
+  do not heed a shutdown, never keep a machine from being stopped;
+- of those that wait in a lane the one goes first whose project had its turn longest ago: whoever has many machines, and
+  guests that do not answer, keeps nobody else waiting for more than one of each that is under way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 from uuid import UUID
 
 import trio
@@ -53,8 +56,10 @@ _MOST_REMEMBERED: Final = 5_000
 """Ids of each kind (told, cancelled, acknowledged) a node: a megabyte at most, and more than its lanes ever hold."""
 _PROGRESS_BUFFER: Final = 64
 _LAST_FOR_SECONDS: Final = 900.0
-"""How long what is `last_in_lane` lets others go first: where they never end, it would wait for ever."""
+"""How long what is `last_in_lane` lets others go first: where they never end, it would wait for ever. After one of it
+they go first again for as long as that one took, so it never has more than half of a lane that others wait for."""
 
+_Key = TypeVar("_Key", bound=Hashable)
 Send = Callable[[DownFrame], None]
 OnProgress = Callable[[Progress], Awaitable[None]]
 
@@ -110,13 +115,15 @@ class _Pending:
     """On the connection of the moment."""
     sent_to: str | None = None
     """The agent's process it was last sent to, by its boot id."""
+    sent_at: float | None = None
     cancelled: bool = False
     outcome: Outcome | None = None
     settled: trio.Event = field(default_factory=trio.Event)
     listeners: list[trio.MemorySendChannel[Progress]] = field(default_factory=list)
 
-    def goes_last(self, now: float) -> bool:
-        return self.operation.facts.last_in_lane and now - self.asked_at < _LAST_FOR_SECONDS
+    @property
+    def owner_id(self) -> UUID | None:
+        return self.origin.owner_id if self.origin is not None else None
 
 
 class NodeOperations:
@@ -126,6 +133,10 @@ class NodeOperations:
         """Whose outcome the node has told and may still have to tell again, and until when it need not forget it."""
         self._cancelled: dict[OperationId, float] = {}
         self._acknowledged: dict[OperationId, float] = {}
+        self._served: dict[tuple[Lane, UUID | None], float] = {}
+        """When each project last had its turn in a lane."""
+        self._others_until = 0.0
+        """Until when all others go before what is `last_in_lane`, however long that has waited."""
         self._send: Send | None = None
         self._known: set[OperationId] = set()
         """What the connected agent has, by its hello and by what it was sent since."""
@@ -209,9 +220,9 @@ class NodeOperations:
             if result.id in self._acknowledged:
                 self.acknowledge(result.id)  # The word of it was lost with a connection.
             else:
-                self._remember(self._told, result.id)
+                self._keep(self._told, result.id)
             return None
-        self._remember(self._told, result.id)
+        self._keep(self._told, result.id)
         lie = _no_answer_to(pending.operation, result.outcome)
         if lie is None:
             _trace_calls(pending.origin, result.calls)
@@ -221,7 +232,7 @@ class NodeOperations:
         return lie
 
     def cancel(self, operation_id: OperationId) -> None:
-        self._remember(self._cancelled, operation_id)
+        self._keep(self._cancelled, operation_id)
         pending = self._pending.get(operation_id)
         if pending is not None:
             pending.cancelled = True
@@ -232,7 +243,7 @@ class NodeOperations:
     def acknowledge(self, operation_id: OperationId) -> None:
         self._told.pop(operation_id, None)
         self._known.discard(operation_id)
-        self._remember(self._acknowledged, operation_id)
+        self._keep(self._acknowledged, operation_id)
         if self._send is not None:
             self._send(Acknowledge(ids=(operation_id,)))
 
@@ -272,33 +283,51 @@ class NodeOperations:
             self._settle(pending, _too_new(pending.operation, version, self._version))
 
     def _pump(self) -> None:
-        """Send what the lanes have room for, oldest first, but what is `last_in_lane` after all others, until it has
-        waited for long."""
+        """Send what the lanes have room for."""
         if self._send is None:
             return
-        under_way = dict.fromkeys(Lane, 0)
+        room, waiting = dict(LANE_LIMITS), dict[Lane, list[_Pending]]()
         for pending in self._pending.values():
-            under_way[pending.lane] += pending.sent
+            if pending.sent:
+                room[pending.lane] -= 1
+            else:
+                waiting.setdefault(pending.lane, []).append(pending)
         now = trio.current_time()
-        for pending in sorted(self._pending.values(), key=lambda each: each.goes_last(now)):
-            if pending.sent or under_way[pending.lane] >= LANE_LIMITS[pending.lane]:
-                continue
-            under_way[pending.lane] += 1
-            pending.sent, pending.sent_to = True, self._boot_id
-            self._known.add(pending.id)
-            seconds = pending.deadline - now
-            self._send(
-                Request(
-                    id=pending.id,
-                    operation=pending.operation,
-                    timeout_seconds=max(1.0, seconds if math.isfinite(seconds) else 86_400.0),
-                    request_id=pending.origin.request_id if pending.origin is not None else None,
-                    traceparent=_traceparent(pending.origin),
-                )
+        for lane, those in waiting.items():
+            while those and room[lane] > 0:
+                # The oldest of several that are alike, and where there is room for all.
+                chosen = those[0] if len(those) <= room[lane] else min(those, key=partial(self._turn, now))
+                those.remove(chosen)
+                room[lane] -= 1
+                self._request(chosen, now)
+
+    def _turn(self, now: float, pending: _Pending) -> tuple[bool, float]:
+        """What goes first is the least. What is `last_in_lane` goes after all others, until it has waited for long."""
+        waits = now < max(pending.asked_at + _LAST_FOR_SECONDS, self._others_until)
+        served = self._served.get((pending.lane, pending.owner_id), -math.inf)
+        return pending.operation.facts.last_in_lane and waits, served
+
+    def _request(self, pending: _Pending, now: float) -> None:
+        assert self._send is not None
+        pending.sent, pending.sent_to, pending.sent_at = True, self._boot_id, now
+        self._known.add(pending.id)
+        _remember(self._served, (pending.lane, pending.owner_id), now)
+        seconds = pending.deadline - now
+        self._send(
+            Request(
+                id=pending.id,
+                operation=pending.operation,
+                timeout_seconds=max(1.0, seconds if math.isfinite(seconds) else 86_400.0),
+                request_id=pending.origin.request_id if pending.origin is not None else None,
+                traceparent=_traceparent(pending.origin),
             )
+        )
 
     def _settle(self, pending: _Pending, outcome: Outcome) -> None:
         pending.outcome = outcome
+        if pending.sent_at is not None and pending.operation.facts.last_in_lane:
+            now = trio.current_time()
+            self._others_until = now + (now - pending.sent_at)
         self._drop(pending)
         for listener in pending.listeners:
             listener.close()
@@ -309,11 +338,15 @@ class NodeOperations:
             del self._pending[pending.id]
             self._pump()
 
-    def _remember(self, memory: dict[OperationId, float], operation_id: OperationId) -> None:
-        memory.pop(operation_id, None)  # What is remembered again is the newest.
-        while len(memory) >= _MOST_REMEMBERED:
-            del memory[next(iter(memory))]
-        memory[operation_id] = trio.current_time() + KEPT_SECONDS
+    def _keep(self, memory: dict[OperationId, float], operation_id: OperationId) -> None:
+        _remember(memory, operation_id, trio.current_time() + KEPT_SECONDS)
+
+
+def _remember(memory: dict[_Key, float], what: _Key, at: float) -> None:
+    memory.pop(what, None)  # What is remembered again is the newest.
+    while len(memory) >= _MOST_REMEMBERED:
+        del memory[next(iter(memory))]
+    memory[what] = at
 
 
 async def _follow(pending: _Pending, on_progress: OnProgress | None) -> None:

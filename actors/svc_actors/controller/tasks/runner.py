@@ -309,7 +309,7 @@ class TaskRunner:
 
     def _origin(self, task: Task, *, new: bool) -> Origin:
         if self._tracer is None:
-            return Origin(task.request_id)
+            return Origin(task.request_id, owner_id=task.project_id)
         told: dict[str, str | bool] = {
             "svc.task.id": str(task.id),
             "svc.task.op": task.op,
@@ -317,7 +317,7 @@ class TaskRunner:
             f"svc.{task.resource_kind}.id": str(task.resource_id),
         }
         span = self._tracer.resume(f"task {task.op}", Kind.INTERNAL, told, parent=task.traceparent)
-        return Origin(task.request_id, span)
+        return Origin(task.request_id, span, task.project_id)
 
     async def _carry_out(self, run: TaskRun, *, new: bool) -> None:
         began = trio.current_time()
