@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 import prometheus_client
 import structlog
@@ -32,6 +33,9 @@ UNANSWERED_SECONDS = 30.0
 """How long a console stays open while its standing, or its node's presence, cannot be told."""
 OPEN_SECONDS = 15.0
 """How long the node may take to open the stream."""
+MOST_OF_ONE = 32
+"""Consoles of one person, by all sessions and tokens together: each is a stream of its node, which has 256, and its
+standing is looked at every two seconds."""
 
 _log = structlog.get_logger(__name__)
 _open_consoles = prometheus_client.Gauge("svc_consoles_open", "Consoles open now.", ["kind"])
@@ -50,9 +54,24 @@ class Consoles:
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
+        self._of: Counter[UUID] = Counter()
 
     def statistics(self) -> Statistics:
         return Statistics(vnc=self._open["vnc"], serial=self._open["serial"])
+
+    @contextmanager
+    def place(self, holder: UUID) -> Iterator[bool]:
+        """Whether the person may have one more, which counts for the length of the block."""
+        if self._of[holder] >= MOST_OF_ONE:
+            yield False
+            return
+        self._of[holder] += 1
+        try:
+            yield True
+        finally:
+            self._of[holder] -= 1
+            if not self._of[holder]:
+                del self._of[holder]
 
     @contextmanager
     def opened(self, kind: str) -> Iterator[None]:
@@ -104,15 +123,20 @@ class _Service:
     async def serve(self, ticket: str, cookie: str | None) -> Close:
         try:
             console = await self.source.redeem(ticket, session_cookie=cookie)
-            if console is None:
-                return closing.TICKET_REFUSED
+        except ServiceError as error:
+            return _unavailable(error)
+        if console is None:
+            return closing.TICKET_REFUSED
+        with self.consoles.place(console.holder) as granted:
+            return await self._open(console) if granted else closing.TOO_MANY
+
+    async def _open(self, console: Console) -> Close:
+        try:
             if (refusal := await console.refusal()) is not None:
                 return closing.REFUSALS[refusal]
             guest = await console.open(timeout=OPEN_SECONDS)
         except ServiceError as error:
-            _log.info("console.refused", code=error.code.value, error=error.message)
-            guest_is_off = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_READY)
-            return closing.GUEST_ENDED if guest_is_off else closing.NODE_UNAVAILABLE
+            return _unavailable(error)
         with self.consoles.opened(console.kind):
             return await self._join(console, guest)
 
@@ -151,3 +175,9 @@ class _Service:
                     certain = trio.current_time()
             if trio.current_time() - certain > UNANSWERED_SECONDS:
                 return closing.NODE_UNAVAILABLE
+
+
+def _unavailable(error: ServiceError) -> Close:
+    _log.info("console.refused", code=error.code.value, error=error.message)
+    guest_is_off = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_READY)
+    return closing.GUEST_ENDED if guest_is_off else closing.NODE_UNAVAILABLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Protocol
+from uuid import UUID
 
 import trio
 
@@ -22,6 +23,11 @@ class Console(Protocol):
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def holder(self) -> UUID:
+        """Who has opened it."""
+        ...
 
     @property
     def reachable(self) -> bool:

@@ -43,6 +43,10 @@ class MachineConsole:
         return self.grant.kind.value
 
     @property
+    def holder(self) -> UUID:
+        return self.grant.holder.user_id
+
+    @property
     def reachable(self) -> bool:
         return self.gateway.is_online(self.node_id)
 

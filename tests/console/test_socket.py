@@ -9,6 +9,7 @@ import trio
 from trio_websocket import ConnectionClosed, ConnectionRejected, WebSocketConnection
 
 from svc_actors.controller.machines.consoles import ConsoleKind
+from svc_console import routes
 from tests.support.console import ConsoleHarness
 
 
@@ -182,6 +183,24 @@ async def test_a_machine_has_several_viewers(house: ConsoleHarness) -> None:
             await guest.send_all(b"login: ")
         assert await first.get_message() == b"login: "
         assert await second.get_message() == b"login: "
+
+
+async def test_one_person_has_so_many_consoles_and_another_theirs(
+    house: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MOST_OF_ONE", 2)
+    person = await house.person()
+    token, other = await house.token(person), await house.token(await house.person())
+    async with house.socket(await house.ticket(token=token)):
+        async with house.socket(await house.ticket(token=await house.token(person))):
+            await house.settled(open_consoles=2)
+            async with house.socket(await house.ticket(token=token)) as third:
+                assert (await closed_with(third))[0] == 4429
+            async with house.socket(await house.ticket(token=other)):
+                await house.settled(open_consoles=3)
+        await house.settled(open_consoles=1)
+        async with house.socket(await house.ticket(token=token)):
+            await house.settled(open_consoles=2)
 
 
 async def bare_socket(house: ConsoleHarness, path: str) -> trio.SocketStream:
