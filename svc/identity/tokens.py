@@ -2,13 +2,13 @@
 
 Invariants: a token is made in a session or with the scope admin, may not do more than what made it, and does not
 outlive it: neither its end nor its revocation; its owner's role bounds it whatever its scopes. One without scopes has
-its owner's full authority.
+its owner's full authority. Who is no operator has `MOST_TOKENS` that have not expired.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -22,12 +22,14 @@ from svc.registry.principal import Access, Role
 from svc.registry.realm import Realm
 from svc.registry.scopes import Scope
 from svc.registry.shapes import Shape
-from svc_actors.errors import forbidden, invalid, not_found, wrong_field
+from svc_actors.errors import capacity, forbidden, invalid, not_found, wrong_field
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Target, Transaction, audit
 
 operations = Operations[IdentityServices]()
 
+MOST_TOKENS: Final = 100
+"""A person has one for each program; each is a row, and one of the audit."""
 _COLUMNS = "id, user_id, name, scopes, last_four, created_at, expires_at, last_used_at"
 
 
@@ -127,9 +129,11 @@ async def add_token(
     days: int,
 ) -> ApiTokenCreated:
     """Make a token that acts as `owner`, for `days` (0: for ever); without `scopes` with the owner's full authority.
-    Raises `invalid` for a scope that is none, `forbidden` for one that its maker has not."""
+    Raises `invalid` for a scope that is none, `forbidden` for one that its maker has not, `capacity`."""
     realm = context.services.realm
     _check_scopes(realm, scopes, context.principal.scopes)
+    if context.principal.role not in (Role.ADMINISTRATOR, Role.STAFF):
+        await _require_allowed(tx, owner)
     token = new_secret(realm.token_prefix)
     row = await tx.fetchone(
         f"""
@@ -151,6 +155,19 @@ async def add_token(
     created = ApiTokenCreated(**dict(row), token=token)
     await audit.record(tx, context.caller, Target("token", created.id, created.name), {"scopes": created.scopes})
     return created
+
+
+async def _require_allowed(tx: Transaction, owner: UUID) -> None:
+    await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", owner)
+    has = await tx.fetchval(
+        "SELECT count(*) FROM api_tokens WHERE user_id = $1 AND (expires_at IS NULL OR expires_at > now())", owner
+    )
+    if has >= MOST_TOKENS:
+        raise capacity(
+            f"This account has {has} API tokens, and may have {MOST_TOKENS}; none was made.",
+            hint="Revoke one that is no longer used.",
+            details={"limit": MOST_TOKENS},
+        )
 
 
 def _check_scopes(realm: Realm, wanted: list[str] | None, own: frozenset[str] | None) -> None:

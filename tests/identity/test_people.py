@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
+from svc.controller.machines import ssh_keys
 from svc.controller.realm import REALM
+from svc.identity import tokens
 from svc.identity.events import views_of
 from svc.registry.principal import Principal, Role
 from svc_actors.controller.event_kinds import ControllerEvent
@@ -58,6 +60,33 @@ async def test_a_token_makes_no_token_that_may_more_or_lives_longer(world: Ident
     made = (await world.program(mighty).post("/tokens", {"name": "t", "scopes": ["admin"], "days": 0})).json()
     parent = await world.database.fetchval("SELECT expires_at FROM api_tokens WHERE last_four = $1", mighty[-4:])
     assert made["expires_at"] == parent.isoformat().replace("+00:00", "Z")
+
+
+async def test_a_customer_has_so_many_tokens_and_keys_and_an_administrator_any_number(
+    world: IdentityHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "MOST_TOKENS", 3)
+    monkeypatch.setattr(ssh_keys, "MOST_KEYS", 0)
+    ada = world.program(await world.token(await world.person("ada@example.org"), ["admin"]))
+    root = world.program(await world.token(await world.person("root@example.org", "administrator"), ["admin"]))
+    answers = list[int]()
+
+    async def order() -> None:
+        answers.append((await ada.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(order)
+    assert sorted(answers) == [201, 201, 409, 409, 409, 409]
+    refused = (await ada.post("/tokens", {"name": "t", "scopes": ["read"]})).json()["error"]
+    assert (refused["code"], refused["details"]["limit"]) == ("capacity", 3)
+    assert (await ada.post("/ssh-keys", {"name": "k", "public_key": KEY})).json()["error"]["code"] == "capacity"
+    for _ in range(4):
+        assert (await root.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code == 201
+    assert (await root.post("/ssh-keys", {"name": "k", "public_key": KEY})).status_code == 201
+    # Those that have expired count no more.
+    await world.database.execute("UPDATE api_tokens SET expires_at = now() WHERE name = 't'")
+    assert (await ada.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code == 201
 
 
 async def test_a_token_that_a_token_made_ends_when_that_one_is_revoked(world: IdentityHarness) -> None:

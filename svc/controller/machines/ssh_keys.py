@@ -1,13 +1,13 @@
 """SSH public keys of people (RFC 4253, section 6.6; OpenSSH's one-line form), offered when a machine is made.
 
 Invariant: what is stored is a well-formed key line without options or newlines, so it can be written to a machine as
-it is.
+it is. Who is no operator has `MOST_KEYS`.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -19,12 +19,14 @@ from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.paging import EVERYTHING, Page, PageRequest, contains, equals, paginate
 from svc.registry.principal import Access, Role
 from svc.registry.scopes import Scope
-from svc_actors.errors import conflict, not_found
+from svc_actors.errors import capacity, conflict, not_found
 from svc_actors.public_keys import parse_public_key
 from svc_actors.store import Target, Transaction, UniqueViolationError, audit
 
 operations = Operations[Controller]()
 
+MOST_KEYS: Final = 100
+"""A key has up to 16 KiB."""
 _SELECT = """
 SELECT k.id, k.user_id, u.email AS owner, k.name, k.public_key, k.fingerprint, k.created_at
 FROM ssh_keys AS k JOIN users AS u ON u.id = k.user_id"""
@@ -88,6 +90,8 @@ async def list_keys(context: Context[Controller], request: PageRequest) -> Page[
 async def add_key(context: Context[Controller], request: SshKeyCreateRequest) -> SshKey:
     line, fingerprint = parse_public_key(request.public_key)
     async with context.services.database.transaction() as tx:
+        if context.principal.role not in (Role.ADMINISTRATOR, Role.STAFF):
+            await _require_allowed(tx, context.principal.user_id)
         try:
             key_id: UUID = await tx.fetchval(
                 "INSERT INTO ssh_keys (user_id, name, public_key, fingerprint) VALUES ($1, $2, $3, $4) RETURNING id",
@@ -101,6 +105,18 @@ async def add_key(context: Context[Controller], request: SshKeyCreateRequest) ->
         await audit.record(tx, context.caller, Target("ssh_key", key_id, request.name), {"fingerprint": fingerprint})
         row = await tx.fetchone(f"{_SELECT} WHERE k.id = $1", key_id)
     return SshKey(**dict(row))
+
+
+async def _require_allowed(tx: Transaction, user_id: UUID | None) -> None:
+    """Raises `capacity`."""
+    await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", user_id)
+    has = await tx.fetchval("SELECT count(*) FROM ssh_keys WHERE user_id = $1", user_id)
+    if has >= MOST_KEYS:
+        raise capacity(
+            f"This account has {has} SSH keys, and may have {MOST_KEYS}; none was added.",
+            hint="Remove one that is no longer used; machines made with it keep it.",
+            details={"limit": MOST_KEYS},
+        )
 
 
 @operations.declare(
