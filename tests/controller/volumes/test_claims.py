@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID, uuid4
+
+import pytest
 
 from svc_actors.controller.volumes.observing import ALONE_AGAIN, MOST_FOUND, MOST_TOLD_ALONE
 from svc_actors.controller.volumes.records import MOST_KEPT
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
-from svc_nodeagent.protocol import MANY, MOST_VOLUMES, KeptDisk, ObservedVolume
+from svc_nodeagent.protocol import MANY, MOST_VOLUMES, DeleteResult, KeptDisk, ObservedVolume, OperationResult
 from tests.controller.volumes.test_observed_volumes import GIB, has, inventoried, row
 from tests.controller.volumes.test_volumes import done, made
-from tests.support.machine_service import make_node
+from tests.support.machine_service import FakeGateway, make_node
 from tests.support.machines import MachineHarness, refusal, stage
 
 
@@ -75,6 +78,28 @@ async def test_what_a_node_claims_uses_up_no_limit_and_passes_none(database: Dat
         for _ in range(MOST_VOLUMES):
             await made(now, other)
         assert (await now.customer("volume.list")).total == 1 + MOST_VOLUMES + MOST_VOLUMES + 15
+
+
+@pytest.mark.parametrize("destroy_disks", [True, False])
+async def test_disks_that_a_node_makes_up_when_a_machine_goes_use_up_no_limit(
+    database: Database, destroy_disks: bool
+) -> None:
+    async with stage(database) as now:
+        vm_id = (await now.created()).vm.id
+        other = (await now.created(name="other")).vm.id
+        names = tuple(f"retained/{number}.qcow2" for number in range(100))
+
+        async def keeps(gateway: FakeGateway, _: UUID, __: object, operation: Any) -> OperationResult:
+            gateway.domains.pop(vm_id)
+            return DeleteResult(vm_id=vm_id, removed_addresses=(), retained_disks=names)
+
+        now.service.gateway.answers["vm.delete"] = keeps
+        task = await done(now, "vm.delete", id=vm_id, confirm="web", destroy_disks=destroy_disks)
+        assert len(task.message) < 1_000
+        counted = await database.fetchval("SELECT count(*) FROM volumes WHERE ordered_gib IS NOT NULL")
+        assert counted == (0 if destroy_disks else 1)
+        await now.administrator("settings.update", most_volumes=counted + 1)
+        await made(now, other)
 
 
 async def test_a_volume_is_attached_by_its_nodes_word_to_no_machine_of_another_project(database: Database) -> None:

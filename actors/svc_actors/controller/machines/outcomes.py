@@ -158,7 +158,9 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
     if vm.node_id is not None:
-        for kept in result.retained_disks[:MOST_KEPT]:
+        # Of the machine's own disks there is one: what the host names beyond what was ordered counts towards no limit.
+        ordered = 0 if task.parameters.get("destroy_disks") else 1
+        for number, kept in enumerate(result.retained_disks[:MOST_KEPT]):
             await keep_disk(
                 tx,
                 name=vm.name,
@@ -167,7 +169,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
                 size_gib=vm.disk_gib,
                 kept_name=kept,
                 vm_id=vm.id,
-                ordered=True,
+                ordered=number < ordered,
             )
     await call_watch(tx)
     status, reason = moved_by(vm.status, vm.status_reason, Observation.DELETED, None)

@@ -91,6 +91,8 @@ from svc_nodeagent.protocol import (
 )
 
 HOST_STEP: Final = "host"
+_MOST_NAMED: Final = 3
+"""Disks that a sentence names: a host may name a thousand."""
 """The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
 
 _NOT_THERE: Final = "The password to be set is not there any more; set it again."
@@ -167,7 +169,8 @@ class MachineWork:
         match ending.result:
             case DeleteResult(vm_id=vm_id, retained_disks=disks) if disks:
                 kept = "1 disk is" if len(disks) == 1 else f"{len(disks)} disks are"
-                message = f"Deleted; {kept} kept on its node, in retained/{vm_id}: {', '.join(disks)}."
+                named = ", ".join(disks[:_MOST_NAMED])
+                message = f"Deleted; {kept} kept on its node, in retained/{vm_id}: {named}."
                 ending = replace(ending, message=message, hint="It is a volume now: attach it, or delete it.")
         await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.task_ended, task, ending)
 
