@@ -93,6 +93,32 @@ async def _checked(target: Mounted) -> list[str]:
         return [each.file for each in await target.set_aside_damaged(share=0, shares=1)]
 
 
+@pytest.mark.parametrize("locked", [True, False])
+def test_the_look_before_each_step_goes_over_no_data(
+    target: Mounted, monkeypatch: pytest.MonkeyPatch, locked: bool
+) -> None:
+    """A look says nothing until its end, and a large store has hundreds of thousands of files."""
+    listed, listdir = list[str](), os.listdir
+
+    def noted(folder: int) -> list[str]:
+        listed.append(Path(os.readlink(f"/proc/self/fd/{folder}")).name)
+        return listdir(folder)
+
+    def look() -> dict[str, bool]:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "listdir", noted)
+            return mounted_tree._look(machines, str(target.vm_id))
+
+    if locked:
+        (target.path / "locks" / NAME).write_text("lock")
+    machines = os.open(target.folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        assert look() == {"there": True, "locked": locked}
+    finally:
+        os.close(machines)
+    assert listed == ["locks"]
+
+
 @pytest.mark.parametrize("kind", ENTRIES)
 @pytest.mark.parametrize("within", ["data/00", "data", "index", "locks"])
 async def test_what_is_no_file_of_data_is_set_aside_and_never_opened(

@@ -109,7 +109,8 @@ def _run(target: int, store: str, command: list[str]) -> None:
 
 
 def _look(target: int, store: str) -> dict[str, bool]:
-    """Whether there is a repository, and whether it is locked."""
+    """Whether there is a repository, and whether it is locked. Its data is not gone over: a store of some TiB has
+    hundreds of thousands of files, and nothing is said meanwhile."""
     try:
         os.stat(store, dir_fd=target, follow_symlinks=False)
     except FileNotFoundError:
@@ -121,10 +122,12 @@ def _look(target: int, store: str) -> dict[str, bool]:
             return {"there": False, "locked": False}
         if not stat.S_ISREG(config.st_mode):
             raise StrangeError(f"{_CONFIG} is no regular file")
+        locked = False
         for name in (*_FRAME, _DAMAGED):
-            with _folder(name, repository):
-                pass
-        return {"there": True, "locked": any(entry.within == "locks" for entry in walk(repository))}
+            with _folder(name, repository) as folder:
+                if name == "locks" and folder is not None:
+                    locked = bool(os.listdir(folder))
+        return {"there": True, "locked": locked}
 
 
 def walk(repository: int) -> Iterator[Entry]:
