@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import cast
 from uuid import UUID, uuid4
 
+import pytest
 import trio
 import trio.testing
 
@@ -16,6 +17,8 @@ from svc_actors.controller.gateway.authority import Authority
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.machines.observing import Seen
 from svc_actors.controller.nodes.node import MOST_UNAUTHORISED_AN_HOUR, Node, NodeServices
+from svc_actors.controller.reconcile import machine_reports
+from svc_actors.controller.reconcile.machine_reports import MachineReports
 from svc_actors.controller.reconcile.node_watch import Intervals, NodeWatch
 from svc_actors.errors import unavailable
 from svc_actors.runtime import ActorSystem, MailboxFull
@@ -361,6 +364,26 @@ async def test_no_change_overtakes_one_that_is_on_its_way_to_the_machine(databas
 
         assert told == [DomainState.RUNNING, DomainState.CRASHED]
         nursery.cancel_scope.cancel()
+
+
+async def test_changes_that_a_node_makes_up_without_end_are_left_to_its_inventories(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_reports, "MOST_CHANGES_A_MINUTE", 5.0)
+    async with open_nodes(database) as nodes:
+        evil, good = await nodes.new(machines=1), await nodes.new(machines=1)
+        [of_evil], [of_good] = nodes.hosts[evil].machines, nodes.hosts[good].machines
+        rechecked = list[UUID]()
+        reports = MachineReports(nodes.actors, database, nodes.deliver, rechecked.append, deadline=5.0)
+        for number in range(50):
+            reports.changed(evil, change(of_evil, DomainState.RUNNING if number % 2 else DomainState.CRASHED))
+        assert rechecked == [evil] * 45
+        reports.changed(good, change(of_good, DomainState.CRASHED))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reports.run)
+            await nodes.until_observed(good, DomainState.CRASHED)
+            await nodes.until_observed(evil, DomainState.CRASHED)
+            nursery.cancel_scope.cancel()
 
 
 async def test_of_two_changes_of_a_machine_the_last_one_counts(database: Database) -> None:

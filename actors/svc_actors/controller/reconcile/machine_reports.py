@@ -4,7 +4,8 @@ Invariants:
 - a node's inventory is a few statements, and so are the changes that have come from all nodes in a twentieth of a
   second; only so much is recorded at once: whatever comes at the same time waits here, without a connection of the
   database, which other background work needs as well;
-- of changes that come faster than they are recorded, a machine's last one counts;
+- of changes that come faster than they are recorded, a machine's last one counts; a node that tells so many has them
+  recorded by its inventories;
 - a machine whose record somebody holds is told through its actor, and holds up no other; what is said of it until then
   goes the same way, so that nothing overtakes what was said before;
 - what could not be recorded is asked for again: the node is inventoried anew.
@@ -22,6 +23,7 @@ from uuid import UUID
 import structlog
 import trio
 
+from svc_actors.allowance import Allowances
 from svc_actors.controller.machines.observing import Seen, record_observations
 from svc_actors.controller.nodes.domain_changes import note_domain_changes
 from svc_actors.controller.nodes.node import Node
@@ -45,6 +47,9 @@ _NODES_TOGETHER: Final = 64
 """Whose changes are recorded together."""
 _MOST_WAITING: Final = 4096
 """Changes of one node. A host says more only if it makes them up; what it has, its next inventory says."""
+MOST_CHANGES_A_MINUTE: Final = 3_000.0
+"""Of one node, and as many at once: 500 guests that a host starts and stops. Each is an event for all who watch, so one
+that makes them up is heard by its inventories."""
 log = structlog.get_logger(__name__)
 
 Deliver = Callable[[UUID, UUID, Seen, datetime | None], Awaitable[object]]
@@ -72,6 +77,7 @@ class MachineReports:
         self._recheck = recheck
         self._deadline = deadline
         self._changes = NodeQueue[dict[UUID, Seen]]()
+        self._allowances = Allowances(per_minute=MOST_CHANGES_A_MINUTE)
         self._being_told = Counter[UUID]()
         self._recording = trio.CapacityLimiter(NODES_AT_ONCE)
         self._delivering = trio.CapacityLimiter(DELIVERIES_AT_ONCE)
@@ -89,7 +95,8 @@ class MachineReports:
     def changed(self, node_id: UUID, change: DomainChanged) -> None:
         """A guest changed state on this host. Blocks nobody; recorded by `run`."""
         changes = self._changes.get(node_id) or {}
-        if len(changes) >= _MOST_WAITING and change.vm_id not in changes:
+        too_many = len(changes) >= _MOST_WAITING and change.vm_id not in changes
+        if too_many or not self._allowances.spend(node_id):
             self._recheck(node_id)
             return
         changes[change.vm_id] = Seen(node_id, change.state, change.reason, change.cause)
