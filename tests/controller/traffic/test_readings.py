@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc_actors.controller.traffic.periods import Period, period_of, shifted, start_of, until
-from svc_actors.controller.traffic.readings import LINK_MBPS, Month, month_of, months_of, store_readings
+from svc_actors.controller.traffic.readings import LINK_MBPS, MOST_LEDGERS, Month, month_of, months_of, store_readings
 from tests.support.traffic import TrafficHarness, reading
 
 NOVEMBER = Period("2026-11")
@@ -138,6 +138,18 @@ async def test_no_node_counts_more_than_the_rate_could_carry_while_the_machine_w
         assert told.beyond == {vm_id}
         month = await month_of(stage.database, vm_id, NOVEMBER)
         assert (month.sent_bytes, month.received_bytes) == (most, most)
+
+
+async def test_a_node_that_begins_ledgers_without_end_has_so_many_rows(stage: TrafficHarness) -> None:
+    vm_id = await stage.machine("web")
+    for number in range(MOST_LEDGERS + 3):
+        async with stage.database.transaction() as tx:
+            told = await store_readings(tx, stage.node_id, UUID(int=number), [reading(vm_id, 10)], now=stage.now)
+        assert told.beyond == (set() if number < MOST_LEDGERS else {vm_id})
+    async with stage.database.transaction() as tx:
+        told = await store_readings(tx, stage.node_id, UUID(int=0), [reading(vm_id, 15)], now=stage.now)
+    assert told.beyond == set(), "one that is known goes on"
+    assert (await month_of(stage.database, vm_id, NOVEMBER)).sent_bytes == 10 * MOST_LEDGERS + 5
 
 
 @pytest.mark.parametrize(("rates", "most_mbps"), [((10,), 1000), ((None, 10), LINK_MBPS), ((10, 2000, 10), 2000)])

@@ -66,6 +66,8 @@ async def months_of(queryable: Queryable, vm_id: UUID, last: Period, count: int 
     return [known.get(period, Month(period)) for period in periods]
 
 
+MOST_LEDGERS: Final = 32
+"""Of one machine, month and node: an agent begins a ledger anew where its file was lost, and each is a row."""
 LINK_MBPS: Final = 100_000
 """What is believed of a machine without a rate of its own: no host has a faster link."""
 _SKEW: Final = timedelta(hours=1)
@@ -78,7 +80,7 @@ _HEADERS: Final = 1.1
 class Refused:
     """What of a node's answer was not taken in: readings of machines that never were its own, of months that cannot be
     (before the machine came, after it left, or past the next month by the controller's clock), and, of those that were
-    cut, what no rate could have carried."""
+    cut, what no rate could have carried; what came in one ledger too many is all cut."""
 
     foreign: frozenset[UUID]
     untimely: frozenset[UUID]
@@ -121,24 +123,33 @@ async def store_readings(
         stays.setdefault(row["id"], []).append(_Stay(row["since"], row["until"], row["most_mbps"] or LINK_MBPS))
     own = [reading for reading in readings if reading.vm_id in stays]
     timely = _merged(each for each in own if any(stay.may_count(each.period, now) for stay in stays[each.vm_id]))
-    counted = await _counted_elsewhere(tx, node_id, ledger_id, timely)
-    bounded = [
-        _bounded(each, stays[each.vm_id], counted.get((each.vm_id, each.period), (0, 0)), now) for each in timely
-    ]
+    elsewhere = await _counted_elsewhere(tx, node_id, ledger_id, timely)
+    nothing = _Elsewhere()
+    counted = [(each, elsewhere.get((each.vm_id, each.period), nothing)) for each in timely]
+    bounded = [_bounded(each, stays[each.vm_id], other, now) for each, other in counted if other.ledgers < MOST_LEDGERS]
     await _write(tx, node_id, ledger_id, bounded)
     return Refused(
         foreign=frozenset(named) - stays.keys(),
         untimely=frozenset(each.vm_id for each in own) - {each.vm_id for each in timely},
-        beyond=frozenset(each.vm_id for each, said in zip(bounded, timely, strict=True) if each != said),
+        beyond=frozenset(each.vm_id for each in {*timely} - {*bounded}),
     )
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """What a node's other ledgers have of a machine and month."""
+
+    received: int = 0
+    sent: int = 0
+    ledgers: int = 0
 
 
 async def _counted_elsewhere(
     tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading]
-) -> dict[tuple[UUID, str], tuple[int, int]]:
-    """Received and sent by machine and month, by the node's other ledgers: it may have as many as it likes."""
+) -> dict[tuple[UUID, str], _Elsewhere]:
     rows = await tx.fetch(
-        """SELECT vm_id, period, sum(received)::numeric AS received, sum(sent)::numeric AS sent FROM traffic_readings
+        """SELECT vm_id, period, sum(received)::numeric AS received, sum(sent)::numeric AS sent, count(*) AS ledgers
+           FROM traffic_readings
            WHERE vm_id = ANY($1::uuid[]) AND period = ANY($2::text[]) AND node_id = $3 AND ledger_id <> $4
            GROUP BY vm_id, period""",
         list({each.vm_id for each in readings}),
@@ -146,18 +157,17 @@ async def _counted_elsewhere(
         node_id,
         ledger_id,
     )
-    return {(row["vm_id"], row["period"]): (int(row["received"]), int(row["sent"])) for row in rows}
+    return {
+        (row["vm_id"], row["period"]): _Elsewhere(int(row["received"]), int(row["sent"]), row["ledgers"])
+        for row in rows
+    }
 
 
-def _bounded(
-    reading: TrafficReading, stays: Sequence[_Stay], counted: tuple[int, int], now: datetime
-) -> TrafficReading:
+def _bounded(reading: TrafficReading, stays: Sequence[_Stay], elsewhere: _Elsewhere, now: datetime) -> TrafficReading:
     seconds = sum(stay.seconds_in(reading.period, now) for stay in stays) + _SKEW.total_seconds()
     most = int(seconds * max(stay.most_mbps for stay in stays) * 1_000_000 / 8 * _HEADERS)
-    received, sent = (
-        min(said, max(0, most - already))
-        for said, already in zip((reading.received, reading.sent), counted, strict=True)
-    )
+    received = min(reading.received, max(0, most - elsewhere.received))
+    sent = min(reading.sent, max(0, most - elsewhere.sent))
     return reading.model_copy(update={"received": received, "sent": sent})
 
 
