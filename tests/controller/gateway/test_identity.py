@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.errors import ErrorCode, ServiceError
+from svc_actors.store import Database
 from svc_nodeagent.agent import Patience
 from svc_nodeagent.config import Identity
 from svc_nodeagent.enrol import new_key, private_pem, signing_request
@@ -40,6 +42,33 @@ async def test_a_deleted_nodes_live_connection_is_dropped_and_its_certificate_re
         await until(lambda: rig.gateway.refused >= 1)
         assert not agent.connected
     assert rig.heard.connected == [node.node_id]
+
+
+@pytest.mark.parametrize("ending", ["deleted_at", "lost_at"])
+async def test_a_renewal_beside_the_end_of_its_node_signs_nothing(rig: GatewayHarness, ending: str) -> None:
+    node = await rig.new_node()
+    serial = await rig.database.fetchval("SELECT serial FROM node_certificates")
+    refused = list[ServiceError]()
+
+    async def renew() -> None:
+        try:
+            await rig.authority.renew(node.node_id, serial, signing_request(new_key()))
+        except ServiceError as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery, rig.database.transaction() as tx:
+        await tx.execute(f"UPDATE nodes SET {ending} = now() WHERE id = $1", node.node_id)
+        await rig.authority.revoke(tx, node.node_id)
+        nursery.start_soon(renew)
+        await waits_for_a_lock(rig.database)
+    assert [error.code for error in refused] == [ErrorCode.NOT_FOUND]
+    assert await rig.database.fetchval("SELECT count(*) FROM node_certificates WHERE revoked_at IS NULL") == 0
+
+
+async def waits_for_a_lock(database: Database) -> None:
+    with trio.move_on_after(5):  # Without a lock there is nothing to wait for, and the assertion tells.
+        while not await database.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            await trio.sleep(0.01)
 
 
 async def test_what_waits_for_a_deleted_node_is_told(rig: GatewayHarness) -> None:

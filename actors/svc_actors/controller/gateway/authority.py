@@ -32,7 +32,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from svc_actors.controller.gateway.unrecorded import Shown, recognise
 from svc_actors.durable import write_whole
-from svc_actors.errors import rate_limited, wrong_field
+from svc_actors.errors import not_found, rate_limited, wrong_field
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import CONTROLLER_NAME
@@ -149,8 +149,14 @@ class Authority:
 
     async def renew(self, node_id: UUID, current: Serial, csr: str) -> NodeCertificate:
         """A further certificate for a node that is connected with `current`; renewals never used are revoked. Raises
-        as `sign_node`."""
+        as `sign_node`, and not_found for a node that was deleted or declared lost meanwhile: who does that holds its
+        row, so that its certificates are all revoked, or none is signed."""
         async with self._database.transaction() as tx:
+            if not await tx.fetchval(
+                "SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL AND lost_at IS NULL FOR NO KEY UPDATE",
+                node_id,
+            ):
+                raise not_found("There is no such node any more.")
             await tx.execute(
                 "UPDATE node_certificates SET revoked_at = now()"
                 " WHERE node_id = $1 AND serial <> $2 AND revoked_at IS NULL",
