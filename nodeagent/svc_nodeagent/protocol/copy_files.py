@@ -42,6 +42,8 @@ MOST_PART_BYTES: Final = 1024 * 1024
 _MOST_VOLUMES: Final = 64
 _BYTE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 
+_BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
 CopyPath = Annotated[AnyText, Field(max_length=12_288)]
 
 
@@ -176,7 +178,7 @@ class CopiedPart(Wire):
     path: CopyPath
     size_bytes: Size
     modified: int = Field(ge=0, le=2**32 - 1)
-    data: Annotated[AnyText, Field(max_length=MOST_PART_BYTES * 4 // 3 + 4, repr=False)]
+    data: Annotated[AnyText, Field(max_length=MOST_PART_BYTES * 4 // 3 + 4, pattern=_BASE64, repr=False)]
 
 
 def shown_name(name: bytes) -> str:

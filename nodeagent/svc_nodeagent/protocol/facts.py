@@ -60,8 +60,8 @@ class Facts:
     into its journal; what changes nothing that outlives it is not, and is simply run again. `repeatable`: done again
     after an interruption it does no harm. `yields_to_force_stop`: a forced stop supersedes it. `since`: the version of
     the protocol that has it first. `last_in_lane`: every other operation of its lane that waits goes first, also one
-    that came later, until it has waited for 15 minutes: nothing depends on it, and customers order it as often as they
-    like."""
+    that came later, until it has waited for 15 minutes, and after one of it for as long as that took: nothing depends
+    on it, and customers order it as often as they like."""
 
     lane: Lane
     answer: ResultKind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 from uuid import UUID
@@ -44,6 +45,10 @@ def inventory_of_volume(**place: Any) -> dict[str, Any]:
     return frame
 
 
+def part(data: str) -> dict[str, Any]:
+    return result(kind="copied_part", volume=1, path="/a", size_bytes=1, modified=0, data=data)
+
+
 def described(**of: Any) -> dict[str, Any]:
     """A machine as its agent has recorded it, with one address."""
     address = {"gateway": "fe80::1", "on_link": True, "topology": "routed"} | of
@@ -68,6 +73,9 @@ def described(**of: Any) -> dict[str, Any]:
         result(kind="release", vm_id=str(UUID(int=3)), removed=["fe80::1%eth0"]),
         inventory_of_volume(vm_id=str(UUID(int=3)), index=None),
         inventory_of_volume(vm_id=None, index=3),
+        part("YQ"),
+        part("Y\u00e4=="),
+        part("YQ==YQ=="),
         described(interface="2001:db8::5%eth0/128", network="2001:db8::5/128"),
         described(interface="2001:db8::5/128", network="2001:db8::5%eth0/128"),
     ],
@@ -86,6 +94,7 @@ def test_what_no_record_could_hold_is_no_frame(frame: dict[str, Any]) -> None:
         inventory_of_volume(vm_id=str(UUID(int=3)), index=3),
         inventory_of_volume(vm_id=None, index=None),
         described(interface="2001:db8::5/128", network="2001:db8::5/128"),
+        *(part(base64.b64encode(bytes(length)).decode()) for length in (0, 1, 2, 3, 1024 * 1024)),
     ],
 )
 def test_what_a_host_says_is_a_frame(frame: dict[str, Any]) -> None:
