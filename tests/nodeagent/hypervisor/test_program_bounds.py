@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import libvirt
 import pytest
 import trio
 
@@ -163,6 +164,23 @@ STARTED_BY = {
     "releases.py",  # pip, with hashes
     "launcher.py",  # the agent itself
 }
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        libvirt.VIR_ERR_INTERNAL_ERROR,
+        libvirt.VIR_ERR_OPERATION_INVALID,
+        libvirt.VIR_ERR_AGENT_UNRESPONSIVE,
+        libvirt.VIR_ERR_AGENT_UNSYNCED,
+        libvirt.VIR_ERR_OPERATION_FAILED,
+    ],
+)
+def test_what_a_guest_says_of_a_password_is_not_handed_on(number: int) -> None:
+    said = "\x1b]0;PWNED\x07 <img src=x> \u202e"
+    told = password_failed(LibvirtError(FailureCode.HOST, f"internal error: {said}", number), "root")
+    assert "PWNED" not in f"{told.message} {told.hint}"
+    assert "<img" not in f"{told.message} {told.hint}"
 
 
 def test_programs_are_started_in_a_few_places_and_restic_never_without_a_bound() -> None:
