@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
@@ -35,14 +35,15 @@ def seed_of_run(config: pytest.Config) -> str:
 
 def draw_items(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out tests marked `drawn(most)` beyond so many of a function, or of all that share `of=name` with it."""
-    groups: defaultdict[Hashable, list[pytest.Item]] = defaultdict(list)
+    groups: defaultdict[tuple[int, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if mark := item.get_closest_marker(MARK):
             function = item.nodeid.partition("[")[0]
             groups[mark.args[0], mark.kwargs.get("of", function)].append(item)
     left_out: set[pytest.Item] = set()
     for (most, _), group in groups.items():
-        left_out |= set(group) - set(drawn(sorted(group, key=lambda item: item.nodeid), most, config))
+        group.sort(key=lambda item: item.nodeid)
+        left_out |= set(group) - set(drawn(group, most, config))
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
