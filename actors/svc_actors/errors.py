@@ -6,11 +6,12 @@ that renders it. Anything that is not a `ServiceError` becomes `internal` there,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
-from svc_actors.runtime import DomainError
+from svc_actors.runtime import ActorUnavailable, DeliveryError, DomainError, Draining, MailboxFull
 
 
 class ErrorCode(StrEnum):
@@ -49,6 +50,8 @@ def refusal_in(error: BaseException) -> ServiceError | None:
     and a group is one as soon as anything else is in it."""
     if isinstance(error, ServiceError):
         return error
+    if isinstance(error, DeliveryError):
+        return undelivered(error)
     if not isinstance(error, BaseExceptionGroup):
         return None
     refusals = [refusal_in(each) for each in error.exceptions]
@@ -78,6 +81,26 @@ not_ready = _raiser(ErrorCode.NOT_READY)
 capacity = _raiser(ErrorCode.CAPACITY)
 rate_limited = _raiser(ErrorCode.RATE_LIMITED)
 unavailable = _raiser(ErrorCode.UNAVAILABLE)
+
+
+_NOT_BEGUN: Final[Mapping[type[DeliveryError], str]] = {
+    MailboxFull: "Too many changes of this wait already; nothing was done.",
+    ActorUnavailable: "Changes of this failed repeatedly and are refused for a moment; nothing was done.",
+    Draining: "The service is stopping; nothing was done.",
+}
+
+
+def why_undelivered(error: DeliveryError) -> str:
+    """In words for whoever asked. The runtime's own would tell the name of a class, and a key."""
+    return _NOT_BEGUN.get(type(error), "The service failed while doing this; its log says why.")
+
+
+def undelivered(error: DeliveryError) -> ServiceError | None:
+    """The answer that a message is which its actor did not take. None where it was begun: that is a defect."""
+    if type(error) not in _NOT_BEGUN:
+        return None
+    seconds = math.ceil(error.retry_after) if isinstance(error, ActorUnavailable) else 1
+    return unavailable(why_undelivered(error), hint=f"Try again in {seconds} s.", details={"retry_after": seconds})
 
 
 def wrong_field(field: str, problem: str, *, hint: str | None = None) -> ServiceError:

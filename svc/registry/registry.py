@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, get_args, get_origin
 
@@ -30,8 +30,8 @@ from svc.registry.parameters import ParameterReader, Parameters, path_parameters
 from svc.registry.principal import Access, Principal, Role, roles_of
 from svc.registry.realm import Realm
 from svc_actors.allowance import Allowance, Allowances
-from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, unavailable
-from svc_actors.runtime import ActorUnavailable, DeliveryError, Draining, MailboxFull
+from svc_actors.errors import ErrorCode, ServiceError, forbidden, unauthenticated, undelivered
+from svc_actors.runtime import DeliveryError
 from svc_actors.store import DISK_FULL, Outcome, Target, Transaction, audit, disk_full
 from svc_actors.tracing import Attributes, Kind, current_span, in_span
 
@@ -47,13 +47,6 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOTHING: Attributes = {}
 _OK, _NO_CONTENT = 200, 204
 _SEGMENT = re.compile(r"[a-z0-9.-]+|{\w+}")
-_NOT_BEGUN: Mapping[type[DeliveryError], str] = {
-    MailboxFull: "Too many changes of this wait already; nothing was done.",
-    ActorUnavailable: "Changes of this failed repeatedly and are refused for a moment; nothing was done.",
-    Draining: "The service is stopping; nothing was done.",
-}
-"""What an actor that takes no messages now is to a caller, whom its own text would tell the name of a class."""
-
 _MANY_OF = {Role.STAFF: "staff", Role.ADMINISTRATOR: "administrators"}
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
@@ -150,11 +143,10 @@ class Registry(Generic[ServicesT]):
             )
             try:
                 return await entry.operation.handler(replace(context, principal=principal), request)
-            except (MailboxFull, ActorUnavailable, Draining) as error:
-                seconds = math.ceil(error.retry_after) if isinstance(error, ActorUnavailable) else 1
-                raise unavailable(
-                    _NOT_BEGUN[type(error)], hint=f"Try again in {seconds} s.", details={"retry_after": seconds}
-                ) from error
+            except DeliveryError as error:
+                if (refusal := undelivered(error)) is None:
+                    raise
+                raise refusal from error
         except ServiceError as error:
             if self._should_audit(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)

@@ -28,9 +28,10 @@ IDLE_AFTER: Final = 5.0
 """Long enough for the messages of one order to find the actor live, and short enough that of a hundred thousand actors
 only those that are in use have a task: a live one is about ten objects, which every full garbage collection visits."""
 
-HANDLER_DEADLINE: Final = 45.0
-"""Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback): a
-locked row answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
+HANDLER_DEADLINE: Final = 75.0
+"""Longer than the store's own bounds together (8 s for a connection, 30 s for a statement, 5 s for the rollback), and
+the 30 s that a handler of the panel waits for what its server does (`svc_actors.panel.host_work`): a locked row or a
+slow server answers the asker with `unavailable`, and only what hangs beyond that is ended as a crash."""
 
 logger = logging.getLogger(__name__)
 

@@ -47,6 +47,7 @@ from svc_actors.panel.handover import retry_handovers
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import ROUND_SECONDS as HEALTH_SECONDS
 from svc_actors.panel.health.watch import HealthWatch
+from svc_actors.panel.host_work import HostWork
 from svc_actors.panel.imports.fetching import ForeignSites
 from svc_actors.panel.imports.uploads import SWEEP_SECONDS as IMPORTS_SECONDS
 from svc_actors.panel.imports.uploads import Imports
@@ -102,6 +103,7 @@ async def open_services(
     await make_accounts(database, host.accounts)
     naming = Naming(database, host.name_server, authority)
     async with (
+        HostWork.open() as host_work,
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         ConfinedFiles.open() as files,
         trio.open_nursery() as nursery,
@@ -122,6 +124,7 @@ async def open_services(
             sealer=sealer,
             events=events,
             actors=actors,
+            host_work=host_work,
             loops=loops,
             proving=Proving(database, actors, authority, delegations),
             outbox=outbox,

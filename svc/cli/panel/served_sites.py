@@ -22,6 +22,7 @@ from svc_actors.panel.certificates.served import Serving
 from svc_actors.panel.certificates.site_certificates import SiteCertificates
 from svc_actors.panel.certificates.trouble import telling
 from svc_actors.panel.dns.proving import Proving
+from svc_actors.panel.host_work import HostWork
 from svc_actors.panel.ports import ROUND_SECONDS as PORTS_SECONDS
 from svc_actors.panel.ports import PortWatch
 from svc_actors.panel.sftp import SftpAccess
@@ -55,6 +56,7 @@ async def serve_sites(
     sealer: Sealer,
     events: EventLog,
     actors: ActorSystem,
+    host_work: HostWork,
     loops: PanelLoops,
     proving: Proving,
     outbox: Outbox,
@@ -79,8 +81,10 @@ async def serve_sites(
     await certificates.restore_files()
     web_server = WebServer(database, host.web, lambda: all_servers(database, folders))
     programs = SitePrograms(database, host.php)
-    actors.register(Site, lambda _: Site(database, host.accounts, programs, web_server, folders, host.launcher))
-    actors.register(SiteApp, lambda _: SiteApp(database, sealer, host.apps))
+    actors.register(
+        Site, lambda _: Site(database, host.accounts, programs, web_server, folders, host.launcher, host_work)
+    )
+    actors.register(SiteApp, lambda _: SiteApp(database, sealer, host.apps, host_work))
     sftp = SftpAccess(database, events, host.sftp)
     # Before any program of a site runs, which may bind the port else.
     with suppress(SftpError):

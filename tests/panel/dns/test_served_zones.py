@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from svc_actors.errors import ServiceError
-from svc_actors.host.knot import KnotAway, KnotError
+from svc_actors.host.knot import Agreement, KnotAway, KnotError, Zone
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database
 from tests.panel.dns.zones import A, World, dns_world
@@ -34,6 +34,29 @@ async def test_a_change_stands_while_knot_is_away_and_is_served_when_it_is_back(
     assert after["served"] is True
     assert after["problem"] is None
     assert world.knot.answers("www.example.test", "A") == {"192.0.2.1"}
+
+
+async def test_a_knot_that_is_slow_is_told_of_as_one_that_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not as a defect of the panel, which would refuse the next changes of the zone."""
+    monkeypatch.setattr("svc_actors.panel.dns.zone.HOST_PATIENCE", 0.05)
+    answers, agree = trio.Event(), world.knot.agree
+
+    async def slowly(zone: Zone, last_serial: int | None = None) -> Agreement:
+        await answers.wait()
+        return await agree(zone, last_serial)
+
+    monkeypatch.setattr(world.knot, "agree", slowly)
+
+    created = [await world.add(f"www{number}", **A) for number in range(8)]
+    answers.set()
+    await world.compare()
+    shown = (await world.ada.get(f"/sites/{world.site}/dns")).json()["zone"]
+
+    assert {answer.status_code for answer in created} == {201}
+    assert "has not done all of the change within" in created[0].json()["zone"]["problem"]
+    assert (shown["served"], shown["problem"]) == (True, None)
 
 
 async def test_what_knot_refuses_is_an_alert_until_it_is_taken(world: World) -> None:

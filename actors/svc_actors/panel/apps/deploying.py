@@ -37,6 +37,7 @@ from svc_actors.panel.apps.private_repositories import order_of, speaking
 from svc_actors.panel.apps.records import DEPLOYED
 from svc_actors.panel.apps.site_app import SiteApp
 from svc_actors.panel.files import site_folder
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import Job, JobRun, ProgramFailed, Read
 from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.runtime import ActorSystem
@@ -100,7 +101,8 @@ class AppDeployment:
     async def start(self, run: JobRun) -> None:
         site = await self._site(run)
         async with self._removed_if_it_fails(run, site):
-            await self._actors.ref(SiteApp, str(site.id)).ask(SiteApp.run_deployment, run.parameters["number"])
+            application = self._actors.ref(SiteApp, str(site.id))
+            await finished(application.ask(SiteApp.run_deployment, run.parameters["number"]))
         await run.log("Visitors come to it.")
 
     async def tidy(self, run: JobRun) -> None:

@@ -7,6 +7,7 @@ it does not answer, the record goes back to what runs, and the order says why.
 Invariants:
 - what visitors come to is stopped by an order to stop alone, or with its site;
 - all that is done to the server may be repeated: a core that was killed anywhere does it again (`settle`);
+- no message waits for the server longer than `host_work` lets it;
 - releases that are neither wanted nor live are stopped by the watch, not here: a stop may take as long as a request.
 """
 
@@ -28,6 +29,7 @@ from svc_actors.panel.apps.records import (
     write_wanted,
 )
 from svc_actors.panel.apps.variables import open_variables
+from svc_actors.panel.host_work import HostWork
 from svc_actors.panel.sites.records import SiteRow, lock_site, read_site
 from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.runtime import Actor
@@ -42,10 +44,11 @@ class AppOrder(StrEnum):
 
 
 class SiteApp(Actor):
-    def __init__(self, database: Database, sealer: Sealer, apps: AppServing) -> None:
+    def __init__(self, database: Database, sealer: Sealer, apps: AppServing, host_work: HostWork) -> None:
         self._database = database
         self._sealer = sealer
         self._apps = apps
+        self._host_work = host_work
 
     @property
     def site_id(self) -> UUID:
@@ -102,6 +105,10 @@ class SiteApp(Actor):
         await write_wanted(tx, app, running=True)
 
     async def _follow(self) -> None:
+        what = "The order is recorded, and the application is not as it was ordered yet"
+        await self._host_work.carry_out(f"application {self.key}", "change", self._follow_now, what=what)
+
+    async def _follow_now(self) -> None:
         site, app = await read_site(self._database, self.site_id), await read_app(self._database, self.site_id)
         if site is None or app is None or site.status is not SiteStatus.ACTIVE:
             return

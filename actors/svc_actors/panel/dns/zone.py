@@ -8,13 +8,15 @@ is told that it is not served yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 from uuid import UUID
 
 import structlog
+import trio
 
 from svc_actors.alerts import close_alert, raise_alert
 from svc_actors.errors import conflict, not_found, unavailable
@@ -23,6 +25,7 @@ from svc_actors.panel.dns.records import DATA, NewRecord, RecordRow, ZoneRow, as
 from svc_actors.panel.dns.restoring import change_of
 from svc_actors.panel.dns.rules import check, check_removal
 from svc_actors.panel.event_kinds import PanelEvent
+from svc_actors.panel.host_work import HOST_PATIENCE
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, NewEvent, Transaction, audit, events, service_itself
 
@@ -50,6 +53,17 @@ class Pointed:
 
     zone: ZoneRow
     replaced: Mapping[str, Sequence[str]]
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Each question to Knot has a bound of its own, and a change is many: all of them together end before the handler
+    has to. Knot drops what was not committed with the conversation."""
+    try:
+        with trio.fail_after(HOST_PATIENCE):
+            yield
+    except trio.TooSlowError:
+        raise KnotAway(f"it has not done all of the change within {HOST_PATIENCE:g} seconds") from None
 
 
 class DnsZone(Actor):
@@ -244,14 +258,16 @@ class DnsZone(Actor):
         found = await self._database.transact(read)
         if found is None:
             try:
-                await self._naming.name_server.remove([self.key])
+                with _in_time():
+                    await self._naming.name_server.remove([self.key])
             except KnotError as error:
                 raise unavailable(f"Knot still serves {self.key}, which is no zone any more: {error}") from error
             return None
         zone, records = found
         wanted = Zone(self.key, self._naming.authority, rendered(records))
         try:
-            agreement = await self._naming.name_server.agree(wanted, zone.serial)
+            with _in_time():
+                agreement = await self._naming.name_server.agree(wanted, zone.serial)
         except KnotError as error:
             return await self._disagreed(zone, error)
         if zone.served and zone.serial == agreement.serial:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable
+from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found, unavailable, why_undelivered
 from svc_actors.host import confined
 from svc_actors.host.archives.model import FoundDatabase, FoundSite, Kind
 from svc_actors.host.archives.placing import below, placed_at
@@ -31,6 +31,7 @@ from svc_actors.host.launcher import Limits
 from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.databases.looking import look_at as look_at_dump
 from svc_actors.panel.files import site_folder
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.htaccess.reading import PasswordsAt, judged_files
 from svc_actors.panel.htaccess.telling import tell
 from svc_actors.panel.imports.applied import Applied, Parts, choices_of
@@ -116,9 +117,11 @@ class ImportApplication:
         for number, found in enumerate(applied.sites):
             site = await self._make(applied, found, made.get(found.domain))
             try:
-                await self._parts.actors.ref(Site, str(site.id)).ask(Site.build)
+                await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.build))
             except DeliveryError as error:
-                raise unavailable(str(error), hint="Apply the import again: it goes on from there.") from error
+                raise unavailable(
+                    why_undelivered(error), hint="Apply the import again: it goes on from there."
+                ) from error
             await run.log(f"The site {site.domain} is made.")
             await run.progress(100 * (number + 1) / len(applied.sites))
 
@@ -257,7 +260,8 @@ class ImportApplication:
         if (applied.row.choices or {}).get("accept_htaccess") or site.status is SiteStatus.SUSPENDED:
             return
         reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc htaccess analyse says which"
-        await self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
+        asking = self._parts.actors.ref(Site, str(site.id)).ask(Site.suspend, CALLER, SuspendedBy.OWNER, reason)
+        await finished(asking)
         await self._rest.note(run, applied, Kind.SITE, site.domain, f"suspended: {reason}")
 
     async def _tell(
@@ -275,10 +279,11 @@ class ImportApplication:
         if not wishes:
             return site
         try:
-            await self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change)
+            await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
         except (DeliveryError, ServiceError) as error:
             told.clear()
-            await run.log(f"What the .htaccess files of {site.domain} say was not taken over: {error}")
+            why = why_undelivered(error) if isinstance(error, DeliveryError) else error.message
+            await run.log(f"What the .htaccess files of {site.domain} say was not taken over: {why}")
         for line in told[:_NAMED]:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
         return await read_site(self._database, site.id) or site

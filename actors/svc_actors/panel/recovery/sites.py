@@ -32,6 +32,7 @@ from svc_actors.panel.backups.restore import RestoreWork
 from svc_actors.panel.backups.targets import TargetRow, all_targets
 from svc_actors.panel.backups.tools import Tools, ids_of
 from svc_actors.panel.databases import SiteDatabases
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import JobClass, JobError, JobRun, NewJob
 from svc_actors.panel.recovery.records import (
     read_source,
@@ -162,7 +163,7 @@ class SitesRecovery:
                 backup_id = await self._fetch(run, repository, [each for each, _ in backups])
                 made_at = next(at for each, at in backups if each == backup_id)
                 await self._restore(run, site, backup_id)
-        await self.actors.ref(Site, str(site.id)).ask(Site.serve_again)
+        await finished(self.actors.ref(Site, str(site.id)).ask(Site.serve_again))
         return made_at
 
     async def _restore(self, run: JobRun, site: SiteRow, backup_id: UUID) -> None:

@@ -14,6 +14,7 @@ from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.panel.certificates.records import KEY_PURPOSE
 from svc_actors.panel.certificates.served import Serving, shown_at
 from svc_actors.panel.certificates.site_certificates import SiteCertificates, Wish
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.site import Site
@@ -84,7 +85,7 @@ class SiteCertificatePart:
         recorded = await self._recorded(site)
         if recorded is not None:
             await self._of_files(self._files.mend, site, recorded)
-            await self._actors.ref(Site, str(site.id)).ask(Site.serve_again)
+            await finished(self._actors.ref(Site, str(site.id)).ask(Site.serve_again))
         if (recorded is None or (recorded.expired and not recorded.uploaded)) and self._certificates.by_acme:
             await self._certificates.issue(service_itself("site.repair"), site, Wish())
             raise conflict(

@@ -13,6 +13,7 @@ from svc_actors.host.nginx import NginxError, WebServing
 from svc_actors.host.php import PhpError, PhpServing, Pool
 from svc_actors.panel.apps import AppOrder, SiteApp
 from svc_actors.panel.apps.records import AppRow, read_app
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.repairs.parts import Finding
 from svc_actors.panel.sites.php import PHP_TYPES, php_of, pool_of
 from svc_actors.panel.sites.records import SiteRow, change_record
@@ -60,7 +61,7 @@ class Configuration:
             # What runs may have been started with what was found: another takes its place.
             await _restart_php(self._actors, site)
         else:
-            await self._actors.ref(Site, str(site.id)).ask(Site.serve_again)
+            await finished(self._actors.ref(Site, str(site.id)).ask(Site.serve_again))
 
 
 class Runtime:
@@ -89,7 +90,7 @@ class Runtime:
             await _restart_php(self._actors, site)
         elif await self._running_app(site) is not None:
             restart = (service_itself(_CALLER), AppOrder.RESTART)
-            await self._actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, *restart)
+            await finished(self._actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, *restart))
 
     async def _running_app(self, site: SiteRow) -> AppRow | None:
         """Of a site whose application shall run."""
@@ -108,7 +109,7 @@ async def _restart_php(actors: ActorSystem, site: SiteRow) -> None:
         await change_record(tx, locked, {"php": php.model_copy(update={"restarts": php.restarts + 1}).record})
         return Changed(locked.target)
 
-    await actors.ref(Site, str(site.id)).ask(Site.change, service_itself(_CALLER), change)
+    await finished(actors.ref(Site, str(site.id)).ask(Site.change, service_itself(_CALLER), change))
 
 
 def _pool(site: SiteRow) -> Pool | None:

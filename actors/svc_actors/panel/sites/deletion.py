@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Final, Protocol
 from uuid import UUID
 
-from svc_actors.errors import ServiceError, conflict, unavailable
+from svc_actors.errors import ServiceError, conflict, unavailable, why_undelivered
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.apps import AppError, AppServing
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.copies import copies_of
 from svc_actors.panel.sites.programs import SitePrograms
@@ -130,7 +131,7 @@ class SiteDeletion:
         site = await self._site(run)
         try:
             # By the site's actor, which alone tells the web server of it: so no change under way serves it again.
-            await self._actors.ref(Site, str(site.id)).ask(Site.stop_serving)
+            await finished(self._actors.ref(Site, str(site.id)).ask(Site.stop_serving))
         except DeliveryError as error:
             raise _not_removed(error) from error
         await run.log(f"{site.domain} and its other names are served no more.")
@@ -210,4 +211,5 @@ async def _told(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def _not_removed(error: AccountError | AppError | DeliveryError) -> ServiceError:
-    return unavailable(str(error), hint="Delete the site again when the cause is gone.")
+    why = why_undelivered(error) if isinstance(error, DeliveryError) else str(error)
+    return unavailable(why, hint="Delete the site again when the cause is gone.")

@@ -8,7 +8,8 @@ there is one. Then the web server is told. What it does not take stays recorded 
 Invariants:
 - every status is reached by a move of the table in `states`;
 - all that is done to the server may be repeated: a core that was killed anywhere between two steps does them again;
-- the row is locked while it is decided.
+- the row is locked while it is decided;
+- no message waits for the server longer than `host_work` lets it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import LauncherError, SiteLauncher
 from svc_actors.host.site_runtime import site_group
+from svc_actors.panel.host_work import HostWork, Work
 from svc_actors.panel.sites.copies import restore_copies, suspend_copies
 from svc_actors.panel.sites.first_page import first_page
 from svc_actors.panel.sites.programs import SitePrograms
@@ -79,6 +81,7 @@ class Site(Actor):
         web_server: ServedBy,
         folders: HostFolders,
         launcher: SiteLauncher,
+        host_work: HostWork,
     ) -> None:
         self._database = database
         self._programs = programs
@@ -86,6 +89,7 @@ class Site(Actor):
         self._web_server = web_server
         self._folders = folders
         self._launcher = launcher
+        self._host_work = host_work
 
     @property
     def site_id(self) -> UUID:
@@ -95,6 +99,9 @@ class Site(Actor):
         """Make what the site's record wants, and have it served. Of a site that is not being created nothing is done.
         Raises ServiceError when a step failed: then the site has `failed`, or, where the web server or the database
         could not be asked, is still being created, and is taken up again."""
+        await self._carry_out("creation", self._build, what="The site is not served yet")
+
+    async def _build(self) -> None:
         site = await read_site(self._database, self.site_id)
         if site is None or site.status is not SiteStatus.CREATING:
             return
@@ -122,7 +129,7 @@ class Site(Actor):
             await self._suspend_with_account(tx)
 
         await self._database.transact(served)
-        await self._follow()
+        await self._follow_now()
 
     async def change(self, caller: Caller, change: Change) -> None:
         """Change what belongs to the site, by `change` in the deciding transaction, and have it served so."""
@@ -175,6 +182,9 @@ class Site(Actor):
     async def serve_again(self) -> None:
         """Hand over what the record wants anew, though the web server has taken it before: what it has of the site was
         changed by others. Nothing of a site that is not finished. Raises ServiceError."""
+        await self._carry_out("repetition", self._serve_again, what="The site is being handed to the web server again")
+
+    async def _serve_again(self) -> None:
         site = await read_site(self._database, self.site_id)
         if site is not None and site.status in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
             await self._serve(site)
@@ -182,6 +192,9 @@ class Site(Actor):
     async def stop_serving(self) -> None:
         """Of a site that is being deleted. What was to be served before has been by now, and whatever follows reads
         that it is being deleted: nothing serves it again. May be repeated. Raises ServiceError."""
+        await self._carry_out("end", self._stop_serving, what="The site is still served")
+
+    async def _stop_serving(self) -> None:
         site = await read_site(self._database, self.site_id)
         if site is not None:
             await self._web_server.change({site.number: None})
@@ -196,6 +209,12 @@ class Site(Actor):
 
     async def _follow(self) -> None:
         """Have the web server serve what the record says by now. Raises ServiceError where it does not take it."""
+        await self._carry_out("change", self._follow_now, what="The change is recorded, and visitors do not see it yet")
+
+    async def _carry_out(self, kind: str, work: Work, *, what: str) -> None:
+        await self._host_work.carry_out(f"site {self.key}", kind, work, what=what)
+
+    async def _follow_now(self) -> None:
         site = await read_site(self._database, self.site_id)
         if site is None or site.served >= site.wanted or site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
             return

@@ -17,12 +17,13 @@ from typing import Final
 import trio
 
 from svc_actors.durable import write_whole
-from svc_actors.errors import conflict, unavailable
+from svc_actors.errors import conflict, unavailable, why_undelivered
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.databases import DatabaseName, database_name
 from svc_actors.host.tree_switch import switch
 from svc_actors.host.wordpress import SiteDatabase
 from svc_actors.panel.accounts.disk_use import require_disk_room
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.php import php_of
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
@@ -150,11 +151,11 @@ class StagingCopy:
         try:
             if copy.status is SiteStatus.CREATING:
                 await run.transact(partial(write_installed, site_id=copy.id))
-                await site.ask(Site.build)
+                await finished(site.ask(Site.build))
             else:
-                await site.ask(Site.change, service_itself(REFRESH), restarted)
+                await finished(site.ask(Site.change, service_itself(REFRESH), restarted))
         except DeliveryError as error:
-            raise unavailable(str(error), hint="Refresh the copy to try it again.") from error
+            raise unavailable(why_undelivered(error), hint="Refresh the copy to try it again.") from error
         await run.log(f"{copy.domain} is served, behind its password.")
 
     async def ended(self, tx: Transaction, job: Job) -> None:

@@ -23,12 +23,13 @@ from typing import Final
 import trio
 
 from svc_actors.durable import sync_folder, write_whole
-from svc_actors.errors import ServiceError, conflict, unavailable
+from svc_actors.errors import ServiceError, conflict, unavailable, why_undelivered
 from svc_actors.host.databases import DatabaseName
 from svc_actors.host.site_tasks import SiteTasks, SiteVisit
 from svc_actors.host.staging import trees
 from svc_actors.host.tree_switch import switch
 from svc_actors.host.wordpress import Configured
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import Job, JobClass, JobRun, NewJob, enqueue
 from svc_actors.panel.sites.php import php_of
 from svc_actors.panel.sites.records import SiteRow, change_record, read_site
@@ -247,9 +248,10 @@ class StagingPush:
             return Changed(locked.target)
 
         try:
-            await self._tools.actors.ref(Site, str(live.id)).ask(Site.change, service_itself(PUSH), restarted)
+            site = self._tools.actors.ref(Site, str(live.id))
+            await finished(site.ask(Site.change, service_itself(PUSH), restarted))
         except DeliveryError as error:
-            raise unavailable(str(error)) from error
+            raise unavailable(why_undelivered(error)) from error
 
     async def _flush(self, run: JobRun, live: SiteRow) -> None:
         """What a plugin makes of it is no reason to undo a push: what counts is how the site answers."""

@@ -28,6 +28,7 @@ from svc_actors.host.databases import DatabaseName
 from svc_actors.host.staging import trees
 from svc_actors.host.tree_switch import take_back
 from svc_actors.panel.backups.drill import SCRATCH_NUMBER
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import wake_queues
 from svc_actors.panel.sites.php import php_of
 from svc_actors.panel.sites.records import SiteRow, change_record, read_site
@@ -177,7 +178,8 @@ class Undoing:
             return Changed(locked.target)
 
         with suppress(ServiceError):
-            await self._tools.actors.ref(Site, str(site_id)).ask(Site.change, service_itself("staging.push"), restarted)
+            site = self._tools.actors.ref(Site, str(site_id))
+            await finished(site.ask(Site.change, service_itself("staging.push"), restarted))
 
     def _left(self) -> list[int]:
         """The jobs whose folders are there. Blocks."""

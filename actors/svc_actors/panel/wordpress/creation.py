@@ -17,11 +17,12 @@ from typing import Final, TypeVar
 
 import trio
 
-from svc_actors.errors import conflict, unavailable
+from svc_actors.errors import conflict, unavailable, why_undelivered
 from svc_actors.host.accounts import AccountError, Accounts
 from svc_actors.host.wordpress import Installation, SiteDatabase, WordPressError, WordPressSites
 from svc_actors.panel.accounts.allowances import lock_owner, require_database_room
 from svc_actors.panel.certificates import SiteCertificates, read_site_certificate
+from svc_actors.panel.host_work import finished
 from svc_actors.panel.jobs import INTERRUPTED, Job, JobClass, JobRun, JobStatus, NewJob, enqueue
 from svc_actors.panel.sites.records import SiteRow, change_record, lock_site, read_site, write_status
 from svc_actors.panel.sites.site import Site
@@ -145,9 +146,9 @@ class WordPressCreation:
     async def serve(self, run: JobRun) -> None:
         site, _ = await self._site(run)
         try:
-            await self._actors.ref(Site, str(site.id)).ask(Site.build)
+            await finished(self._actors.ref(Site, str(site.id)).ask(Site.build))
         except DeliveryError as error:
-            raise unavailable(str(error), hint=_AGAIN) from error
+            raise unavailable(why_undelivered(error), hint=_AGAIN) from error
         await run.log(f"{site.domain} is served.")
 
     async def get_certificate(self, run: JobRun) -> None:

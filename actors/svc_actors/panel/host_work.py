@@ -1,0 +1,136 @@
+"""What messages of actors have the server do, each piece in a task of its own.
+
+A handler of an actor has a deadline, and passing it counts as a crash: the customer is refused for a while, and the
+operator is alerted. One systemctl may take ten minutes on a server that is busy, which is no defect. So the handler
+decides and records, asks for the work here, and waits for it for `HOST_PATIENCE` at most. What takes longer goes on
+without it, and whoever asked gets `HostBusy`.
+
+Cancelling the work instead would be simpler and never come to an end: each repetition of a start that systemd has not
+finished stops what it has begun.
+
+Invariants:
+- of the work for one key one piece is done at a time, in the order in which it was asked for;
+- work reads the records when it begins: what waits for its turn serves every message that asks for the same meanwhile;
+- a failure that nobody waits for any longer is logged, and ends nothing else;
+- what the end of the core cuts short is done again, as after a kill: the records say what is not done yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
+from svc_actors.store import background_nursery
+
+HOST_PATIENCE: Final = 30.0
+"""Seconds. With the store's own bounds it is less than a handler may take (`HANDLER_DEADLINE`), and by itself less than
+most clients of an HTTP API wait."""
+
+LONGEST: Final = 1800.0
+"""Seconds after which work is given up: longer than all that a site has the launcher do, each within its own bound."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.host_work")
+
+Work = Callable[[], Awaitable[None]]
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A piece of work that some messages wait for."""
+
+    do: Work
+    ended: trio.Event = field(default_factory=trio.Event)
+    error: Exception | None = None
+    awaited_by: int = 0
+
+    async def outcome(self) -> None:
+        self.awaited_by += 1
+        try:
+            await self.ended.wait()
+        finally:
+            self.awaited_by -= 1
+        if self.error is not None:
+            raise self.error
+
+
+class HostBusy(ServiceError):  # noqa: N818 - named for what it says
+    """What was asked for is recorded, and is still being done."""
+
+    def __init__(self, what: str, asked: _Asked) -> None:
+        super().__init__(
+            ErrorCode.UNAVAILABLE,
+            f"{what}: this server has not finished it within {HOST_PATIENCE:g} seconds.",
+            hint="It goes on in the background, and is tried again should it fail. Look at it again in a moment.",
+        )
+        self._asked = asked
+
+    async def outcome(self) -> None:
+        """Wait for the end, however long that takes. Raises what the work raises."""
+        await self._asked.outcome()
+
+
+class HostWork:
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._turns: dict[str, trio.Lock] = {}
+        self._waiting: dict[tuple[str, str], _Asked] = {}
+        """By key and kind, what has not begun."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator[HostWork]:
+        """Leaving the block cuts short what is under way. To be left after the actors."""
+        async with background_nursery() as nursery:
+            yield cls(nursery)
+
+    async def carry_out(self, key: str, kind: str, do: Work, *, what: str) -> None:
+        """Do it, once all that was asked for under this key before is done. Raises what it raises, and `HostBusy` where
+        it takes longer than `HOST_PATIENCE`; `what` says then how far it is."""
+        asked = self._waiting.get((key, kind))
+        if asked is None:
+            asked = self._waiting[key, kind] = _Asked(do)
+            self._nursery.start_soon(self._run, key, kind, asked, name=f"{kind} of {key}")
+        with trio.move_on_after(HOST_PATIENCE):
+            await asked.outcome()
+            return
+        raise HostBusy(what, asked)
+
+    async def _run(self, key: str, kind: str, asked: _Asked) -> None:
+        turn = self._turns.setdefault(key, trio.Lock())
+        try:
+            async with turn:
+                del self._waiting[key, kind]
+                with trio.move_on_after(LONGEST) as deadline:
+                    await asked.do()
+            if deadline.cancelled_caught:
+                raise unavailable(f"This server has not done it within {LONGEST:g} seconds; it is tried again.")
+        except ServiceError as error:
+            asked.error = error
+            if not asked.awaited_by:
+                log.warning("host_work.failed", key=key, kind=kind, error=error.message)
+        except Exception as error:
+            asked.error = error
+            if not asked.awaited_by:
+                log.exception("host_work.crashed", key=key, kind=kind)
+        except trio.Cancelled:
+            asked.error = unavailable("The service is stopping; what it was doing is done once it runs again.")
+            raise
+        finally:
+            asked.ended.set()
+            statistics = turn.statistics()
+            if not statistics.locked and not statistics.tasks_waiting and self._turns.get(key) is turn:
+                del self._turns[key]
+
+
+async def finished(asking: Awaitable[None]) -> None:
+    """For jobs, which have time: the answer of an actor, and where the server is still busy then, the end of that."""
+    try:
+        await asking
+    except HostBusy as busy:
+        await busy.outcome()

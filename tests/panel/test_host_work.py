@@ -1,0 +1,168 @@
+"""Work on the server that outlives the message which asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from svc_actors.errors import ErrorCode, ServiceError, unavailable
+from svc_actors.panel import host_work
+from svc_actors.panel.host_work import HOST_PATIENCE, LONGEST, HostBusy, HostWork, finished
+
+
+@dataclass
+class Server:
+    """Does what it is asked once it `may`, and notes what it did."""
+
+    may: trio.Event = field(default_factory=trio.Event)
+    did: list[str] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    error: Exception | None = None
+
+    async def do(self, what: str) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.may.wait()
+        finally:
+            self.at_once -= 1
+        if self.error is not None:
+            raise self.error
+        self.did.append(what)
+
+    async def first(self) -> None:
+        await self.do("first")
+
+    async def change(self) -> None:
+        await self.do("change")
+
+
+@pytest.fixture
+async def works() -> AsyncIterator[HostWork]:
+    async with HostWork.open() as opened:
+        yield opened
+
+
+async def busy(works: HostWork, kind: str, server: Server, key: str = "site a") -> HostBusy:
+    with pytest.raises(HostBusy) as raised:
+        await works.carry_out(key, kind, server.first if kind == "first" else server.change, what="It is recorded")
+    return raised.value
+
+
+async def test_what_takes_long_goes_on_and_is_told_so(works: HostWork, autojump_clock: MockClock) -> None:
+    server, began = Server(), trio.current_time()
+
+    told = await busy(works, "first", server)
+
+    assert trio.current_time() - began == pytest.approx(HOST_PATIENCE)
+    assert told.code is ErrorCode.UNAVAILABLE
+    assert told.message == "It is recorded: this server has not finished it within 30 seconds."
+    server.may.set()
+    await told.outcome()
+    assert server.did == ["first"]
+
+
+async def test_of_one_key_one_thing_is_done_at_a_time_and_what_waits_is_done_once(
+    works: HostWork, autojump_clock: MockClock
+) -> None:
+    server, other = Server(), Server()
+    first = await busy(works, "first", server)
+    asked = [await busy(works, "change", server) for _ in range(3)]
+    other.may.set()
+    await works.carry_out("site b", "first", other.first, what="")
+
+    server.may.set()
+    for each in (first, *asked):
+        await each.outcome()
+
+    assert server.did == ["first", "change"]
+    assert server.most_at_once == 1
+    assert other.did == ["first"]
+
+
+async def test_who_still_waits_gets_the_failure_and_the_next_is_done(
+    works: HostWork, autojump_clock: MockClock
+) -> None:
+    server = Server(error=unavailable("systemd is away"))
+    server.may.set()
+
+    with pytest.raises(ServiceError, match="systemd is away"):
+        await works.carry_out("site a", "first", server.first, what="")
+    server.error = None
+    await works.carry_out("site a", "first", server.first, what="")
+
+    assert server.did == ["first"]
+
+
+@pytest.mark.parametrize("error", [unavailable("systemd is away"), ValueError("a defect")])
+async def test_a_failure_that_nobody_waits_for_ends_nothing_else(
+    works: HostWork, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    server = Server(error=error)
+    await busy(works, "first", server)
+    server.may.set()
+    await trio.testing.wait_all_tasks_blocked()
+    server.error = None
+
+    await works.carry_out("site a", "change", server.change, what="")
+
+    assert server.did == ["change"]
+    assert "host_work." in capsys.readouterr().out
+
+
+async def test_a_job_waits_for_the_end_and_gets_its_failure(works: HostWork, autojump_clock: MockClock) -> None:
+    server = Server(error=unavailable("systemd is away"))
+
+    async def ask() -> None:
+        await works.carry_out("site a", "first", server.first, what="")
+
+    async def answer() -> None:
+        await trio.sleep(10 * HOST_PATIENCE)
+        server.may.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        refused = None
+        try:
+            await finished(ask())
+        except ServiceError as error:
+            refused = error.message
+    assert refused == "systemd is away"
+
+
+async def test_work_that_never_ends_is_given_up_and_keeps_no_other_waiting(
+    works: HostWork, autojump_clock: MockClock
+) -> None:
+    server = Server()
+    told = await busy(works, "first", server)
+
+    with pytest.raises(ServiceError, match="not done it within 1800 seconds"):
+        await told.outcome()
+    assert trio.current_time() <= LONGEST + host_work.HOST_PATIENCE
+    server.may.set()
+    await works.carry_out("site a", "change", server.change, what="")
+    assert server.did == ["change"]
+
+
+async def test_who_waits_while_the_service_stops_is_told(autojump_clock: MockClock) -> None:
+    server, told = Server(), []
+
+    async def ask(works: HostWork) -> None:
+        try:
+            await works.carry_out("site a", "first", server.first, what="")
+        except ServiceError as error:
+            told.append(error.message)
+
+    async with trio.open_nursery() as nursery:
+        async with HostWork.open() as works:
+            nursery.start_soon(ask, works)
+            await trio.testing.wait_all_tasks_blocked()
+
+    assert told == ["The service is stopping; what it was doing is done once it runs again."]
+    assert server.did == []
