@@ -3,6 +3,7 @@ or has lost data is told in words, nothing that it has is lost, and the next bac
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -216,6 +217,55 @@ async def test_a_full_target_by_sftp_is_named_and_takes_copies_again(
             assert await store.prune()
             again = await keep(store, content + os.urandom(8 * MIB))
             assert len(await content_of(store, again)) == 12 * MIB
+
+
+async def test_what_an_upload_that_was_cut_short_has_left_frees_a_full_target_by_sftp(tmp_path: Path) -> None:
+    """restic removes what it could not write, unless it is killed then, and no command of its own removes it later.
+    Until then not even its lock has room, without which nothing is pruned."""
+    with small_disk(tmp_path / "kept", 64) as disk:
+        async with sftp_target(tmp_path / "sshd", disk.folder) as target:
+            vm_id = uuid4()
+            store, content = target.store(vm_id), os.urandom(4 * MIB)
+            await store.prepare()
+            kept = await keep(store, content)
+            [data] = disk.folder.glob(f"{vm_id}/data")
+            left = next(data.iterdir()) / f"{'5' * 64}-restic-temp-{'a' * 32}"
+            disk.fill(leave=16 * MIB)
+            with left.open("wb") as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+                    file.flush()
+            with pytest.raises(HostError, match="full"):
+                await keep(store, os.urandom(MIB))
+
+            await store.prepare()
+            assert await store.prune()
+            again = await keep(store, content + os.urandom(4 * MIB))
+            assert not left.exists()
+            assert await content_of(store, kept) == content
+            assert len(await content_of(store, again)) == 8 * MIB
+
+
+async def test_of_a_target_by_sftp_only_unfinished_files_of_that_store_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / 'kept "here" [1] and \\ there'
+    folder.mkdir()
+    async with sftp_target(tmp_path / "sshd", folder) as target:
+        vm_id, other = uuid4(), folder / str(uuid4())
+        store = target.store(vm_id)
+        await store.prepare()
+        await keep(store, os.urandom(MIB))
+        name = f"{'5' * 64}-restic-temp-{'a' * 32}"
+        unfinished = [next((folder / str(vm_id)).glob(each)) / name for each in ("data/*", "index", "locks")]
+        (other / "index").mkdir(parents=True)
+        stays = [other / "index" / name, folder / name]
+        for each in (*unfinished, *stays):
+            each.write_bytes(b"unfinished")
+        whole = {path for path in (folder / str(vm_id)).rglob("*") if path.is_file()} - set(unfinished)
+
+        await store.prune()
+        assert [each for each in unfinished if each.exists()] == []
+        assert [each for each in stays if not each.exists()] == []
+        assert {path for path in (folder / str(vm_id)).rglob("*") if path.is_file()} == whole
 
 
 async def test_a_server_that_shows_another_host_key_or_refuses_the_key_is_told_nothing(tmp_path: Path) -> None:

@@ -128,6 +128,9 @@ async def test_a_target_that_dies_mid_way_is_told_and_has_the_next_backup(
     sshd.kill()
     job = await world.ended(answer)
     died = await world.newest()
+    # As restic leaves it that is killed while it writes: nothing else would ever remove it.
+    unfinished = next(there.glob("*/data/*")) / f"{'5' * 64}-restic-temp-{'a' * 32}"
+    unfinished.write_bytes(b"unfinished")
     (world.home.path / "private" / "large.bin").unlink()
     await sshd.start()
     whole = await world.backup()
@@ -137,6 +140,7 @@ async def test_a_target_that_dies_mid_way_is_told_and_has_the_next_backup(
     assert died["copies"][0]["error"]
     assert await world.events() == ["backup.completed", "backup.remote_failed", "backup.completed"]
     assert whole["copies"][0]["error"] is None
+    assert not unfinished.exists()
 
 
 @pytest.fixture(scope="module")

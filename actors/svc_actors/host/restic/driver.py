@@ -4,7 +4,9 @@ Each of them takes half a second of a processor to make the key out of the passw
 makes a repository four times that: what one command can be asked for is not asked of two.
 
 The password of a repository is read from a file of root's with the mode 0400. `unlock` removes locks whose process has
-ended, and no others.
+ended, and no others; and the files that restic was writing when it was ended, which no command of its own removes. On a
+full target these may be what leaves no room for a lock, without which nothing is pruned. One that is still written
+loses its file, and writes it again.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -136,10 +139,31 @@ class SystemRestic:
         await self._run(run, repository, command)
 
     async def unlock(self, run: Run, repository: Repository) -> None:
-        """Where there is a lock at all, which in a folder of this server is seen at once."""
+        """Where there is a lock at all, which in a folder of this server is seen at once: a restic that was killed has
+        left its own."""
         if repository.is_local and not await trio.to_thread.run_sync(_locks, repository):
             return
+        await self._remove_unfinished(run, repository)
         await self._run(run, repository, ["unlock"])
+
+    async def _remove_unfinished(self, run: Run, repository: Repository) -> None:
+        """In a bucket there are none: an object is there once it is whole."""
+        stdin: Path | None = None
+        if repository.is_local:
+            depth = ("-mindepth", "2", "-maxdepth", "3")
+            command = ("find", repository.location, *depth, "-type", "f", "-name", "*-tmp-*", "-delete")
+        elif repository.sftp is not None:
+            command, stdin = repository.sftp.command, repository.password_file.with_name("unfinished")
+            await trio.to_thread.run_sync(stdin.write_text, _removal(repository.sftp.folder))
+        else:
+            return
+
+        async def drop(_: list[str]) -> None:
+            """sftp repeats each line, and names what is not there."""
+
+        # Whether there is a repository, and its server answers, is found out by what comes next.
+        with suppress(ServiceError):
+            await run((*QUIET, *command), seconds=STALLED_SECONDS, stdin=stdin, read=drop)
 
     async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
         """restic asks S3 by HEAD, whose answers have no words: a bucket that is missing looks like an empty one, which
@@ -351,6 +375,12 @@ def _place(line: str) -> object:
 def _locks(repository: Repository) -> bool:
     folder = Path(repository.location) / "locks"
     return not folder.is_dir() or any(folder.iterdir())
+
+
+def _removal(folder: str) -> str:
+    """What sftp is told. "-": where there is no such file, the next line is done all the same."""
+    quoted = folder.replace("\\", "\\\\").replace('"', '\\"')
+    return "\n".join((f'cd "{quoted}"', *(f"-rm {below}/*-restic-temp-*" for below in ("*", "data/*")), ""))
 
 
 def _in_cell(home: Path, work: Path, *command: str) -> tuple[str, ...]:

@@ -30,13 +30,23 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True)
+class SftpFolder:
+    """A folder of a server by SFTP, and OpenSSH's sftp with all that it needs to reach it."""
+
+    command: tuple[str, ...]
+    folder: str
+
+
+@dataclass(frozen=True)
 class Repository:
-    """Where a repository is, and what opens it. `environment` may hold secrets: it is given to restic alone."""
+    """Where a repository is, and what opens it. `environment` may hold secrets: it is given to restic alone. `sftp` is
+    the same place without restic."""
 
     location: str
     password_file: Path
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sftp: SftpFolder | None = None
 
     @property
     def is_local(self) -> bool:

@@ -11,7 +11,7 @@ from uuid import UUID
 from pydantic import Field, TypeAdapter
 
 from svc_actors.errors import conflict, not_found
-from svc_actors.host.restic import Repository
+from svc_actors.host.restic import Repository, SftpFolder
 from svc_actors.panel.backups.places import write_secret
 from svc_actors.remote_targets import BucketSettings, SftpSettings, TargetKind, TargetSettings
 from svc_actors.sealing import Sealer
@@ -61,10 +61,17 @@ class TargetRow:
             case LocalSettings(path=path):
                 return Repository(f"{path}/{repository_id}", password)
             case SftpSettings() as sftp:
+                told = _told(sftp, secret, work / f"ssh-{self.id}")
+                ssh = ["ssh", *told, "-p", str(sftp.port), "-l", sftp.user, sftp.host, "-s", "sftp"]
+                at = f"[{sftp.host}]" if ":" in sftp.host else sftp.host
                 return Repository(
                     f"sftp:{sftp.user}@{sftp.host}:{sftp.path}/{repository_id}",
                     password,
-                    ("-o", f"sftp.command={shlex.join(_ssh(sftp, secret, work / f'ssh-{self.id}'))}"),
+                    ("-o", f"sftp.command={shlex.join(ssh)}"),
+                    sftp=SftpFolder(
+                        ("sftp", *told, "-P", str(sftp.port), "-o", f"User={sftp.user}", "-b", "-", at),
+                        f"{sftp.path}/{repository_id}",
+                    ),
                 )
             case BucketSettings() as s3:
                 environment = {"AWS_ACCESS_KEY_ID": s3.access_key, "AWS_SECRET_ACCESS_KEY": secret}
@@ -72,7 +79,7 @@ class TargetRow:
                 return Repository(f"s3:{location}", password, ("-o", f"s3.region={s3.region}"), environment)
 
 
-def _ssh(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
+def _told(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
     """OpenSSH by an argument list, told everything: it reads no configuration of this server, asks nobody, and trusts
     the pinned key alone."""
     if not folder.exists():
@@ -93,7 +100,7 @@ def _ssh(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
         "ServerAliveCountMax": "4",
     }
     told = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
-    return ["ssh", "-F", "none", *told, "-p", str(settings.port), "-l", settings.user, settings.host, "-s", "sftp"]
+    return ["-F", "none", *told]
 
 
 def as_target(row: Record) -> TargetRow:

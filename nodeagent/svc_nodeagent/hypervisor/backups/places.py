@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx
+import structlog
 import trio
 
 from svc_nodeagent.aws_signing import Keys, signed
@@ -28,6 +29,9 @@ from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPl
 
 _CONNECT_SECONDS: Final = 15.0
 _SESSION_SECONDS: Final = 40.0
+_SWEEP_SECONDS: Final = 900.0
+_UNFINISHED: Final = "*-restic-temp-*"
+"""What restic writes by SFTP has such a name until it is whole."""
 _MOST_SAID_BYTES: Final = 64 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
 _FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
@@ -53,6 +57,7 @@ _MEANINGS: Final = {
     "key does not exist": "has lost data of earlier backups, or its folder is gone",
 }
 """What ssh and servers of S3 say, in small letters, and what it means. The first that fits."""
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,26 @@ class Elsewhere:
                     environment["AWS_SESSION_TOKEN"] = s3.session_token
                 options = ("-o", f"s3.region={s3.region}")
                 yield Way(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
+
+    async def remove_unfinished(self) -> None:
+        """Remove what restic was writing by SFTP when it was ended: neither its unlock nor its prune knows such files,
+        and they may be what fills the target, so that restic cannot even write its lock. Removing one that another
+        restic still writes fails that one's upload, which it repeats. A bucket has an object once it is whole."""
+        if not isinstance(self.place, SftpPlace):
+            return
+        sftp = self.place
+        quoted = f"{sftp.path}/{self.vm_id}".replace("\\", "\\\\").replace('"', '\\"')
+        # "-": where there is none, the next line is done all the same.
+        lines = (f'cd "{quoted}"', *(f"-rm {folder}/{_UNFINISHED}" for folder in ("*", "data/*")), "")
+        with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
+            command = _sftp(sftp, key.path, known.path)
+            try:
+                status, _, said = await try_program(*command, stdin="\n".join(lines).encode(), timeout=_SWEEP_SECONDS)
+            except HostError as error:
+                status, said = -1, error.message
+        if status != 0:
+            # What stays is removed before the next prune; whether the target is there restic finds.
+            log.warning("backup.unfinished_left", target=sftp.name, vm_id=str(self.vm_id), why=said.strip())
 
     def failure(self, failed: ProgramFailed) -> HostError:
         if is_full(failed):
@@ -220,6 +245,16 @@ def _known(place: SftpPlace) -> str:
 
 
 def _ssh(place: SftpPlace, key: str, known: str) -> list[str]:
+    return ["ssh", *_told(key, known), "-p", str(place.port), "-l", place.user, place.host, "-s", "sftp"]
+
+
+def _sftp(place: SftpPlace, key: str, known: str) -> list[str]:
+    """Does what its standard input says."""
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    return ["sftp", *_told(key, known), "-P", str(place.port), "-o", f"User={place.user}", "-b", "-", host]
+
+
+def _told(key: str, known: str) -> list[str]:
     """OpenSSH, told everything: it reads no configuration of the node, asks nobody, and trusts one host key."""
     options = {
         "BatchMode": "yes",
@@ -234,7 +269,7 @@ def _ssh(place: SftpPlace, key: str, known: str) -> list[str]:
         "ServerAliveCountMax": "4",
     }
     told = [argument for name, value in options.items() for argument in ("-o", f"{name}={value}")]
-    return ["ssh", "-F", "none", *told, "-p", str(place.port), "-l", place.user, place.host, "-s", "sftp"]
+    return ["-F", "none", *told]
 
 
 class _in_memory:  # noqa: N801  (used as a block)

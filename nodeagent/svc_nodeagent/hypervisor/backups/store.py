@@ -191,6 +191,9 @@ class MachineStore:
     async def prune(self) -> bool:
         """Remove the bytes that no snapshot needs, those of copies that were cut short among them. False where the
         target has lost something that a snapshot needs: then nothing is removed."""
+        if not isinstance(self._place, OnThisNode):
+            # First: on a full target there may be no room for the lock without it.
+            await self._place.remove_unfinished()
         try:
             await self._run("prune", "--quiet", timeout=PRUNE_SECONDS, in_its_terms=False)
         except ProgramFailed as failed:
@@ -198,8 +201,6 @@ class MachineStore:
                 raise self._place.failure(failed) from failed
             log.error("backup.data_lost", repository=_named(self._place), why=failed.message)
             return False
-        if isinstance(self._place, Mounted):
-            await self._place.remove_unfinished()
         return True
 
     async def verify(self, share: int) -> bool:
