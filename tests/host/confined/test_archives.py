@@ -200,13 +200,20 @@ def test_a_header_that_promises_a_huge_name_is_refused_unread(tree: Tree, home: 
     assert refused.value.code is Failed.REFUSED
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"no archive at all" * 100, tar(entry("a", bytes(5000)))[:2000], tar(entry("a"), mode="w:gz")[:-12],
-     zipped(entry("a", bytes(5000)))[:-30], b"PK\3\4" + bytes(100), b"\x1f\x8b" + bytes(50), b"BZh9" + bytes(50)],
-    # The bytes hold the time, and the ids of two processes have to be the same.
-    ids=["empty", "text", "cut tar", "cut tar.gz", "cut zip", "head of zip", "head of gzip", "head of bzip2"],
-)  # fmt: skip
+BROKEN = {
+    "empty": b"",
+    "text": b"no archive at all" * 100,
+    "cut tar": tar(entry("a", bytes(5000)))[:2000],
+    "cut tar.gz": tar(entry("a"), mode="w:gz")[:-12],
+    "cut zip": zipped(entry("a", bytes(5000)))[:-30],
+    "head of zip": b"PK\3\4" + bytes(100),
+    "head of gzip": b"\x1f\x8b" + bytes(50),
+    "head of bzip2": b"BZh9" + bytes(50),
+}
+
+
+# By names: the bytes hold the time, and the ids of two processes have to be the same.
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
 def test_what_is_no_archive_or_ends_in_the_middle_is_told(tree: Tree, home: Path, content: bytes) -> None:
     (home / "broken").write_bytes(content)
 
@@ -287,6 +294,46 @@ def test_unpacking_into_a_folder_replaces_only_when_that_is_said(tree: Tree, hom
     assert after_refusal == ["index.html", "kept.html"]
     assert (home / "public" / "index.html").read_text() == "new"
     assert sorted(os.listdir(home / "public")) == ["index.html", "kept.html", "new.html"]
+
+
+CUT_BEHIND_ITS_FIRST_FILE = {
+    "tar": tar(entry("index.html", b"new"), entry("b", os.urandom(50_000)))[:-20_000],
+    "tar.gz": tar(entry("index.html", b"new"), entry("b", os.urandom(50_000)), mode="w:gz")[:-20_000],
+    "tar.xz": tar(entry("index.html", b"new"), entry("b", os.urandom(50_000)), mode="w:xz")[:-20_000],
+    "zip": zipped(entry("index.html", b"new"), entry("b", os.urandom(50_000)))[:-20_000],
+}
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [*HOSTILE.values(), *BROKEN.values(), *CUT_BEHIND_ITS_FIRST_FILE.values()],
+    ids=[*HOSTILE, *BROKEN, *(f"{name}, cut behind its first file" for name in CUT_BEHIND_ITS_FIRST_FILE)],
+)
+def test_what_is_to_be_replaced_by_a_wrong_archive_stays(tree: Tree, home: Path, archive: bytes) -> None:
+    (home / "public").mkdir()
+    for name in ("index.html", "a", "file", "way"):
+        (home / "public" / name).write_text("old")
+    (home / "wrong").write_bytes(archive)
+
+    with pytest.raises(FileError):
+        extract.extract(tree, Extract("wrong", "public", True))
+
+    assert {path.name: path.read_text() for path in (home / "public").iterdir()} == dict.fromkeys(
+        ("index.html", "a", "file", "way"), "old"
+    )
+    assert os.listdir(home / ".svc-tmp") == []
+
+
+def test_an_archive_that_has_no_room_replaces_nothing(tree: Tree, home: Path) -> None:
+    (home / "public").mkdir()
+    (home / "public" / "index.html").write_text("old")
+    (home / "a.zip").write_bytes(zipped(entry("index.html", b"new"), entry("large", os.urandom(50_000))))
+
+    with pytest.raises(FileError):
+        extract.extract(tree, Extract("a.zip", "public", True, most=20_000))
+
+    assert [path.name for path in (home / "public").iterdir()] == ["index.html"]
+    assert (home / "public" / "index.html").read_text() == "old"
 
 
 def test_unpacking_does_not_go_through_a_link_that_lies_in_the_way(tree: Tree, home: Path) -> None:

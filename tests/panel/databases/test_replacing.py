@@ -13,11 +13,12 @@ import trio
 
 import svc_actors
 from svc_actors.errors import unavailable
-from svc_actors.host.databases import DatabaseError
+from svc_actors.host.databases import DatabaseError, EngineKind
 from svc_actors.panel.backups import Places
 from svc_actors.panel.databases import transfers
 from svc_actors.panel.jobs import Job, NewJob, ProgramFailed, enqueue
 from svc_actors.store import Database, Transaction
+from tests.host.confined.test_sql_look import CUT, NONE
 from tests.panel.databases.world import World, world_of
 
 BEFORE = "CREATE TABLE orders (id int);"
@@ -74,6 +75,29 @@ async def test_what_is_no_dump_changes_nothing(
     assert world.mariadb.contents[database["name"]] == BEFORE
     assert "empty_database" not in asked
     assert "load" not in asked
+
+
+@pytest.mark.parametrize("engine", list(EngineKind))
+async def test_of_all_wrong_files_at_once_none_takes_anything_away(
+    panel_database: Database, tmp_path: Path, engine: EngineKind
+) -> None:
+    """What the program that reads dumps refuses, each brought to a database that holds something."""
+    wrong = {name: content for name, (dialect, content, _) in NONE.items() if dialect == engine.value}
+    wrong |= {f"{name}, cut": text.encode() for name, (dialect, text) in CUT.items() if dialect == engine.value}
+    wrong |= {f"{name}, packed": gzip.compress(content) for name, content in wrong.items()}
+    async with world_of(panel_database, tmp_path) as world:
+        database = (await world.create(user="ada", engine=engine.value))["database"]
+        server = world.mariadb if engine is EngineKind.MARIADB else world.postgresql
+        server.contents[database["name"]] = BEFORE
+        for name, content in wrong.items():
+            world.file("dump.sql", content)
+            job = await replaced(world, database)
+            assert (job["status"], job["error"]["code"]) == ("failed", "invalid"), name
+            assert server.contents[database["name"]] == BEFORE, name
+        left = [*places(world).kept_aside(), *places(world).left_over()]
+
+    assert len(wrong) >= 18
+    assert left == []
 
 
 async def test_what_cannot_be_loaded_leaves_what_was_there(panel_database: Database, tmp_path: Any) -> None:
