@@ -24,6 +24,7 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, FailureCode, NodeOperation, OperationId, OperationResult
 from tests.controller.machines.test_machine_life import order, refuse, running_machine
 from tests.support.callers import ADMINISTRATOR
+from tests.support.collisions import collide_once
 from tests.support.machine_service import SEALER, FakeGateway, make_fleet, open_service
 from tests.support.machines import stage
 
@@ -162,6 +163,31 @@ async def test_what_was_cancelled_before_a_restart_is_not_begun_after_it(databas
     async with open_service(database, gateway) as service:
         assert (await service.ended(task)).status is TaskStatus.CANCELLED
     assert f"{task.id}:host" not in gateway.done
+
+
+async def test_a_cancellation_that_meets_another_change_is_made_all_the_same(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, gateway = await make_fleet(database), FakeGateway()
+
+    async def until_cancelled(gateway: FakeGateway, _: UUID, operation_id: OperationId, __: NodeOperation) -> NoReturn:
+        with trio.fail_after(60):
+            while operation_id not in gateway.cancelled:
+                await trio.sleep(0.005)
+        raise OperationFailed(FailureCode.CANCELLED, "cancelled", None)
+
+    async with open_service(database, gateway) as service:
+        created = await service.create(world.machine())
+        await service.ended(created.task)
+        gateway.answers["vm.reset"] = until_cancelled
+        task = await order("reset")(service.machine(created.vm_id))
+        await service.until_asked("vm.reset")
+        calls = collide_once(monkeypatch, tasks, "log_task")
+        await service.tasks.cancel(ADMINISTRATOR, task.id)
+        assert (await service.ended(task)).status is TaskStatus.CANCELLED
+    assert len(calls) >= 2
+    asked = "SELECT count(*) FROM task_events WHERE task_id = $1 AND message LIKE 'Cancellation asked for%'"
+    assert await database.fetchval(asked, task.id) == 1
 
 
 async def test_callers_whose_leases_of_one_key_were_lost_get_one_machine_and_its_answer(

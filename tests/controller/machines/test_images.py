@@ -16,6 +16,7 @@ import trio
 from pydantic import ValidationError
 
 from svc.registry.principal import Role
+from svc_actors.controller.images import images
 from svc_actors.controller.images.catalogue import CATALOGUE, Published, ensure_catalogue
 from svc_actors.controller.images.checksums import ChecksumFormat, NoDigest, find_digest
 from svc_actors.controller.images.files import ImageFiles, ImageSources
@@ -25,6 +26,7 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_actors.store import Database
 from svc_nodeagent import outbound
 from svc_nodeagent.protocol import ControllerSource, ImagePull
+from tests.support.collisions import collide_once
 from tests.support.machine_api import Api, person
 from tests.support.machine_service import DIGEST, FakeGateway, make_fleet, open_service
 
@@ -164,6 +166,16 @@ async def test_a_refresh_that_reads_every_publisher_succeeds(database: Database)
     open_client = publisher({"/SUMS": f"{HEX256}  good.qcow2\n"})
     async with refreshed(database, catalogue, open_client) as ended:
         assert ended.status is TaskStatus.SUCCEEDED
+
+
+async def test_a_refresh_that_meets_another_change_reads_every_publisher(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = collide_once(monkeypatch, images, "announce_image")
+    open_client = publisher({"/SUMS": f"{HEX256}  good.qcow2\n"})
+    async with refreshed(database, (published("good", PUBLISHER, "SUMS"),), open_client) as ended:
+        assert (ended.status, len(calls)) == (TaskStatus.SUCCEEDED, 2)
+        assert await database.fetchval("SELECT digest FROM images WHERE slug = 'good'") == HEX256
 
 
 async def test_a_refresh_unpacks_nothing_and_believes_nothing_that_came_without_tls(database: Database) -> None:
