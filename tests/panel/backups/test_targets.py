@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -234,6 +236,35 @@ async def test_what_is_kept_of_a_deleted_site_goes_after_its_time(world: Backed)
     assert early == there != []
     assert list(repositories.iterdir()) == []
     assert (await world.ada.get("/backups")).json()["total"] == 0
+
+
+async def test_one_repository_that_cannot_be_removed_keeps_no_other_that_is_due(
+    world: Backed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [UUID(int=number) for number in (1, 2, 3)]
+    for repository in ids:
+        (world.folder / "backups" / "repositories" / str(repository)).mkdir(parents=True)
+        await world.panel.database.execute(
+            """INSERT INTO backup_repositories (id, owner_id, domain, sealed_key, kept_until)
+               SELECT $1, id, 'former.example.com', '', now() - interval '1 second'
+               FROM users WHERE email = 'ada@example.com'""",
+            repository,
+        )
+    remove = Places.remove_repository
+
+    def refused(places: Places, repository_id: UUID) -> None:
+        if repository_id == ids[0]:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        remove(places, repository_id)
+
+    monkeypatch.setattr(Places, "remove_repository", refused)
+    with pytest.raises(OSError, match="not permitted"):
+        await world.round()
+
+    left = [path.name for path in (world.folder / "backups" / "repositories").iterdir()]
+    assert left == [str(ids[0])]
+    known = await world.panel.database.fetch("SELECT id FROM backup_repositories WHERE site_id IS NULL")
+    assert [row["id"] for row in known] == ids[:1]
 
 
 async def test_the_backups_of_former_sites_go_with_the_account(world: Backed) -> None:

@@ -128,9 +128,16 @@ class Backups:
         await self._tools.database.transact(begin_due_drill)
 
     async def _remove_overstayed(self) -> None:
-        for repository_id in await overstayed(self._tools.database):
-            await remove_repository(self._tools, repository_id)
+        """Raises the first failure once all had their turn: its loop tells of it, and each round tries again."""
         await forget_old_deletions(self._tools.database)
+        failures: list[OSError] = []
+        for repository_id in await overstayed(self._tools.database):
+            try:
+                await remove_repository(self._tools, repository_id)
+            except OSError as error:
+                failures.append(error)
+        for error in failures:
+            raise error
 
     async def _begin_scheduled(self, tx: Transaction, row: Record) -> None:
         """A schedule that was missed, say while the server was down, is made up for once."""
