@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -65,6 +66,21 @@ async def test_of_a_release_whose_launcher_does_not_answer_nothing_is_left(
     releases = AppReleases(HostFolders(tmp_path), launcher)
     with pytest.raises(AppError, match="no answer in time"):
         await releases.start(APP, {})
+    assert await releases.running() == {}
+
+
+async def test_a_release_for_which_the_disk_has_no_room_is_refused_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SiteAccount, "uid", property(lambda _: os.geteuid()))
+    monkeypatch.setattr(app_releases, "write_variables", full)
+    releases = AppReleases(HostFolders(tmp_path), RecordedLauncher())
+    for begin in (releases.start, releases.hold):
+        with pytest.raises(AppError, match="No space left on device"):
+            await begin(APP, {})
     assert await releases.running() == {}
 
 

@@ -151,7 +151,8 @@ async def test_work_that_never_ends_is_given_up_and_keeps_no_other_waiting(
 
 
 async def test_who_waits_while_the_service_stops_is_told(autojump_clock: MockClock) -> None:
-    server, told = Server(), []
+    server = Server()
+    told: list[str] = []
 
     async def ask(works: HostWork) -> None:
         try:

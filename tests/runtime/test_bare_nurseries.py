@@ -38,7 +38,7 @@ def opens_a_nursery(statements: list[ast.stmt]) -> bool:
 
 
 def names_of(handlers: list[ast.ExceptHandler]) -> set[str]:
-    found = set()
+    found: set[str] = set()
     for handler in handlers:
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
         found |= {ast.unparse(kind).rpartition(".")[2] for kind in kinds if kind is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,59 @@ async def test_a_configuration_that_is_lost_while_php_runs_is_written_anew(tmp_p
     await masters.hold([POOL])
 
     assert configuration.read_text() == before == render_pool(POOL, folders)
+
+
+async def test_a_configuration_that_cannot_be_written_leaves_the_next_site_its_own(tmp_path: Path) -> None:
+    folders = HostFolders(tmp_path)
+    masters = PhpMasters(folders, RecordedLauncher())
+    other = Pool(SiteAccount(1002), "8.2")
+    in_the_way = configuration_of(POOL, folders).parent
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("a file where a folder should be")
+
+    with pytest.raises(PhpError, match="cannot be written"):
+        await masters.hold([POOL, other])
+
+    assert configuration_of(other, folders).read_text() == render_pool(other, folders)
+
+
+async def test_a_start_for_which_the_disk_has_no_room_is_an_error_of_php(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other error would end the round that looks after the PHP of all sites."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("svc_actors.host.php.masters.program", lambda _: Path("/bin/true"))
+    monkeypatch.setattr("svc_actors.host.php.masters._prepare", full)
+    with pytest.raises(PhpError, match="No space left on device"):
+        await PhpMasters(HostFolders(tmp_path), RecordedLauncher()).start(POOL)
+
+
+async def test_a_master_that_does_not_come_to_rest_keeps_no_other_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [Pool(SiteAccount(number), "8.2").service_name for number in (1001, 1002)]
+    rested: list[ServiceName] = []
+
+    class Hanging(RecordedLauncher):
+        async def processes(self) -> dict[ServiceName, int]:
+            return {name: 1 for name in names}
+
+        async def rest(self, name: ServiceName) -> None:
+            if name == names[0]:
+                raise LauncherError("systemctl stop failed: no answer in time.")
+            rested.append(name)
+
+    monkeypatch.setattr("svc_actors.host.php.masters._asked", lambda _: 7)
+    masters = PhpMasters(HostFolders(tmp_path), Hanging())
+    await masters.rest_idle(0)
+
+    with pytest.raises(PhpError, match="no answer in time"):
+        await masters.rest_idle(0)
+
+    assert rested == [names[1]]
 
 
 async def test_a_launcher_that_neither_starts_nor_stops_php_is_an_error_of_php(

@@ -101,7 +101,7 @@ class AppReleases:
         try:
             await self._ensure(app, variables)
             problem = await self._problem(app)
-        except LauncherError as error:
+        except (LauncherError, OSError) as error:
             problem = str(error)
         if problem is None:
             return
@@ -114,12 +114,15 @@ class AppReleases:
     async def hold(self, app: App, variables: Mapping[str, str]) -> None:
         try:
             await self._ensure(app, variables)
-        except LauncherError as error:
+        except (LauncherError, OSError) as error:
             raise AppError(str(error)) from error
         await self.go_over(app)
 
     async def go_over(self, app: App) -> None:
-        await trio.to_thread.run_sync(_link, socket_of(app, self._folders), app_socket(self._folders, app.account))
+        try:
+            await trio.to_thread.run_sync(_link, socket_of(app, self._folders), app_socket(self._folders, app.account))
+        except OSError as error:
+            raise AppError(f"Visitors cannot be led to the application: {error}") from error
 
     async def hide(self, account: SiteAccount) -> None:
         await trio.to_thread.run_sync(lambda: app_socket(self._folders, account).unlink(missing_ok=True))

@@ -116,11 +116,11 @@ class PhpMasters:
         if not program(pool.version).is_file():
             raise PhpError(f"PHP {pool.version} is not installed on this server.")
         before = pool.service_name in await self.running()
-        size = await trio.to_thread.run_sync(_prepare, pool, self._folders)
         try:
+            size = await trio.to_thread.run_sync(_prepare, pool, self._folders)
             await self._launcher.ensure(pool_service(pool, self._folders))
             await self._proven(pool, size)
-        except (LauncherError, PhpError) as error:
+        except (LauncherError, OSError, PhpError) as error:
             if not before:
                 with trio.CancelScope(shield=True):
                     try:
@@ -137,33 +137,44 @@ class PhpMasters:
             raise PhpError(str(error)) from error
 
     async def rest_idle(self, seconds: float) -> None:
+        """One that does not come to rest leaves the others their turn; the first failure is raised then."""
         try:
-            masters = {
-                name: pid for name, pid in (await self._launcher.processes()).items() if number_of(name) is not None
-            }
-            now = trio.current_time()
-            before, self._last = self._last, {}
-            for name, pid in masters.items():
-                asked = await trio.to_thread.run_sync(_asked, pid)
-                last = before.get(name)
-                if asked is None or last is None or last.asked != (pid, asked):
-                    self._last[name] = _Seen((pid, asked), now)
-                elif now - last.since < seconds:
-                    self._last[name] = last
-                else:
-                    await self._launcher.rest(name)
+            processes = await self._launcher.processes()
         except LauncherError as error:
             raise PhpError(str(error)) from error
+        masters = {name: pid for name, pid in processes.items() if number_of(name) is not None}
+        now = trio.current_time()
+        before, self._last = self._last, {}
+        failures: list[LauncherError] = []
+        for name, pid in masters.items():
+            asked = await trio.to_thread.run_sync(_asked, pid)
+            last = before.get(name)
+            if asked is None or last is None or last.asked != (pid, asked):
+                self._last[name] = _Seen((pid, asked), now)
+            elif now - last.since < seconds:
+                self._last[name] = last
+            else:
+                try:
+                    await self._launcher.rest(name)
+                except LauncherError as error:
+                    failures.append(error)
+        for failure in failures:
+            raise PhpError(str(failure)) from failure
 
     async def hold(self, pools: Collection[Pool]) -> None:
-        def prepare() -> None:
-            for pool in pools:
-                _prepare(pool, self._folders)
+        """One that cannot be written leaves the others theirs; the first failure is raised then."""
 
-        try:
-            await trio.to_thread.run_sync(prepare)
-        except OSError as error:
-            raise PhpError(f"The configuration of PHP cannot be written: {error}") from error
+        def prepare() -> list[OSError]:
+            failures: list[OSError] = []
+            for pool in pools:
+                try:
+                    _prepare(pool, self._folders)
+                except OSError as error:
+                    failures.append(error)
+            return failures
+
+        for failure in await trio.to_thread.run_sync(prepare):
+            raise PhpError(f"The configuration of PHP cannot be written: {failure}") from failure
 
     async def holds(self, pool: Pool) -> bool:
         def look() -> bool:

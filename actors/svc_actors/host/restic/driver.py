@@ -148,6 +148,7 @@ class SystemRestic:
 
     async def _remove_unfinished(self, run: Run, repository: Repository) -> None:
         """In a bucket there are none: an object is there once it is whole."""
+        command: tuple[str, ...]
         stdin: Path | None = None
         if repository.is_local:
             depth = ("-mindepth", "2", "-maxdepth", "3")
