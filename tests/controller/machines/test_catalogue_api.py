@@ -44,7 +44,8 @@ async def test_a_plan_is_made_changed_and_removed(database: Database) -> None:
     async with opened(database) as (_, _, administrator, customer):
         plan = await administrator("plan.create", **PLAN)
         assert await code_of(administrator, "plan.create", **PLAN) is ErrorCode.CONFLICT
-        assert (await administrator("plan.update", id=plan.id, memory_mib=2048)).memory_mib == 2048
+        for _ in range(2):  # The first answer may have been lost.
+            assert (await administrator("plan.update", id=plan.id, memory_mib=2048)).memory_mib == 2048
         assert [each.slug for each in (await customer("plan.list")).items] == ["small"]
         await administrator("plan.update", id=plan.id, enabled=False)
         assert (await customer("plan.list")).items == []

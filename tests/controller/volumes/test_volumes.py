@@ -268,8 +268,9 @@ async def test_the_same_key_makes_one_and_a_name_is_taken_once(database: Databas
         assert (taken.code, "named data already" in taken.message) == (ErrorCode.CONFLICT, True)
         other = await made(now, vm_id)
         assert (await refusal(now.customer, "volume.update", id=other.id, name="data")).code is ErrorCode.CONFLICT
-        renamed = await now.customer("volume.update", id=other.id, name="logs", labels={"a": "b"}, protected=True)
-        assert (renamed.name, renamed.labels, renamed.protected) == ("logs", {"a": "b"}, True)
+        for _ in range(2):  # The first answer may have been lost.
+            renamed = await now.customer("volume.update", id=other.id, name="logs", labels={"a": "b"}, protected=True)
+            assert (renamed.name, renamed.labels, renamed.protected) == ("logs", {"a": "b"}, True)
 
 
 async def test_what_fails_leaves_it_where_it_was(database: Database) -> None:
