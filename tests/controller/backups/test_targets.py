@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from svc_actors.controller.gateway.gateway import OperationFailed
+from svc_actors.controller.machines import work
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
@@ -24,6 +27,7 @@ from svc_nodeagent.protocol import (
 )
 from tests.controller.backups.test_backups import asked, copy_made, planned
 from tests.controller.backups.test_moved import Moved, a_moved_machine, done
+from tests.support.collisions import collide_once
 from tests.support.machines import MachineHarness, refusal, stage
 
 SECRET = "a-secret-key-of-the-bucket"
@@ -167,6 +171,21 @@ async def test_a_target_that_fails_is_told_until_it_works(database: Database) ->
         assert await alerts(database) == {}
         # What the attempt has left goes with the copy, at the target
         assert asked(now, VmBackup)[-1].forget == (failed.id,)
+
+
+async def test_a_target_that_fails_is_told_though_its_alert_meets_another_change(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without asking the node again for what has failed there."""
+    async with stage(database) as now:
+        _, vm_id = await planned(now, database)
+        target_id = await bucket(now)
+        now.service.gateway.answers["vm.backup"] = away
+        calls = collide_once(monkeypatch, work, "tell_failed")
+        failed = await back_up(now, vm_id)
+        assert (failed.status, len(calls), len(asked(now, VmBackup))) == ("failed", 2, 1)
+        assert "does not answer" in failed.error_message
+        assert f"backup-target:{target_id}" in await alerts(database)
 
 
 async def test_data_that_a_target_has_lost_is_told_until_no_copy_needs_it(database: Database) -> None:

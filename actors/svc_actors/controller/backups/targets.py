@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -187,8 +188,7 @@ async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, n
         return await target.place(sealer, need)
     except NoTemporaryKeys as error:
         why = f"Its STS gave no keys for this operation: {error}."
-        async with database.transaction() as tx:
-            await tell_failed(tx, target.id, why)
+        await database.transact(partial(tell_failed, target_id=target.id, why=why))
         failure = ServiceError if error.passing else TaskFailed
         raise failure(
             ErrorCode.UNAVAILABLE,

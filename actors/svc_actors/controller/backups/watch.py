@@ -145,6 +145,5 @@ async def remove_due(database: Database, actors: ActorSystem, now: datetime) -> 
 
 async def _tell_late(database: Database, row: Record) -> None:
     """Where it is told already, it is said what its last attempt failed of."""
-    async with database.transaction() as tx:
-        why = f"It was due at {row['at']:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
-        await tell_missing(tx, row["id"], row["name"], row["project_id"], why)
+    why = f"It was due at {row['at']:%Y-%m-%d %H:%M} UTC, and its node could not be asked for it since."
+    await database.transact(lambda tx: tell_missing(tx, row["id"], row["name"], row["project_id"], why))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -387,8 +388,7 @@ class MachineWork:
             return await performed
         except HostRefused as refusal:
             if target_id is not None and refusal.failure is FailureCode.TARGET:
-                async with self._database.transaction() as tx:
-                    await tell_failed(tx, target_id, refusal.message)
+                await self._database.transact(partial(tell_failed, target_id=target_id, why=refusal.message))
             raise
 
     async def set_password(self, run: TaskRun) -> OperationResult:

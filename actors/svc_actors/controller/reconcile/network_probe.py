@@ -27,7 +27,7 @@ from svc_actors.controller.nodes.node import Node
 from svc_actors.controller.nodes.records import NodeMode, get_node
 from svc_actors.controller.reconcile.orphans import compare_with_records
 from svc_actors.runtime import ActorSystem
-from svc_actors.store import Database
+from svc_actors.store import Database, Transaction
 from svc_nodeagent.protocol import (
     NodeNetProbe,
     NodeOperation,
@@ -87,7 +87,8 @@ class NetworkProbe:
 
     async def _mend(self, node_id: UUID, found: Found, observed: dict[UUID, ObservedNetwork]) -> None:
         differing = sorted({each.vm_id for each in found.differences if each.vm_id is not None})
-        async with self._database.transaction() as tx:
+
+        async def write(tx: Transaction) -> None:
             rows = await tx.fetch(
                 "SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND node_id = $2 AND deleted_at IS NULL"
                 " AND NOT unconfirmed ORDER BY id FOR NO KEY UPDATE",
@@ -99,6 +100,8 @@ class NetworkProbe:
                 if (network := observed.get(row["id"])) is not None:
                     await network_applied(tx, row["id"], network.generation)
             await network_changed(tx, [row["id"] for row in rows])
+
+        await self._database.transact(write)
         await self._release(node_id, found.strays)
 
     async def _release(self, node_id: UUID, strays: Sequence[ObservedNetwork]) -> None:

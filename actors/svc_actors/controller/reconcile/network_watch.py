@@ -304,9 +304,13 @@ class NetworkWatch:
             await self._record_failure(vm_id, spec.generation, words)
             await self._gateway.acknowledge(node_id, operation_id)
             raise _NotDone(words)
-        async with self._database.transaction() as tx:
-            if await network_applied(tx, vm_id, applied):
+        generation = applied
+
+        async def write(tx: Transaction) -> None:
+            if await network_applied(tx, vm_id, generation):
                 await announce_machine(tx, vm_id)
+
+        await self._database.transact(write)
         self.applied += 1
         await self._gateway.acknowledge(node_id, operation_id)
 
@@ -319,9 +323,12 @@ class NetworkWatch:
             await self._gateway.acknowledge(node_id, operation_id)
             raise _NotDone(failure.message) from failure
         removed = result.removed if isinstance(result, ReleaseResult) else ()
-        async with self._database.transaction() as tx:
+
+        async def write(tx: Transaction) -> None:
             if await free_removed(tx, vm_id, removed, through=releasing.through):
                 await announce_machine(tx, vm_id)
+
+        await self._database.transact(write)
         await self._gateway.acknowledge(node_id, operation_id)
         if left := set(releasing.addresses) - set(removed):
             raise _NotDone(f"the host has not let go of {', '.join(sorted(left))}")

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -92,10 +93,14 @@ async def enforce(database: Database, now: datetime) -> Enforced:
     done = Enforced()
     for plan_id, vm_ids in of_plans.items():
         for start in range(0, len(vm_ids), _AT_ONCE):
-            async with database.transaction() as tx:
-                await tx.execute("SELECT FROM plans WHERE id = $1 FOR SHARE", plan_id)
-                done += await _bring_up_to_date(tx, plan_id, vm_ids[start : start + _AT_ONCE], now)
+            part = vm_ids[start : start + _AT_ONCE]
+            done += await database.transact(partial(_enforce_some, plan_id=plan_id, vm_ids=part, now=now))
     return done
+
+
+async def _enforce_some(tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[UUID], now: datetime) -> Enforced:
+    await tx.execute("SELECT FROM plans WHERE id = $1 FOR SHARE", plan_id)
+    return await _bring_up_to_date(tx, plan_id, vm_ids, now)
 
 
 async def enforce_plan(tx: Transaction, plan_id: UUID, now: datetime) -> Enforced:

@@ -91,8 +91,8 @@ class TrafficWatch:
         result = await self._gateway.query(node_id, NodeTraffic(), timeout=self._intervals.patience)
         if not isinstance(result, TrafficResult):
             return
-        async with self._database.transaction() as tx:
-            refused = await store_readings(tx, node_id, result.ledger_id, result.readings, now=self._clock())
+        ledger_id, readings, now = result.ledger_id, result.readings, self._clock()
+        refused = await self._database.transact(lambda tx: store_readings(tx, node_id, ledger_id, readings, now=now))
         if refused.untimely:
             log.warning("traffic.untimely", node_id=str(node_id), machines=len(refused.untimely))
         if refused.beyond:
