@@ -126,7 +126,8 @@ async def test_each_of_a_chain_of_increments_is_what_was_copied(tmp_path: Path, 
             place = rng.randrange(len(disk) - 65536)
             disk[place : place + 65536] = rng.randbytes(65536)
         kept[await keep(store, bytes(disk))] = hashlib.sha256(disk).hexdigest()
-    assert size_of(tmp_path) < increments * len(disk) / 2
+    # restic cuts each store at places of its own, in parts of 0.5 to 8 MiB: three of them may be half of the disk.
+    assert size_of(tmp_path) < increments * len(disk) * 3 / 4
     # Every other goes, and what the others need stays
     gone = list(kept)[::2]
     await store.forget([each for each in (await store.kept()).snapshots if each.copy_id in gone])
