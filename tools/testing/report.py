@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from tools.testing.results import Result
 _SLOWEST = 10
 _REASON_LINES = 3
 _WIDEST = 200
+_LEAF = re.compile(r"[\s|]+[\w.]+(Error|Exception|Failure|Interrupt|Timeout)\b")
+"""How a group of exceptions begins what it says of one of them."""
 
 
 @dataclass
@@ -89,10 +92,13 @@ class Report:
 
 
 def _reason(result: Result) -> list[str]:
-    """What failed, in few lines, for where the report is all that is kept: pytest marks them with an E."""
+    """What failed, in few lines, for where the report is all that is kept: pytest marks them with an E, but in a group
+    of exceptions, of which the last one named tells most."""
     lines = result.output.splitlines()
-    marked = [line for line in lines if line.startswith("E ")] or lines
-    return [f"    {line[:_WIDEST]}" for line in marked[:_REASON_LINES]]
+    marked = [number for number, line in enumerate(lines) if line.startswith("E ")]
+    named = [number for number, line in enumerate(lines) if _LEAF.match(line)]
+    begin = (marked[:1] or named[-1:] or [0])[0]
+    return [f"    {line.lstrip(' |')[:_WIDEST]}" for line in lines[begin : begin + _REASON_LINES]]
 
 
 def _last(lane: Lane) -> list[Result]:

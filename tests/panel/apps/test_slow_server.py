@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from svc.panel.loops import PanelLoop
 from svc_actors.host.apps import App
 from svc_actors.panel import host_work
 from svc_actors.store import Database
@@ -49,7 +50,7 @@ class SlowWorld:
 async def world(panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowWorld]:
     apps = SlowApps()
     host = replace(recorded_host(), apps=apps)
-    loops = ["alerts of actors", "applications of sites", "jobs", "web server"]
+    loops: Collection[PanelLoop] = ("alerts of actors", "applications of sites", "jobs", "web server")
     async with open_panel(panel_database, tmp_path, host, loops=loops) as panel:
         ada = await panel.customer("ada@example.com")
         made = await ada.post("/sites", PYTHON)

@@ -136,8 +136,8 @@ class Backups:
                 await remove_repository(self._tools, repository_id)
             except OSError as error:
                 failures.append(error)
-        for error in failures:
-            raise error
+        if failures:
+            raise failures[0]
 
     async def _begin_scheduled(self, tx: Transaction, row: Record) -> None:
         """A schedule that was missed, say while the server was down, is made up for once."""
