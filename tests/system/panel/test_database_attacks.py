@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import resource
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -510,6 +511,48 @@ async def test_what_leads_to_and_from_a_table_is_found(engines: Engines) -> None
     await server.empty_database(SHOP)
     await server.drop_database(SHOP)
     assert SHOP not in await server.databases()
+
+
+async def test_a_name_with_the_end_of_a_line_in_it_is_one_name(engines: Engines) -> None:
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server = engines.servers[MARIADB]
+    assert isinstance(server, MariaDb)
+    odd = "\N{LINE SEPARATOR}"
+    made = await attacker.run(
+        f"CREATE TABLE odd (`a{odd}b` INT PRIMARY KEY AUTO_INCREMENT); INSERT INTO odd VALUES (7); "
+        f"CREATE TABLE `o{odd}dd` (a INT); "
+        f"CREATE TABLE wp_posts (post_type VARCHAR(20)); INSERT INTO wp_posts VALUES ('page'), ('x{odd}page');"
+    )
+    assert made.ok, made.err
+    tables = MariaDbTables(server)
+
+    found = await tables.facts(SHOP, ["odd"], options=None, volatile=())
+
+    assert found["odd"].startswith("1 7 ")
+    assert await tables.names(SHOP) == ["odd", "wp_posts"]
+    assert await tables.has_posts(SHOP, "wp_posts", ["page"]) == ["page"]
+    assert await tables.bound(SHOP, ["odd"]) == []
+
+
+async def test_a_view_that_says_too_much_is_refused_and_the_core_keeps_its_memory(engines: Engines) -> None:
+    """In the place of a table that a preview of staging reads: what it says of itself differs each time."""
+    attacker = Attacker(engines, MARIADB)
+    await attacker.prepare()
+    server = engines.servers[MARIADB]
+    assert isinstance(server, MariaDb)
+    made = await attacker.run(
+        "DELIMITER ;;\nCREATE FUNCTION f(n INT) RETURNS LONGTEXT NO SQL BEGIN SET @n = COALESCE(@n, 0) + 1; "
+        "RETURN IF(@n % 2, 'page', CONCAT(n, REPEAT('x', 1000000))); END;;\nDELIMITER ;\n"
+        "CREATE VIEW wp_posts AS SELECT f(seq) AS post_type FROM seq_1_to_40;"
+    )
+    assert made.ok, made.err
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DatabaseError):
+        await MariaDbTables(server).has_posts(SHOP, "wp_posts", ["page"])
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engines: Engines) -> None:

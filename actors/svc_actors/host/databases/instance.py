@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import subprocess
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +31,8 @@ START_SECONDS: Final = 120.0
 """After a power cut an engine reads its logs before it answers."""
 STATEMENT_SECONDS: Final = 120.0
 _LOOK: Final = 0.05
+_MOST_BYTES: Final = 16 << 20
+"""Of an answer: what is asked names databases, users or tables, and counts."""
 _WORDS: Final = 600
 """Of what an engine says, so much is passed on."""
 
@@ -135,21 +139,60 @@ class Instance:
 
 
 async def ask_client(command: tuple[str, ...], sql: str, environment: Mapping[str, str] | None = None) -> str:
-    """What the engine's own client answers to `sql`, which it reads from its standard input."""
-    with trio.move_on_after(STATEMENT_SECONDS):
-        ended = await trio.run_process(
-            list(command),
-            stdin=sql.encode(),
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-            env={**ENVIRONMENT, **(environment or {})},
-        )
-        if ended.returncode != 0:
-            raise DatabaseError(_said(ended.stderr) or f"exit status {ended.returncode}")
-        return ended.stdout.decode()
+    """What the engine's own client answers to `sql`, which it reads from its standard input. `_MOST_BYTES` at most: an
+    owner's client says what customers have made of their tables, which may be any number of rows of 64 MB."""
+    process = await trio.lowlevel.open_process(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**ENVIRONMENT, **(environment or {})},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, errors = _Said(process), _Said(process)
+    try:
+        with trio.move_on_after(STATEMENT_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_give, process.stdin, sql.encode())
+                nursery.start_soon(errors.take, process.stderr)
+                nursery.start_soon(out.take, process.stdout)
+            status = await process.wait()
+            if out.is_too_much or errors.is_too_much:
+                raise DatabaseError(f"The database server answered more than {_MOST_BYTES:,} bytes.")
+            if status != 0:
+                raise DatabaseError(_said(errors.content) or f"exit status {status}")
+            return out.content.decode(errors="replace")
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                await stream.aclose()
     raise DatabaseError(f"The database server did not do it within {STATEMENT_SECONDS:.0f} seconds.")
 
 
-def _said(errors: bytes) -> str:
+async def _give(stream: trio.abc.SendStream, text: bytes) -> None:
+    with suppress(trio.BrokenResourceError):  # It has ended, and its errors say why.
+        await stream.send_all(text)
+    await stream.aclose()
+
+
+@dataclass
+class _Said:
+    process: trio.Process
+    content: bytearray = field(default_factory=bytearray)
+    is_too_much: bool = False
+
+    async def take(self, stream: trio.abc.ReceiveStream) -> None:
+        async for chunk in stream:
+            if len(self.content) + len(chunk) > _MOST_BYTES:
+                self.is_too_much = True
+                self.process.kill()
+                return
+            self.content += chunk
+
+
+def _said(errors: bytearray) -> str:
     return " ".join(errors.decode(errors="replace").split())[:_WORDS]

@@ -90,7 +90,7 @@ class MariaDbTables:
                     highest = f"coalesce(max({_quoted(keys[table])}), 0)" if table in keys else "0"
                     statements = [f"SELECT count(*), {highest} FROM {place}", f"CHECKSUM TABLE {place}"]
                 # Each table has the time of a statement of its own.
-                counts, checksum = (await owner.ask(*statements)).splitlines()
+                counts, checksum = _lines(await owner.ask(*statements))
                 found[table] = " ".join([*counts.split(), checksum.split()[-1]])
         return found
 
@@ -100,7 +100,7 @@ class MariaDbTables:
             found = await owner.ask(
                 f"SELECT DISTINCT post_type FROM {_place(database, table)} WHERE post_type IN ({listed}) ORDER BY 1"
             )
-        return found.splitlines()
+        return _lines(found)
 
     async def bound(self, database: DatabaseName, tables: Collection[str]) -> list[str]:
         name = checked(database)
@@ -110,8 +110,8 @@ class MariaDbTables:
             )
         # An owner is not shown what leads here from another database of its site.
         leading = await self._root.ask(RootStatement.FOREIGN_KEYS(files=name))
-        ends = [place for line in leading.splitlines() for place in line.split("\t")]
-        found = {*triggered.splitlines(), *(_of_file(place) for place in ends if place.startswith(f"{name}/"))}
+        ends = [place for line in _lines(leading) for place in line.split("\t")]
+        found = {*_lines(triggered), *(_of_file(place) for place in ends if place.startswith(f"{name}/"))}
         return sorted(found & set(tables))
 
     async def dump(self, database: DatabaseName, tables: Sequence[str], file: Path, run: RunProgram) -> None:
@@ -162,7 +162,7 @@ async def _names(owner: Session, database: DatabaseName) -> list[str]:
         "SELECT TABLE_NAME FROM information_schema.TABLES "
         f"WHERE TABLE_SCHEMA = '{checked(database)}' AND TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_NAME"
     )
-    return [line for line in found.splitlines() if _NAME.fullmatch(line)]
+    return [line for line in _lines(found) if _NAME.fullmatch(line)]
 
 
 async def _keys(owner: Session, database: DatabaseName) -> dict[str, str]:
@@ -170,7 +170,12 @@ async def _keys(owner: Session, database: DatabaseName) -> dict[str, str]:
         "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS "
         f"WHERE TABLE_SCHEMA = '{checked(database)}' AND EXTRA LIKE '%auto_increment%'"
     )
-    return {table: column for table, column in (line.split("\t") for line in found.splitlines())}
+    return {table: column for table, column in (line.split("\t") for line in _lines(found))}
+
+
+def _lines(answer: str) -> list[str]:
+    """The client escapes line feeds within a value, and no other character that `splitlines` takes for an end."""
+    return answer.removesuffix("\n").split("\n") if answer else []
 
 
 def _of_file(place: str) -> str:
