@@ -36,7 +36,7 @@ ROOT_VERBS = {
 }
 OWNERSHIP = re.compile(r"(ALTER DEFAULT PRIVILEGES FOR ROLE|REASSIGN OWNED BY|DROP OWNED BY) \{\w+\}[ A-Za-z{}]*")
 """Of PostgreSQL: what changes owners and privileges alone, or drops, and evaluates nothing."""
-CATALOGUES = {"pg_roles", "pg_database", "pg_auth_members", "pg_stat_activity"}
+CATALOGUES = {"pg_roles", "pg_database", "pg_auth_members", "pg_stat_activity", "pg_shdepend", "pg_locks"}
 
 
 def read_from(sql: str) -> set[str]:

@@ -30,7 +30,8 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.mariadb import MariaDb, memory_tables
 from svc_actors.host.mariadb import server as mariadb_server
 from svc_actors.host.mariadb.tables import MariaDbTables
-from tests.support.databases import Answer, Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
+from svc_actors.host.postgres import superuser
+from tests.support.databases import PSQL, Answer, Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
@@ -397,6 +398,109 @@ async def test_what_is_made_in_postgresql_is_never_called_by_its_superuser(engin
     assert not mark.exists()
     assert await attacker.as_administrator("SELECT rolname FROM pg_roles WHERE rolsuper;") == roles
     assert await attacker.as_administrator("SELECT n FROM cards;", VICTIM) == SECRET
+
+
+OTHER = database_name(1002, "other")
+GRANTED_TO_OTHERS = (
+    "CREATE TABLE gift (a int); GRANT ALL ON gift TO {role};",
+    "GRANT ALL ON SCHEMA public TO {role}; GRANT ALL ON DATABASE s1002_shop TO {role};",
+    "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {role};",
+    "CREATE TABLE guarded (a int); CREATE POLICY p ON guarded TO {role} USING (true);",
+)
+CLOSED = (
+    f"SET ROLE NONE; ALTER DATABASE {SHOP} ALLOW_CONNECTIONS false;",
+    f"SET ROLE NONE; ALTER DATABASE {SHOP} IS_TEMPLATE true;",
+    f"SET ROLE NONE; ALTER DATABASE {SHOP} CONNECTION LIMIT 0;",
+    f"SET ROLE NONE; ALTER DATABASE {SHOP} SET local_preload_libraries = 'nothing';",
+    f"SET ROLE NONE; ALTER DATABASE {SHOP} SET session_authorization = '{USER}';",
+    f"SET ROLE NONE; ALTER DATABASE {SHOP} SET role = '{USER}';",
+)
+
+
+@asynccontextmanager
+async def held(attacker: Attacker, sql: str) -> AsyncIterator[None]:
+    """In a transaction that goes on until it is ended from outside."""
+    password = {"PGPASSWORD": attacker.password}
+    socket = attacker.engines.servers[POSTGRESQL].socket
+    client = await trio.lowlevel.open_process(
+        [
+            *(PSQL, "-X", "-q", "-A", "-t", "-w", "-h", str(socket), "-U", USER, "-d", SHOP),
+            *("-c", f"BEGIN; {sql} SELECT 'held'; SELECT pg_sleep(3000);"),
+        ],
+        env=password,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep';"
+    try:
+        with trio.fail_after(30):
+            while await attacker.as_administrator(sleeping) != "1":
+                await trio.sleep(0.05)  # Another process takes it.
+        yield
+    finally:
+        client.kill()
+        await client.wait()
+
+
+async def test_no_customer_keeps_the_accounts_of_another_from_being_removed(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By granting them something in a database of her own, and closing it."""
+    shorter = superuser._OPTIONS.replace("lock_timeout=30000", "lock_timeout=1000")
+    monkeypatch.setattr(superuser, "_OPTIONS", shorter)
+    attacker, victim = Attacker(engines, POSTGRESQL), user_name(1003, "ada")
+    await attacker.prepare()
+    server = engines.servers[POSTGRESQL]
+    await server.create_database(OTHER)
+    await server.grant(USER, {SHOP: Access.FULL, OTHER: Access.FULL})
+    roles = [victim, f"owner_{VICTIM}", f"reader_{VICTIM}"]
+    for number, grant in enumerate(GRANTED_TO_OTHERS):
+        for role in roles:
+            made = await attacker.run(
+                grant.replace("gift", f"gift_{role}").format(role=role).replace("guarded", f"guarded_{number}_{role}")
+            )
+            assert made.ok, made.err
+    uncommitted = f"GRANT ALL ON gift_gift TO {victim}; LOCK TABLE gift_gift;"
+    assert (await attacker.run("CREATE TABLE gift_gift (a int);")).ok
+
+    async with held(attacker, uncommitted):
+        closed = await engines.ask(POSTGRESQL, CLOSED[0], OTHER, USER, attacker.password)
+        assert closed.ok, closed.err
+        await server.drop_user(victim)
+        await server.drop_database(VICTIM)
+
+    listing = "SELECT rolname FROM pg_roles WHERE rolname LIKE '%s1003%';"
+    assert await attacker.as_administrator(listing) == ""
+    assert await server.databases() == {SHOP, OTHER}
+    assert (await attacker.run("SELECT 1;")).out == "1"
+
+
+@pytest.mark.parametrize("closing", CLOSED)
+async def test_what_an_owner_makes_of_its_database_keeps_it_from_nothing_of_the_panels(
+    engines: Engines, closing: str
+) -> None:
+    attacker = Attacker(engines, POSTGRESQL)
+    await attacker.prepare()
+    server, eve = engines.servers[POSTGRESQL], user_name(1002, "eve")
+    await server.create_database(OTHER)
+    await server.create_user(eve, server.verifier(attacker.password), 3)
+    await server.grant(USER, {SHOP: Access.FULL, OTHER: Access.FULL})
+    made = await engines.ask(POSTGRESQL, closing, OTHER, USER, attacker.password)
+    assert made.ok, made.err
+
+    await server.create_database(SHOP)
+    await server.grant(eve, {SHOP: Access.FULL})
+    await server.grant(eve, {SHOP: Access.READ_ONLY})
+    await server.drop_user(eve)
+    await server.empty_database(SHOP)
+    await engines.ask(POSTGRESQL, closing, OTHER, USER, attacker.password)
+    await server.drop_user(USER)
+    await server.drop_database(SHOP)
+    await server.drop_database(OTHER)
+
+    assert await server.databases() == {VICTIM}
+    listing = "SELECT rolname FROM pg_roles WHERE rolname LIKE '%s1002%';"
+    assert await attacker.as_administrator(listing) == ""
 
 
 def variables(number: int) -> str:

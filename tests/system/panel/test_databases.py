@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import trio
 
+from svc_actors.host.accounts import FIRST_UID
 from svc_actors.host.databases import EngineKind
 from tests.support.databases import ask
 from tests.support.panel_programs import PanelPrograms, shared_panel_programs
@@ -163,3 +165,50 @@ async def test_an_import_that_replaces_is_undone_by_a_kill_and_can_be_made_again
     assert again["status"] == "succeeded", again
     assert await run(how, READ) == "Größe"
     assert Path(engine.out).read_text() == pid
+
+
+def nested(folder: Path, levels: int, uid: int) -> None:
+    """A path of this length could not be named."""
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        os.chown("d", uid, uid, dir_fd=here)
+        inner = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+async def test_an_account_ends_whatever_its_customer_has_made_and_so_does_a_site_of_another(
+    panel: PanelPrograms,
+) -> None:
+    await panel.customer("mal@example.com")
+    site = await panel.site(f"{uuid4().hex[:8]}.example", "mal@example.com")
+    [other] = await sites_of(panel, 1)
+    async with panel.client() as root:
+        database, how = await create(root, site, EngineKind.POSTGRESQL)
+        _, other_how = await create(root, other, EngineKind.POSTGRESQL)
+        strangers = f"{other_how[3]}, owner_{other_how[2]}, reader_{other_how[2]}"
+        made = await run(
+            how,
+            f"CREATE TABLE gift (a int); GRANT ALL ON gift TO {strangers}; "
+            f"ALTER DATABASE {database['name']} SET local_preload_libraries = 'nothing'; "
+            f"ALTER DATABASE {database['name']} IS_TEMPLATE true;",
+        )
+        assert made == "", made
+        home = panel.data / "sites" / site["account"]
+        nested(home / "private", 3_000, FIRST_UID + site["number"])
+
+        gone = await root.request(
+            "DELETE", f"/sites/{other['id']}", json={"confirm": other["domain"], "final_backup": False}
+        )
+        deleted = await ended(root, gone.json())
+        over = await root.request("DELETE", f"/accounts/{site['owner_id']}", json={"confirm": "mal@example.com"})
+        terminated = await ended(root, over.json())
+        left = await ask(EngineKind.POSTGRESQL, how[1], "SELECT rolname FROM pg_roles;")
+
+    assert deleted["status"] == "succeeded", deleted
+    assert terminated["status"] == "succeeded", terminated
+    assert not home.exists()
+    for number in (site["number"], other["number"]):
+        assert f"s{number}_" not in left.out

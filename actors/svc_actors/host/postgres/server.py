@@ -16,11 +16,13 @@ own (`PGOPTIONS`), which nothing in a database changes, and never calls what cus
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import structlog
 import trio
 
 from svc_actors.host.accounts import SiteAccount
@@ -40,7 +42,7 @@ from svc_actors.host.databases.names import DatabaseName, UserName, checked, own
 from svc_actors.host.databases.owners import CONNECTIONS as OWNERS_CONNECTIONS
 from svc_actors.host.databases.owners import Owners
 from svc_actors.host.databases.passwords import scram_verifier
-from svc_actors.host.databases.server import Access, EngineKind, RunProgram, SiteFile
+from svc_actors.host.databases.server import Access, DatabaseError, EngineKind, RunProgram, SiteFile
 from svc_actors.host.databases.transfer import (
     DUMP_SECONDS,
     LOAD_SECONDS,
@@ -52,7 +54,7 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.launcher import Limits, Service, ServiceName, SiteLauncher
 from svc_actors.host.postgres.room import WAITING, files_kib, give_memory
 from svc_actors.host.postgres.sessions import sessions_of
-from svc_actors.host.postgres.superuser import Superuser
+from svc_actors.host.postgres.superuser import Order, Superuser
 from svc_actors.host.postgres.superuser import SuperuserStatement as Do
 from svc_actors.host.programs import Program
 
@@ -70,6 +72,8 @@ _RESERVED: Final = 10
 """That nobody but a superuser, who is the panel, is given."""
 _PEER: Final = "svc"
 """The map of pg_ident.conf."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 
 
 class Postgres:
@@ -168,19 +172,19 @@ class Postgres:
             Do.CLOSE_DATABASE(database=name),
             Do.LET_CONNECT(database=name, role=reader),
         )
-        await self._superuser.ask(
+        await self._within(
+            name,
             Do.IN_DATABASE_READ_SCHEMAS(owner=owner, role=reader),
             Do.IN_DATABASE_READ_TABLES(owner=owner, role=reader),
             Do.IN_DATABASE_READ_SEQUENCES(owner=owner, role=reader),
-            database=name,
         )
 
     async def empty_database(self, name: DatabaseName) -> None:
-        await self._superuser.ask(Do.DROP_DATABASE(database=name))
+        await self._superuser.ask(Do.OPEN_DATABASE(database=name), Do.DROP_DATABASE(database=name))
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
-        await self._superuser.ask(Do.DROP_DATABASE(database=name))
+        await self._superuser.ask(Do.OPEN_DATABASE(database=name), Do.DROP_DATABASE(database=name))
         for role in (owner_of(name), _reader_of(name)):
             await self._drop_role(role, prefix_of(name))
 
@@ -202,7 +206,7 @@ class Postgres:
         of_the_site = await self._databases_of(prefix_of(name))
         # What it has made itself becomes its databases', before it loses its rights on them.
         for database in of_the_site:
-            await self._superuser.ask(Do.IN_DATABASE_REASSIGN(role=name, owner=owner_of(database)), database=database)
+            await self._within(database, Do.IN_DATABASE_REASSIGN(role=name, owner=owner_of(database)))
         await self._superuser.ask(
             Do.RESET_ROLE(role=name),
             *(Do.REVOKE(granted=role, role=name) for role in taken),
@@ -288,9 +292,7 @@ class Postgres:
         """What users have made by themselves is the owner's as well, as it dumps and replaces it."""
         owner = owner_of(name)
         members = await self._superuser.ask(Do.MEMBERS_OF(role=owner))
-        await self._superuser.ask(
-            *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()), database=name
-        )
+        await self._within(name, *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()))
         async with self._owners.opened(name) as password:
             postmaster, _ = await trio.to_thread.run_sync(self._resident)
             failure: Exception | None = None
@@ -316,20 +318,43 @@ class Postgres:
         owner = owner_of(name)
         await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner), Do.TAKE_FILES(role=owner))
 
+    async def _within(self, database: DatabaseName, *orders: Order) -> None:
+        """In a customer's database, also where its owner lets nobody in."""
+        await self._superuser.ask(Do.OPEN_DATABASE(database=database))
+        await self._superuser.ask(*orders, database=database)
+
     async def _drop_role(self, role: UserName, prefix: str) -> None:
-        """It may have objects and privileges in any database that it could connect to: those of its site."""
+        """With what belongs to it, and what is granted to it, in any database. Another customer who grants it
+        something, and keeps that from being taken back, keeps no more than a role that nobody can use."""
         if not await self._superuser.ask(Do.EXISTS(role=role)):
             return
-        await self._superuser.ask(Do.CLOSE_ROLE(role=role))
+        await self._superuser.ask(Do.LOCK(role=role))
         await self._disconnect(role)
-        for database in await self._databases_of(prefix):
-            owner = owner_of(database)
-            await self._superuser.ask(
-                *([Do.IN_DATABASE_REASSIGN(role=role, owner=owner)] if role != owner else []),
-                Do.IN_DATABASE_DROP_OWNED(role=role),
-                database=database,
-            )
-        await self._superuser.ask(Do.DROP_ROLE(role=role))
+        for line in (await self._superuser.ask(Do.DATABASES_WITH(role=role))).splitlines():
+            database = DatabaseName(line)
+            owner, of_site = owner_of(database), prefix_of(database) == prefix
+            # What is reassigned includes whole databases: never to the owner of another customer's.
+            given = [Do.IN_DATABASE_REASSIGN(role=role, owner=owner)] if of_site and role != owner else []
+            try:
+                await self._once_free(
+                    partial(self._within, database, *given, Do.IN_DATABASE_DROP_OWNED(role=role)),
+                    Do.END_SESSIONS_IN(database=database),
+                )
+            except DatabaseError:
+                if of_site:
+                    raise
+        try:
+            await self._once_free(partial(self._superuser.ask, Do.DROP_ROLE(role=role)), Do.END_SESSIONS_AT(role=role))
+        except DatabaseError as error:
+            log.warning("databases.role_kept", role=role, error=str(error))
+
+    async def _once_free(self, work: Callable[[], Awaitable[object]], end_holders: Order) -> None:
+        """Sessions that keep it from being done by a lock are ended, and it is tried once more."""
+        try:
+            await work()
+        except DatabaseError:
+            await self._superuser.ask(end_holders)
+            await work()
 
     async def _disconnect(self, role: UserName) -> None:
         await self._superuser.ask(Do.DISCONNECT(role=role))

@@ -28,6 +28,8 @@ _OPTIONS: Final = " ".join(
         *("search_path=pg_catalog", "role=none", "default_transaction_read_only=off", "row_security=off"),
         *("statement_timeout=0", "lock_timeout=30000", "idle_in_transaction_session_timeout=0"),
         *("idle_session_timeout=0", "default_tablespace=", "client_min_messages=warning"),
+        # A library that is not there ends each session at its start.
+        "local_preload_libraries=",
         # A failing statement is written to the log with all of it, a password's verifier among it.
         "log_min_error_statement=panic",
     )
@@ -51,6 +53,11 @@ class SuperuserStatement(Enum):
         "LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {number}' "
         "WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{database}') \\gexec"
     )
+    # Its owner may close it to everybody, the superuser included, and make it a template, which cannot be dropped.
+    OPEN_DATABASE = (
+        "SELECT 'ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true IS_TEMPLATE false' WHERE EXISTS "
+        "(SELECT FROM pg_database WHERE datname = '{database}' AND (datistemplate OR NOT datallowconn)) \\gexec"
+    )
     CLOSE_DATABASE = "REVOKE ALL ON DATABASE {database} FROM PUBLIC"
     LET_CONNECT = "GRANT CONNECT ON DATABASE {database} TO {role}"
     IN_DATABASE_READ_SCHEMAS = "ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT USAGE ON SCHEMAS TO {role}"
@@ -62,7 +69,6 @@ class SuperuserStatement(Enum):
     GIVE_FILES = "ALTER ROLE {role} SET temp_file_limit = '{number}kB'"
     TAKE_FILES = "ALTER ROLE {role} RESET temp_file_limit"
     LOCK = "ALTER ROLE {role} NOLOGIN PASSWORD NULL"
-    CLOSE_ROLE = "ALTER ROLE {role} NOLOGIN"
     DROP_ROLE = "DROP ROLE IF EXISTS {role}"
     RESET_ROLE = "ALTER ROLE {role} RESET ALL"
     RESET_IN_DATABASE = "ALTER ROLE {role} IN DATABASE {database} RESET ALL"
@@ -70,6 +76,15 @@ class SuperuserStatement(Enum):
     GRANT = "GRANT {granted} TO {role}"
     REVOKE = "REVOKE {granted} FROM {role}"
     DISCONNECT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
+    END_SESSIONS_IN = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = '{database}' AND usename ~ '^(owner_)?s[0-9]+_'"
+    )
+    # A grant that is not committed yet has a lock on the role that it is to.
+    END_SESSIONS_AT = (
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'object' AND pid <> pg_backend_pid() "
+        "AND classid = 'pg_authid'::regclass AND objid = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"
+    )
     END_SESSION = "SELECT pg_terminate_backend({number})"
     ROLES_OF = (
         "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
@@ -84,6 +99,14 @@ class SuperuserStatement(Enum):
     DATABASES = (
         "SELECT datname FROM pg_database WHERE starts_with(datname, '{prefix}') AND datname ~ '^s[0-9]+_' "
         "ORDER BY datname"
+    )
+    # Those with something that belongs to the role or is granted to it: each owner grants to whom it likes, to roles of
+    # other customers as well.
+    DATABASES_WITH = (
+        "SELECT DISTINCT datname FROM pg_shdepend JOIN pg_database "
+        "ON oid = CASE WHEN classid = 'pg_database'::regclass THEN objid ELSE dbid END "
+        "WHERE refclassid = 'pg_authid'::regclass AND datname ~ '^s[0-9]+_' "
+        "AND refobjid = (SELECT oid FROM pg_roles WHERE rolname = '{role}') ORDER BY datname"
     )
     SIZE = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = '{database}'"
     IN_DATABASE_REASSIGN = "REASSIGN OWNED BY {role} TO {owner}"
