@@ -30,7 +30,8 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.mariadb import MariaDb, memory_tables
 from svc_actors.host.mariadb import server as mariadb_server
 from svc_actors.host.mariadb.tables import MariaDbTables
-from svc_actors.host.postgres import superuser
+from svc_actors.host.postgres import Postgres, superuser
+from svc_actors.host.postgres import server as postgres_server
 from tests.support.databases import PSQL, Answer, Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -501,6 +502,41 @@ async def test_what_an_owner_makes_of_its_database_keeps_it_from_nothing_of_the_
     assert await server.databases() == {VICTIM}
     listing = "SELECT rolname FROM pg_roles WHERE rolname LIKE '%s1002%';"
     assert await attacker.as_administrator(listing) == ""
+
+
+async def test_who_keeps_the_numbers_of_transactions_of_all_is_ended(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an idle session with a temporary table, which nothing can clean up as long as it is there."""
+    attacker, victim = Attacker(engines, POSTGRESQL), user_name(1003, "ada")
+    await attacker.prepare()
+    server = engines.servers[POSTGRESQL]
+    assert isinstance(server, Postgres)
+    left: list[Answer] = []
+
+    async def keep(sql: str, *of: str) -> None:
+        left.append(await engines.ask(POSTGRESQL, f"{sql} SELECT pg_sleep(3000);", *of, attacker.password))
+
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    monkeypatch.setattr(postgres_server, "_NUMBERS_SECONDS", 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep, "CREATE TEMPORARY TABLE kept (a int);", SHOP, USER)
+        with trio.fail_after(30):
+            while await attacker.as_administrator(f"{sleeping};") != "1":
+                await trio.sleep(0.05)  # Another process takes it.
+        await server.end_who_keeps_numbers()
+        spared = list(left)
+        # As if so many transactions had come meanwhile: those of a new database are as old as the server.
+        age = await attacker.as_administrator(f"SELECT age(datfrozenxid) FROM pg_database WHERE datname = '{SHOP}';")
+        monkeypatch.setattr(postgres_server, "_MOST_NUMBERS", int(age) - 1)
+        await server.end_who_keeps_numbers()
+        with trio.fail_after(30):
+            while not left:
+                await trio.sleep(0.05)  # It is ended outside of this process.
+
+    assert spared == []
+    assert "terminating connection" in left[0].err
+    assert (await engines.ask(POSTGRESQL, "SELECT 1;", VICTIM, victim, attacker.password)).out == "1"
 
 
 def variables(number: int) -> str:

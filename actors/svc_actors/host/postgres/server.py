@@ -70,6 +70,12 @@ _OWN_BYTES: Final = 512 << 20
 """Besides what sessions take: 48 MiB of buffers, which processes share, and files that it reads and writes."""
 _RESERVED: Final = 10
 """That nobody but a superuser, who is the panel, is given."""
+_MOST_NUMBERS: Final = 500_000_000
+"""Transactions since a database was gone over: PostgreSQL does so by itself from 200 million on, and stops at two
+billion."""
+_NUMBERS_SECONDS: Final = 600
+"""How long a session of such a database may be there."""
+_NUMBERS_LOOK_SECONDS: Final = 60.0
 _PEER: Final = "svc"
 """The map of pg_ident.conf."""
 
@@ -85,6 +91,7 @@ class Postgres:
         self._sockets = folders.postgres_sockets
         self._superuser = Superuser(PSQL, self._sockets)
         self._owners = Owners(self._unlock, self._lock)
+        self._numbers_looked_at = float("-inf")
         self._instance = Instance(
             self._folder, self._sockets, ACCOUNT, launcher, self.service, self._set_up, self.probe
         )
@@ -152,7 +159,22 @@ class Postgres:
         ended = await trio.to_thread.run_sync(self._greedy, site_most)
         if ended:
             await self._superuser.ask(*(Do.END_SESSION(number=session.number) for session in ended))
+        now = trio.current_time()
+        if now >= self._numbers_looked_at + _NUMBERS_LOOK_SECONDS and (await self._running())[0]:
+            self._numbers_looked_at = now
+            await self.end_who_keeps_numbers()
         return ended
+
+    async def end_who_keeps_numbers(self) -> None:
+        """No session keeps numbers of transactions until the server has none left."""
+        found = await self._superuser.ask(Do.KEEPING_NUMBERS(number=_MOST_NUMBERS, seconds=_NUMBERS_SECONDS))
+        for line in found.splitlines():
+            pid, user = line.split("\t")
+            await self._superuser.ask(Do.END_SESSION(number=int(pid)))
+            log.warning("databases.numbers_kept", user=user)
+
+    async def _running(self) -> tuple[int, int]:
+        return await trio.to_thread.run_sync(self._resident)
 
     def _greedy(self, site_most: int) -> list[Session]:
         pid, _ = self._resident()
@@ -294,7 +316,7 @@ class Postgres:
         members = await self._superuser.ask(Do.MEMBERS_OF(role=owner))
         await self._within(name, *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()))
         async with self._owners.opened(name) as password:
-            postmaster, _ = await trio.to_thread.run_sync(self._resident)
+            postmaster, _ = await self._running()
             failure: Exception | None = None
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(give_memory, postmaster, ACCOUNT, owner)

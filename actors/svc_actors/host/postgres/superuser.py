@@ -85,6 +85,13 @@ class SuperuserStatement(Enum):
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'object' AND pid <> pg_backend_pid() "
         "AND classid = 'pg_authid'::regclass AND objid = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"
     )
+    # Numbers of transactions are the server's, and it stops for everybody where they are used up. What a session has
+    # (a lock, a snapshot, a temporary table) keeps those of its database from being given out again.
+    KEEPING_NUMBERS = (
+        "SELECT pid, usename FROM pg_stat_activity JOIN pg_database ON datid = pg_database.oid "
+        "WHERE greatest(age(datfrozenxid), mxid_age(datminmxid)) > {number} "
+        "AND backend_start < now() - make_interval(secs => {seconds}) AND usename ~ '^(owner_)?s[0-9]+_'"
+    )
     END_SESSION = "SELECT pg_terminate_backend({number})"
     ROLES_OF = (
         "SELECT pg_get_userbyid(roleid) FROM pg_auth_members "
@@ -184,4 +191,5 @@ _BINDERS: Final[Mapping[str, Callable[[str | int], str]]] = {
     "prefix": lambda value: _prefix(str(value)),
     "verifier": lambda value: _verifier(str(value)),
     "number": lambda value: f"{int(value):d}",
+    "seconds": lambda value: f"{int(value):d}",
 }
