@@ -148,6 +148,8 @@ class MariaDb:
                 # One more is kept for root. A connection that is not there takes nothing.
                 f"--max-connections={CONNECTIONS[EngineKind.MARIADB].server}",
                 *_MEMORY,
+                # Of all sessions together, and none is refused its own: what they take is memory of the sessions.
+                "--max-prepared-stmt-count=1048576",
                 "--max-allowed-packet=64M",
                 "--innodb-buffer-pool-size=64M",
                 # What an event runs counts as no connection of its user: a customer could have any number of them.
