@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.crypt import hash_visitors_password
 from svc_actors.host.nginx import Login, Php, ProtectedPath, visitors
 from svc_actors.host.nginx.visitors import LARGE_BODIES
+from svc_actors.host.postgres.sessions import children
 from svc_actors.host.visitors import AT_ONCE, METADATA, TABLE, NftBound, ruleset
 from tests.support.apache import accepting, php_fpm
 from tests.support.nginx import Sites, nginx_sites
@@ -129,6 +132,52 @@ async def test_bodies_that_one_visitor_has_under_way_are_bounded_whatever_they_s
             # A read whose body has no length that somebody said would be one more way to fill the disk.
             for method in ("GET", "OPTIONS", "DELETE", "PROPFIND", "MKCOL"):
                 assert (await http.request(method, f"{url}/index.php", content=chunks(40), **told)).status_code == 413
+
+
+BIG = """<?php
+for ($i = 0; $i < 64; $i++) { echo str_repeat('x', 1 << 20); flush(); }
+touch(__DIR__ . '/done');
+"""
+
+
+def kept_on_disk(nginx: Sites) -> int:
+    """Bytes of answers in files of nginx's workers, which have no name."""
+    found = 0
+    for pid in children(int((nginx.folders.run / "nginx.pid").read_text())):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if "/temporary/" in os.readlink(descriptor):
+                    found += descriptor.stat().st_size
+    return found
+
+
+async def test_an_answer_that_a_visitor_does_not_read_takes_little_of_the_disk(nginx: Sites) -> None:
+    root = nginx.folders.sites / "s1001" / "public"
+    with php_fpm(nginx.folders.sites / "php") as php, ExitStack() as stack:
+        await accepting(php)
+        site = nginx.site(1001, serves=Php(root=str(root), socket=str(php)))
+        (root / "big.php").write_text(BIG)
+        (root / "small.php").write_text("<?php echo 'small';")
+        root.chmod(0o777)
+        await nginx.generations.start([site])
+        visitor = stack.enter_context(socket.socket())
+        visitor.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        visitor.settimeout(30)
+        visitor.connect(("127.0.0.1", nginx.ports.http))
+        visitor.sendall(f"GET /big.php HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+        with trio.fail_after(30):
+            while not (root / "done").exists() and kept_on_disk(nginx) < visitors.ANSWER_BYTES:
+                await trio.sleep(0.01)  # nginx takes what PHP gives.
+        assert (await nginx.visit(HOST, "/small.php")).text == "small"
+        kept = kept_on_disk(nginx)
+        waits = not (root / "done").exists()
+        received = 0
+        while block := visitor.recv(1 << 20):
+            received += len(block)
+
+    assert waits, "the program goes on once somebody has read what it said"
+    assert visitors.ANSWER_BYTES <= kept < 2 * visitors.ANSWER_BYTES
+    assert received > 64 << 20, "and gets all of it"
 
 
 def opened(address: str, port: int, count: int) -> int:

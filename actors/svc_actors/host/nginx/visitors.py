@@ -3,7 +3,8 @@ passwords. A visitor is an address, of IPv6 a /64, which is the least that one s
 
 nginx counts a request once its header is there; connections whose header is not are bounded where they come in
 (`svc_actors.host.visitors`). A body is kept in a file until it is whole, so how many there may be bounds bytes on the
-disk: those of 10 MB and more, or of a length that is not said, and the smaller ones, each by visitor and by site.
+disk: those of 10 MB and more, or of a length that is not said, and the smaller ones, each by visitor and by site. What
+of an answer is not read yet is on the disk too, as much of each request (`ANSWER_BYTES`).
 
 HTTP/2 lets any request have a body whose length nobody said, and nothing tells it from one without. So requests of the
 methods that upload nothing, which are all but POST, PUT and PATCH, have a body of 64 KB at most where its length is not
@@ -23,6 +24,9 @@ LARGE_BODIES_OF_SITE: Final = 24
 SMALL_BODIES: Final = 64
 SMALL_BODIES_OF_SITE: Final = 256
 _WITHOUT_LENGTH: Final = "64k"
+ANSWER_BYTES: Final = 4 << 20
+"""Of an answer that a visitor reads more slowly than the site gives it: nginx keeps so much in a file, and takes more
+once it was read. Without a bound that is 1 GiB. The program of the site waits meanwhile, so most answers should fit."""
 GUESSES: Final = "$svc_guess"
 _GUESSES_A_SECOND: Final = 50
 _GUESSES_AT_ONCE: Final = 1000
@@ -35,6 +39,8 @@ def visitor_bounds() -> Iterator[str]:
     yield from (
         "client_header_timeout 20s;",
         "client_body_timeout 30s;",
+        f"fastcgi_max_temp_file_size {ANSWER_BYTES};",
+        f"proxy_max_temp_file_size {ANSWER_BYTES};",
         "limit_conn_status 429;",
         "limit_req_status 429;",
         # Else who is refused fills the log of the site.
