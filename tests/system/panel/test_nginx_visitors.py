@@ -62,6 +62,7 @@ async def test_guesses_of_one_address_are_refused_past_a_rate_and_members_are_no
 ) -> None:
     monkeypatch.setattr(visitors, "_GUESSES_A_SECOND", 1)
     monkeypatch.setattr(visitors, "_GUESSES_AT_ONCE", 40)
+    monkeypatch.setattr(visitors, "_GUESSES_UNDELAYED", 40)
     await members(nginx)
 
     async with client("127.0.0.1") as guesser, client("127.0.0.2") as member:
@@ -70,6 +71,32 @@ async def test_guesses_of_one_address_are_refused_past_a_rate_and_members_are_no
         assert set(await statuses(nginx, member, "/members", PASSWORD, 30)) == {200}
     assert 40 <= guesses.count(401) < 90
     assert guesses.count(429) == 100 - guesses.count(401)
+
+
+async def test_guesses_that_come_at_once_wait_and_take_no_more_of_a_worker_than_their_rate(
+    nginx: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "_GUESSES_A_SECOND", 1)
+    monkeypatch.setattr(visitors, "_GUESSES_UNDELAYED", 10)
+    await members(nginx)
+    guess = f"GET /members HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Basic YWRhOndyb25n\r\n\r\n".encode()
+
+    with ExitStack() as stack:
+        guessing = []
+        for _ in range(20):
+            connection = socket.create_connection(
+                ("127.0.0.1", nginx.ports.http), source_address=("127.0.0.1", 0), timeout=30
+            )
+            guessing.append(stack.enter_context(connection))
+            connection.sendall(guess)
+        first = answered(guessing[0], 30)
+        async with client("127.0.0.2") as member:
+            assert set(await statuses(nginx, member, "/members", PASSWORD, 5)) == {200}
+        at_once = [answered(each, 0.1) for each in guessing[1:]]
+
+    assert first.startswith(b"HTTP/1.1 401 ")
+    assert 9 <= sum(each.startswith(b"HTTP/1.1 401 ") for each in at_once) < 19
+    assert all(each == b"" or each.startswith(b"HTTP/1.1 401 ") for each in at_once)
 
 
 async def test_a_page_of_many_files_behind_a_password_is_shown_whole(nginx: Sites) -> None:

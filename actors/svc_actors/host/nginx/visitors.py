@@ -30,8 +30,10 @@ once it was read. Without a bound that is 1 GiB. The program of the site waits m
 GUESSES: Final = "$svc_guess"
 _GUESSES_A_SECOND: Final = 50
 _GUESSES_AT_ONCE: Final = 1000
+_GUESSES_UNDELAYED: Final = 300
 """Requests that succeed count too: a browser sends the password with each file of a page. Comparing one costs some 3 ms
-at most (`svc_actors.host.apache.passwords`), so one address has 15 % of a worker, which serves all sites."""
+at most (`svc_actors.host.apache.passwords`), so one address has 15 % of a worker, which serves all sites, and a second
+of it at once. What comes above that waits for its turn, and is refused where too many wait."""
 
 
 def visitor_bounds() -> Iterator[str]:
@@ -82,7 +84,7 @@ def visitor_bounds() -> Iterator[str]:
 
 def guesses_bounded() -> Iterator[str]:
     """Of a site that asks for passwords."""
-    yield f"limit_req zone=svc_guesses burst={_GUESSES_AT_ONCE} nodelay;"
+    yield f"limit_req zone=svc_guesses burst={_GUESSES_AT_ONCE} delay={_GUESSES_UNDELAYED};"
     yield f'set {GUESSES} "";'
 
 
