@@ -161,6 +161,44 @@ async def test_bodies_that_one_visitor_has_under_way_are_bounded_whatever_they_s
                 assert (await http.request(method, f"{url}/index.php", content=chunks(40), **told)).status_code == 413
 
 
+async def drained(port: int, path: str, *, bytes_at_most: int = 1 << 50) -> int:
+    """What one visitor reads of an answer that is packed, as fast as it comes."""
+    received = 0
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        asked = f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+        await stream.send_all(asked.encode())
+        async for chunk in stream:
+            received += len(chunk)
+            if received >= bytes_at_most:
+                break
+    return received
+
+
+@pytest.mark.parametrize("path", ["/large.txt", "/large.php"])
+async def test_others_are_served_while_large_answers_are_packed(nginx: Sites, path: str) -> None:
+    """A file of zeros takes no room on the disk, and of each gigabyte a megabyte is sent: no visitor ever waits for it,
+    and nor does nginx, which would pack all of it before it looks at anybody else."""
+    root = nginx.folders.sites / "s1001" / "public"
+    with php_fpm(nginx.folders.sites / "php") as php:
+        await accepting(php)
+        site = nginx.site(1001, serves=Php(root=str(root), socket=str(php)))
+        with (root / "large.txt").open("wb") as file:
+            file.truncate(1 << 40)
+        (root / "large.php").write_text(
+            "<?php header('Content-Type: text/plain'); $block = str_repeat(chr(0), 1 << 20); while (true) echo $block;"
+        )
+        await nginx.generations.start([site, nginx.site(1002)])
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(drained, nginx.ports.http, path)
+                # Each worker has begun with one of them at least.
+                assert await drained(nginx.ports.http, path, bytes_at_most=100_000) >= 100_000
+                for _ in range(40):
+                    assert (await nginx.visit("site1002.example")).text == "page of 1002"
+                nursery.cancel_scope.cancel()
+
+
 BIG = """<?php
 for ($i = 0; $i < 64; $i++) { echo str_repeat('x', 1 << 20); flush(); }
 touch(__DIR__ . '/done');
