@@ -514,8 +514,9 @@ async def test_who_keeps_the_numbers_of_transactions_of_all_is_ended(
     assert isinstance(server, Postgres)
     left: list[Answer] = []
 
-    async def keep(sql: str, *of: str) -> None:
-        left.append(await engines.ask(POSTGRESQL, f"{sql} SELECT pg_sleep(3000);", *of, attacker.password))
+    async def keep(sql: str, database: str, user: str) -> None:
+        waiting = f"{sql} SELECT pg_sleep(3000);"
+        left.append(await engines.ask(POSTGRESQL, waiting, database, user, attacker.password))
 
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
     monkeypatch.setattr(postgres_server, "_NUMBERS_SECONDS", 0)
