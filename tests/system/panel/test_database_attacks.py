@@ -26,6 +26,7 @@ from svc_actors.host.databases import (
     new_password,
     user_name,
 )
+from svc_actors.host.databases.memory import SHARE_BYTES
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.mariadb import MariaDb, memory_tables
 from svc_actors.host.mariadb import server as mariadb_server
@@ -696,29 +697,19 @@ async def test_a_view_that_says_too_much_is_refused_and_the_core_keeps_its_memor
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
-def prepared(number: int) -> str:
-    return "".join(f"PREPARE s{each} FROM 'SELECT 1';" for each in range(number))
-
-
-async def test_statements_that_one_customer_keeps_prepared_leave_some_for_others(engines: Engines) -> None:
-    """The engine counts those of all together, 16,382 of itself; what they take is the memory of their sessions."""
+async def test_prepared_statements_are_bounded_by_the_memory_of_sessions_before_the_server_counts_them(
+    engines: Engines,
+) -> None:
+    """It counts those of all together, so that one customer could take those of everybody."""
     attacker = Attacker(engines, MARIADB)
     await attacker.prepare()
+    taken = "SELECT MEMORY_USED FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID();"
+    prepared = "".join(f"PREPARE s{number} FROM 'SELECT 1';" for number in range(200))
 
-    async def keep() -> None:
-        await attacker.run(prepared(8_180) + "SELECT SLEEP(3000);")
+    answer = await attacker.run(f"{taken} {prepared} {taken} SELECT @@max_prepared_stmt_count;")
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(2):
-            nursery.start_soon(keep)
-        with trio.fail_after(60):
-            while (await attacker.run(ASLEEP)).out != "2":
-                await trio.sleep(0.05)  # Another process takes it.
-        victim = (VICTIM, user_name(1003, "ada"), attacker.password)
-        other = await engines.ask(MARIADB, prepared(100) + "EXECUTE s99;", *victim)
-        nursery.cancel_scope.cancel()
-
-    assert other.out == "1", other.err
+    before, after, most = map(int, answer.out.split())
+    assert most * (after - before) / 200 > 4 * SHARE_BYTES
 
 
 async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engines: Engines) -> None:
