@@ -24,9 +24,6 @@ LARGE_BODIES_OF_SITE: Final = 24
 SMALL_BODIES: Final = 64
 SMALL_BODIES_OF_SITE: Final = 256
 _WITHOUT_LENGTH: Final = "64k"
-_ANSWER_A_SECOND: Final = 16 << 20
-"""Of one answer that a program gives. nginx takes what comes without a pause, and packs it before it looks at anybody
-else: a program that says zeros, of which it sends a thousandth, would keep a worker for as long as it likes."""
 ANSWER_BYTES: Final = 4 << 20
 """Of an answer that a visitor reads more slowly than the site gives it: nginx keeps so much in a file, and takes more
 once it was read. Without a bound that is 1 GiB. The program of the site waits meanwhile, so most answers should fit."""
@@ -44,10 +41,6 @@ def visitor_bounds() -> Iterator[str]:
     yield from (
         "client_header_timeout 20s;",
         "client_body_timeout 30s;",
-        # Files are read by other threads, a piece at a time, and others are served between two pieces.
-        "aio threads;",
-        f"fastcgi_limit_rate {_ANSWER_A_SECOND};",
-        f"proxy_limit_rate {_ANSWER_A_SECOND};",
         f"fastcgi_max_temp_file_size {ANSWER_BYTES};",
         f"proxy_max_temp_file_size {ANSWER_BYTES};",
         "limit_conn_status 429;",
