@@ -79,7 +79,8 @@ async def test_any_number_of_long_jobs_of_one_person_leave_the_next_person_a_slo
         await held.until(lambda: len(held.now) == 2)
         late = await queue(panel_database, "work", "hold", job_class=JobClass.SITES, site=SITES[4], owner=eve)
         await held.until(lambda: len(held.now) == 3)
-        assert held.begun == [*hers[:2], late]
+        # The two slots are filled at once, in either order.
+        assert sorted(held.begun) == sorted([*hers[:2], late])
 
         held.release(late)
         await held.until(lambda: len(held.now) == 2)
