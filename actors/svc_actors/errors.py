@@ -91,12 +91,12 @@ _NOT_BEGUN: Final[Mapping[type[DeliveryError], str]] = {
 
 
 def why_undelivered(error: DeliveryError) -> str:
-    """In words for whoever asked. The runtime's own would tell the name of a class, and a key."""
+    """In words for the caller. The runtime's own text would show the name of a class, and a key."""
     return _NOT_BEGUN.get(type(error), "The service failed while doing this; its log says why.")
 
 
 def undelivered(error: DeliveryError) -> ServiceError | None:
-    """The answer that a message is which its actor did not take. None where it was begun: that is a defect."""
+    """The answer for a message that its actor did not accept. None if the handler had started: that is a defect."""
     if type(error) not in _NOT_BEGUN:
         return None
     seconds = math.ceil(error.retry_after) if isinstance(error, ActorUnavailable) else 1

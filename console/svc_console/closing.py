@@ -25,7 +25,7 @@ TICKET_REFUSED = Close(4401, "This ticket is spent, expired or not yours: ask fo
 SIGNED_OUT = Close(4403, "The session or token this console was opened with has ended.")
 MACHINE_GONE = Close(4404, "The machine was deleted.")
 GUEST_ENDED = Close(4409, "The machine's console has ended: it was stopped or restarted.")
-TOO_MANY = Close(4429, "As many consoles of this account are open as may be: close one of them.")
+TOO_MANY = Close(4429, "This account has the maximum number of consoles open: close one of them.")
 NODE_UNAVAILABLE = Close(4503, "The machine's node cannot be reached: try again with a new ticket.")
 INPUT_STALLED = Close(4504, "The machine took no input for a minute: open the console again with a new ticket.")
 

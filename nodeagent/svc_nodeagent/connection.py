@@ -44,6 +44,7 @@ from svc_nodeagent.protocol import (
     offered_by,
 )
 from svc_nodeagent.version import agent_version
+from svc_nodeagent.wrapped_stream import WrappedStream
 
 HANDSHAKE_SECONDS = 15.0
 HEARTBEATS_UNTIL_DEAD = 3
@@ -232,31 +233,22 @@ class Connection:
                 raise NotConnected(f"no answer for {seconds * HEARTBEATS_UNTIL_DEAD:g} seconds") from None
 
 
-class _Watched(trio.abc.Stream):
+class _Watched(WrappedStream):
     """A stream that tells when its other side is gone."""
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self.over = trio.Event()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         try:
-            data = await self._stream.receive_some(max_bytes)
+            data = await super().receive_some(max_bytes)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.over.set()
             raise
         if not data:
             self.over.set()
         return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _parse(message: str | bytes) -> DownFrame:

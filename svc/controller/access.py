@@ -13,14 +13,14 @@ from svc_actors.store import Queryable
 
 def visible_projects(principal: Principal, column: str = "project_id") -> Condition:
     """The rows whose `column` is a project that the caller may see, as a condition of SQL with its own `$1`."""
-    if principal.sees_everything:
+    if principal.is_operator:
         return EVERYTHING
     return Condition(f"{column} IN ({projects_of('$1')})", (principal.user_id,))
 
 
 async def require_visible(queryable: Queryable, principal: Principal, project_id: UUID | None, *, what: str) -> None:
     """Raise `not_found`, naming `what` the id was for, unless the caller may see the project."""
-    if principal.sees_everything:
+    if principal.is_operator:
         return
     if project_id is None or not await queryable.fetchval(
         "SELECT true FROM project_members WHERE project_id = $1 AND user_id = $2", project_id, principal.user_id

@@ -98,7 +98,7 @@ class SearchResult(Model):
 async def overview(context: Context[Controller], request: Empty) -> Overview:
     database, principal = context.services.database, context.principal
     own_vms, own_tasks = visible_projects(principal, "vms.project_id"), visible_projects(principal)
-    if principal.sees_everything:
+    if principal.is_operator:
         sql = f"""SELECT {shown_status("words[1]")} AS word, sum(number)::bigint AS number
                   FROM list_numbers LEFT JOIN nodes ON nodes.id = scope
                   WHERE list = 'vms by node' GROUP BY 1 HAVING sum(number) > 0"""
@@ -115,7 +115,7 @@ async def overview(context: Context[Controller], request: Empty) -> Overview:
     )
     own_alerts = visible_alerts(principal, context.services.realm)
     alerts: int = await database.fetchval(f"SELECT count(*) FROM alerts WHERE {own_alerts.sql}", *own_alerts.args)
-    if not principal.sees_everything:
+    if not principal.is_operator:
         return Overview(vms=vms, nodes={}, tasks=tasks, alerts=alerts, capacity=None, disk=None)
     nodes = await _counts(
         database,
@@ -166,7 +166,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
             joined([Condition("enabled"), contains(q, "name", "slug")]),
         ),
     ]
-    if principal.sees_everything:
+    if principal.is_operator:
         here = Condition("deleted_at IS NULL")
         nodes = "SELECT id, name, state AS detail FROM nodes"
         searches.insert(1, (ResultKind.NODE, nodes, joined([here, contains(q, "name")])))

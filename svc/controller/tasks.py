@@ -67,7 +67,7 @@ class TaskModel(Model):
             resource_kind=task.resource_kind,
             resource_id=task.resource_id,
             resource_name=task.resource_name,
-            node_id=task.node_id if principal.sees_everything else None,
+            node_id=task.node_id if principal.is_operator else None,
             project_id=task.project_id,
             actor=task.caller.actor,
             progress=task.progress,
@@ -141,7 +141,7 @@ def _kept(request: TaskList, principal: Principal) -> Condition | None:
     wanted = (request.status, request.op, request.resource_kind)
     if request.q or request.node:
         return None
-    if principal.sees_everything:
+    if principal.is_operator:
         return Condition(
             """SELECT (SELECT coalesce(sum(number), 0) FROM list_numbers
                        WHERE list = 'tasks' AND ($1::text IS NULL OR words[1] = $1)
@@ -166,7 +166,7 @@ def _kept(request: TaskList, principal: Principal) -> Condition | None:
 def _blocks(request: TaskList, principal: Principal) -> Blocks | None:
     """All tasks by the day on which they were made: those that have ended by kept numbers, the others one by one."""
     filters = (request.q, request.status, request.op, request.resource_kind, request.node)
-    if not principal.sees_everything or any(filters):
+    if not principal.is_operator or any(filters):
         return None
     numbers = """SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'tasks by day'
         UNION ALL
@@ -206,7 +206,7 @@ async def page_of_tasks(
 
 def node_filter(node_id: UUID | None, principal: Principal, column: str) -> Condition:
     """The filter by node, which would tell a customer about placement: theirs is empty."""
-    if node_id is not None and not principal.sees_everything:
+    if node_id is not None and not principal.is_operator:
         return Condition("false")
     return equals(column, node_id)
 
@@ -243,7 +243,7 @@ _KEEPS_THE_OWNER_OUT: Final = frozenset({"vm.backup", "vm.backups.forget"})
 )
 async def cancel_task(context: Context[Controller], request: TaskRequest) -> TaskModel:
     ordered = await _visible_task(context, request.id)
-    theirs = context.principal.sees_everything or ordered.op in _KEEPS_THE_OWNER_OUT
+    theirs = context.principal.is_operator or ordered.op in _KEEPS_THE_OWNER_OUT
     if not theirs and not await _ordered_by_a_customer(context, ordered):
         raise forbidden("Your provider ordered this task; it goes on.", hint="Ask them to cancel it.")
     task = await context.services.tasks.cancel(context.caller, request.id)

@@ -92,7 +92,7 @@ async def audit_in_order(
 def _entry(row: Record, principal: Principal) -> AuditEntry:
     entry = AuditEntry(**dict(row))
     own = entry.actor_id == principal.user_id and entry.impersonation_id is None
-    return entry if principal.sees_everything or own else entry.model_copy(update={"address": None})
+    return entry if principal.is_operator or own else entry.model_copy(update={"address": None})
 
 
 def audit_of(kind: str, target_id: UUID) -> Condition:

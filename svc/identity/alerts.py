@@ -37,7 +37,7 @@ class Alert(Model):
     @classmethod
     def of(cls, row: Record, principal: Principal) -> Alert:
         shown = {name: row[name] for name in cls.model_fields}
-        if principal.sees_everything:
+        if principal.is_operator:
             return cls(**shown)
         theirs = {
             "message": row["told"],
@@ -49,7 +49,7 @@ class Alert(Model):
 
 def visible_alerts(principal: Principal, realm: Realm) -> Condition:
     """Of the open alerts, those that the caller may see."""
-    if principal.sees_everything:
+    if principal.is_operator:
         return Condition("alerts.closed_at IS NULL")
     own = f"alerts.project_id IN ({realm.projects_of('$1')})"
     return Condition(f"alerts.closed_at IS NULL AND {own}", (principal.user_id,))
@@ -75,7 +75,7 @@ class AlertRequest(Request):
 )
 async def list_alerts(context: Context[IdentityServices], request: AlertList) -> Page[Alert]:
     principal = context.principal
-    words = ("alerts.message", "alerts.key") if principal.sees_everything else ("alerts.told",)
+    words = ("alerts.message", "alerts.key") if principal.is_operator else ("alerts.told",)
     rows, total = await paginate(
         context.services.database,
         select="SELECT alerts.* FROM alerts",
@@ -106,7 +106,7 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
 async def acknowledge(context: Context[IdentityServices], request: AlertRequest) -> Alert:
     """Somebody has seen it. The first one stays the one who did; for the provider and for the project each."""
     principal = context.principal
-    whose = "acknowledged" if principal.sees_everything else "customer_acknowledged"
+    whose = "acknowledged" if principal.is_operator else "customer_acknowledged"
     visible = joined([visible_alerts(principal, context.services.realm)], first=3)
     async with context.services.database.transaction() as tx:
         row = await tx.fetchrow(

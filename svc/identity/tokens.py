@@ -132,7 +132,7 @@ async def add_token(
     Raises `invalid` for a scope that is none, `forbidden` for one that its maker has not, `capacity`."""
     realm = context.services.realm
     _check_scopes(realm, scopes, context.principal.scopes)
-    if context.principal.role not in (Role.ADMINISTRATOR, Role.STAFF):
+    if not context.principal.is_operator:
         await _require_allowed(tx, owner)
     token = new_secret(realm.token_prefix)
     row = await tx.fetchone(
@@ -164,7 +164,7 @@ async def _require_allowed(tx: Transaction, owner: UUID) -> None:
     )
     if has >= MOST_TOKENS:
         raise capacity(
-            f"This account has {has} API tokens, and may have {MOST_TOKENS}; none was made.",
+            f"This account has {has} API tokens; the limit is {MOST_TOKENS}. No token was created.",
             hint="Revoke one that is no longer used.",
             details={"limit": MOST_TOKENS},
         )

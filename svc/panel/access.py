@@ -58,7 +58,7 @@ def visible_sites(principal: Principal, owner: str = "sites.owner_id", site: str
 
 
 def _sites_of(principal: Principal, owner: str, site: str) -> Condition:
-    if principal.sees_everything:
+    if principal.is_operator:
         return EVERYTHING
     args = (principal.user_id, sorted(principal.member_roles))
     if principal.whole_accounts_only:

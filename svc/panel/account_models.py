@@ -82,7 +82,7 @@ def account_model(row: Record) -> Account:
 
 
 def visible_accounts(principal: Principal) -> Condition:
-    if principal.sees_everything:
+    if principal.is_operator:
         return EVERYTHING
     return Condition(f"users.id IN ({OWN_OR_MEMBER})", (principal.user_id, sorted(principal.member_roles)))
 

@@ -123,7 +123,7 @@ async def issue_certificate(context: Context[Panel], request: CertificateIssueRe
         context.services.database, context.principal, request.id, whole_account=bool(request.wildcards)
     )
     # An administrator answers for the account that all sites share.
-    patience = None if context.principal.sees_everything else AFTER_FAILURE
+    patience = None if context.principal.is_operator else AFTER_FAILURE
     wish = Wish(request.challenge, request.wildcards)
     await context.services.certificates.issue(context.caller, site, wish, patience)
     return await _view(context, request.id)

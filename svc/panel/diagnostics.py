@@ -73,7 +73,7 @@ class SiteRepairRequest(SiteChange):
 )
 async def diagnose(context: Context[Panel], request: SiteDiagnoseRequest) -> SiteDiagnosis:
     site = await site_of(context.services.database, context.principal, request.id)
-    operator = context.principal.display if context.principal.sees_everything else None
+    operator = context.principal.display if context.principal.is_operator else None
     checks = [SiteCheck.told(each) for each in await context.services.diagnosis.of(site, operator)]
     healthy = all(each.state is CheckState.HEALTHY for each in checks)
     return SiteDiagnosis(site_id=site.id, healthy=healthy, checks=checks)

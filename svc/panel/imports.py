@@ -198,7 +198,7 @@ async def _visible(context: Context[Panel], import_id: UUID) -> ImportRow:
 async def owner_of(tx: Transaction, context: Context[Panel], email: str | None) -> UUID:
     """Whose the sites become. Raises `forbidden` for somebody else's."""
     principal = context.principal
-    if principal.sees_everything:
+    if principal.is_operator:
         if email is not None:
             return await person_of(tx, email)
         if principal.user_id is None:

@@ -122,7 +122,7 @@ FROM {_SOURCE}"""
 )
 async def list_members(context: Context[Panel], request: MemberList) -> Page[Member]:
     principal = context.principal
-    own = EVERYTHING if principal.sees_everything else equals("given.account_id", principal.user_id)
+    own = EVERYTHING if principal.is_operator else equals("given.account_id", principal.user_id)
     of_site = EVERYTHING
     if request.site is not None:
         of_site = Condition(

@@ -135,5 +135,5 @@ async def _proxied(
         request.proxy_target,
         context.services.config.dns.site_addresses(),
         names=names,
-        anywhere=context.principal.sees_everything,
+        anywhere=context.principal.is_operator,
     )

@@ -45,7 +45,7 @@ class SiteRights:
 
 
 async def rights_in(queryable: Queryable, principal: Principal, site: SiteRow) -> SiteRights:
-    if principal.sees_everything or principal.user_id == site.owner_id:
+    if principal.is_operator or principal.user_id == site.owner_id:
         return SiteRights(principal, everything=True, account_roles=frozenset(), site_roles=frozenset())
     rows = await queryable.fetch(
         f"SELECT member.role, member.site_id FROM {IN_FORCE} AND member.account_id = $3"

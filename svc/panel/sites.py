@@ -165,7 +165,7 @@ async def create(context: Context[Panel], request: SiteCreateRequest) -> Site:
     admin_email = request.admin_email or request.owner_email or (None if principal.local else principal.email)
     planned = await plan_site(context, request.type, request, domain, aliases, admin_email)
     limits = Limits(request.cpu_percent, request.memory_mib, request.processes)
-    if limits != Limits() and not principal.sees_everything:
+    if limits != Limits() and not principal.is_operator:
         raise forbidden("Limits of a site are set by administrators.")
 
     async def work(tx: Transaction) -> SiteRow:
@@ -188,7 +188,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
     principal, database = context.principal, context.services.database
     site = await site_of(database, principal, request.id)
     values = _given(request)
-    if not principal.sees_everything and (_LIMITS & values.keys() or request.owner_email is not None):
+    if not principal.is_operator and (_LIMITS & values.keys() or request.owner_email is not None):
         raise forbidden("Limits, shell and owner of a site are changed by administrators.")
     if request.proxy_target is not None:
         if site.type is not SiteType.PROXY:
@@ -197,7 +197,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
             database,
             request.proxy_target,
             context.services.config.dns.site_addresses(),
-            anywhere=principal.sees_everything,
+            anywhere=principal.is_operator,
         )
 
     handed: list[SiteHandover] = []
@@ -236,7 +236,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
 async def suspend(context: Context[Panel], request: SiteSuspendRequest) -> Site:
     principal, database = context.principal, context.services.database
     site = await site_of(database, principal, request.id)
-    by = SuspendedBy.ADMINISTRATOR if principal.sees_everything else SuspendedBy.OWNER
+    by = SuspendedBy.ADMINISTRATOR if principal.is_operator else SuspendedBy.OWNER
     actor = context.services.actors.ref(SiteActor, str(site.id))
     if request.suspended:
         if request.reason is None:
@@ -280,7 +280,7 @@ def usable_name(context: Context[Panel], text: str) -> SiteName:
 
     A site below the panel's own name could set cookies that browsers send to the panel, and so could one beside it:
     these are for administrators."""
-    return name_of_a_site(context.services.config, text, provider=context.principal.sees_everything)
+    return name_of_a_site(context.services.config, text, provider=context.principal.is_operator)
 
 
 def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteName:
@@ -298,7 +298,7 @@ def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteNam
 def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
     """Who is not an administrator does not free the names of a site that one has suspended: it could be made again, as
     if nothing had been. Raises `forbidden`."""
-    if site.suspended_by not in (None, SuspendedBy.OWNER) and not principal.sees_everything:
+    if site.suspended_by not in (None, SuspendedBy.OWNER) and not principal.is_operator:
         raise suspended_by_administrator(site)
 
 
@@ -327,7 +327,7 @@ async def person_of(tx: Transaction, email: str) -> UUID:
 
 
 async def _owner(tx: Transaction, principal: Principal, request: SiteCreateRequest) -> UUID:
-    if principal.sees_everything:
+    if principal.is_operator:
         email = request.owner_email or request.admin_email
         if email is not None:
             return await person_of(tx, email)

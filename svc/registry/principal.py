@@ -65,8 +65,8 @@ class Principal:
         return self.user_id is not None or self.local
 
     @property
-    def sees_everything(self) -> bool:
-        """Administrators and staff see every project; a customer sees their own."""
+    def is_operator(self) -> bool:
+        """Administrators and staff see every project, and have no customer's limits; a customer sees their own."""
         return self.role in (Role.ADMINISTRATOR, Role.STAFF)
 
     @property

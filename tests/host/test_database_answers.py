@@ -9,8 +9,8 @@ import signal
 import pytest
 import trio
 
-from svc_actors.host.databases import DatabaseError, instance
-from svc_actors.host.databases.instance import ask_client
+from svc_actors.host.databases import DatabaseError, client
+from svc_actors.host.databases.client import ask_client
 from svc_actors.host.databases.passwords import new_password
 from svc_actors.host.mariadb import owner
 
@@ -22,7 +22,7 @@ def shell(script: str) -> tuple[str, ...]:
 
 
 async def test_an_answer_without_end_is_refused_and_who_gives_it_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "_MOST_BYTES", BOUND)
+    monkeypatch.setattr(client, "_MOST_BYTES", BOUND)
     marked = f"svc-test-{new_password()}"
 
     with trio.fail_after(20), pytest.raises(DatabaseError, match="more than 100,000 bytes"):
@@ -40,7 +40,7 @@ def command_of(pid: str) -> str:
 
 
 async def test_errors_without_end_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "_MOST_BYTES", BOUND)
+    monkeypatch.setattr(client, "_MOST_BYTES", BOUND)
 
     with trio.fail_after(20), pytest.raises(DatabaseError, match="more than 100,000 bytes"):
         await ask_client(shell("exec yes >&2"), "")
@@ -67,7 +67,7 @@ async def test_a_client_that_is_killed_has_not_answered() -> None:
 
 
 async def test_a_client_that_does_not_answer_is_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "STATEMENT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "STATEMENT_SECONDS", 0.1)
 
     with trio.fail_after(20), pytest.raises(DatabaseError, match="did not do it within"):
         await ask_client(("/bin/sleep", "600"), "")

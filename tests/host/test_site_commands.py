@@ -64,7 +64,8 @@ OURS_FOR_A_SITE = {
 
 OF_THE_SERVER = {
     "host/visitors.py",
-    *("host/accounts.py", "host/databases/instance.py", "host/disk_use.py", "host/keeper/children.py"),
+    *("host/accounts.py", "host/databases/client.py", "host/databases/instance.py", "host/disk_use.py"),
+    "host/keeper/children.py",
     *("host/keeper/join.py", "host/launcher_keeper.py", "host/launcher_systemd.py", "host/nginx/program.py"),
     *("host/packages.py", "host/php/extensions.py", "host/programs.py", "host/releases/on_systemd.py"),
     *(

@@ -1,18 +1,18 @@
-"""What messages of actors have the server do, each piece in a task of its own.
+"""Work on this server that an actor's handler orders, run in tasks of its own.
 
-A handler of an actor has a deadline, and passing it counts as a crash: the customer is refused for a while, and the
-operator is alerted. One systemctl may take ten minutes on a server that is busy, which is no defect. So the handler
-decides and records, asks for the work here, and waits for it for `HOST_PATIENCE` at most. What takes longer goes on
-without it, and whoever asked gets `HostBusy`.
+A handler has a deadline, and exceeding it counts as a crash: further changes are refused for a while, and the operator
+gets an alert. One systemctl may take ten minutes on a busy server, which is no defect. So the handler decides and
+records, orders the work here, and waits for `HOST_PATIENCE` at most. Longer work continues without the handler, and the
+caller gets `HostBusy`.
 
-Cancelling the work instead would be simpler and never come to an end: each repetition of a start that systemd has not
-finished stops what it has begun.
+Cancelling the work instead would be simpler and would never finish: each repeated start stops the one that systemd has
+not finished yet.
 
 Invariants:
 - of the work for one key one piece is done at a time, in the order in which it was asked for;
 - work reads the records when it begins: what waits for its turn serves every message that asks for the same meanwhile;
-- a failure that nobody waits for any longer is logged, and ends nothing else;
-- what the end of the core cuts short is done again, as after a kill: the records say what is not done yet.
+- a failure that no caller waits for is logged, and ends nothing else;
+- work that a stop of the core interrupts is repeated, as after a kill: the records say what is not done yet.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HostBusy(ServiceError):  # noqa: N818 - named for what it says
         super().__init__(
             ErrorCode.UNAVAILABLE,
             f"{what}: this server has not finished it within {HOST_PATIENCE:g} seconds.",
-            hint="It goes on in the background, and is tried again should it fail. Look at it again in a moment.",
+            hint="The work continues in the background and is retried if it fails. Check again in a moment.",
         )
         self._asked = asked
 
@@ -80,7 +80,7 @@ class HostWork:
         self._nursery = nursery
         self._turns: dict[str, trio.Lock] = {}
         self._waiting: dict[tuple[str, str], _Asked] = {}
-        """By key and kind, what has not begun."""
+        """Not started yet, by key and kind."""
 
     @classmethod
     @asynccontextmanager

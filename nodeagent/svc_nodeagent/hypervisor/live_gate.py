@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from svc_nodeagent.hypervisor.live_definition import Moved, Refused, require_own
+from svc_nodeagent.wrapped_stream import WrappedStream
 
 _HEAD: Final = struct.Struct(">7I")
 """Length of all, program, version, procedure, type, serial, status."""
@@ -43,11 +44,11 @@ class Gate:
         return _Watched(stream, self._moved)
 
 
-class _Watched(trio.abc.Stream):
+class _Watched(WrappedStream):
     """What is received comes in whole messages, each looked at."""
 
     def __init__(self, stream: trio.abc.Stream, moved: Moved) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._moved = moved
         self._received = bytearray()
 
@@ -65,15 +66,6 @@ class _Watched(trio.abc.Stream):
             log.error("live.refused", vm_id=str(self._moved.vm_id), why=str(refusal))
             raise
         return message
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
     def _length(self) -> int | None:
         if len(self._received) < 4:

@@ -150,8 +150,8 @@ async def list_backups(context: Context[Controller], request: VMRequest) -> list
             stored_bytes=row["stored_bytes"],
             frozen=row["frozen"],
             elsewhere=row["elsewhere"],
-            node_name=row["node_name"] if context.principal.sees_everything else None,
-            target_name=row["target_name"] if context.principal.sees_everything else None,
+            node_name=row["node_name"] if context.principal.is_operator else None,
+            target_name=row["target_name"] if context.principal.is_operator else None,
         )
         for row in rows
     ]

@@ -232,7 +232,7 @@ async def resolve(
         password_hash=way_in.password.hash if isinstance(way_in.password, GuestPassword) else None,
         generated=way_in.password.generated if way_in.password else None,
         start=request.start,
-        bounded=not principal.sees_everything,
+        bounded=not principal.is_operator,
         node_id=request.node_id or (source.node_id if source else None),
         location_id=request.location_id,
         group_ids=tuple(request.security_group_ids),
@@ -346,7 +346,7 @@ def _sizes(request: VMCreateRequest, plan: Record | None, principal: Principal) 
         if any(size is not None for size in explicit):
             raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
         return plan["vcpus"], plan["memory_mib"], plan["disk_gib"]
-    if not principal.sees_everything:
+    if not principal.is_operator:
         raise wrong_field("plan_id", "choose a plan")
     vcpus, memory_mib, disk_gib = explicit
     if vcpus is None or memory_mib is None or disk_gib is None:

@@ -83,7 +83,7 @@ async def ssh_keys(
             "SELECT id, public_key FROM ssh_keys WHERE id = ANY($1::uuid[]) AND (user_id = $2 OR $3)",
             list(key_ids),
             principal.user_id,
-            principal.sees_everything,
+            principal.is_operator,
         )
         if len(rows) < len(set(key_ids)):
             raise not_found("There is no such SSH key.")

@@ -119,7 +119,7 @@ def _kept(request: VMList, principal: Principal) -> Condition | None:
     """How many machines the list has, where that is kept count of: by node and status, or by project."""
     if request.q or request.label:
         return None
-    if principal.sees_everything and request.project is None:
+    if principal.is_operator and request.project is None:
         return Condition(
             f"""SELECT coalesce(sum(number), 0) FROM list_numbers LEFT JOIN nodes ON nodes.id = scope
                 WHERE list = 'vms by node' AND ($1::uuid IS NULL OR scope = $1)
@@ -136,7 +136,7 @@ def _kept(request: VMList, principal: Principal) -> Condition | None:
 
 def _blocks(request: VMList, principal: Principal) -> Blocks | None:
     """All machines by the day on which they were made."""
-    if not principal.sees_everything or any((request.q, request.label, request.project, request.node, request.status)):
+    if not principal.is_operator or any((request.q, request.label, request.project, request.node, request.status)):
         return None
     numbers = "SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'vms by day'"
     return Blocks("created_at", Condition(numbers))
@@ -144,7 +144,7 @@ def _blocks(request: VMList, principal: Principal) -> Blocks | None:
 
 def _groups(request: VMList, principal: Principal) -> Groups | None:
     """Machines by the status that is shown, of one node or of all."""
-    if not principal.sees_everything or request.q or request.label or request.project:
+    if not principal.is_operator or request.q or request.label or request.project:
         return None
     shown = shown_status("words[1]")
     numbers = Condition(
@@ -190,7 +190,7 @@ async def machine_activity(context: Context[Controller], request: VMActivityRequ
     database, principal = context.services.database, context.principal
     machine = await visible_machine(database, principal, request.id)
     own = Condition("project_id = $1 OR actor_id = $2", (machine["project_id"], principal.user_id))
-    seen = EVERYTHING if principal.sees_everything else own
+    seen = EVERYTHING if principal.is_operator else own
     return await audit_page(database, principal, request, [audit_of("vm", request.id), seen])
 
 

@@ -116,7 +116,7 @@ class VM(Model):
 
     @classmethod
     def of(cls, row: Record, principal: Principal) -> VM:
-        hidden = {} if principal.sees_everything else {"pool_id": None}
+        hidden = {} if principal.is_operator else {"pool_id": None}
         windows = row["os_family"] == "windows"
         addresses = [VMAddress(**(address | hidden)) for address in row["addresses"]]
         return cls(
@@ -135,8 +135,8 @@ class VM(Model):
             labels=row["labels"],
             project_id=row["project_id"],
             project_name=row["project_name"],
-            node_id=row["node_id"] if principal.sees_everything else None,
-            node_name=row["node_name"] if principal.sees_everything else None,
+            node_id=row["node_id"] if principal.is_operator else None,
+            node_name=row["node_name"] if principal.is_operator else None,
             plan_id=row["plan_id"],
             plan_name=row["plan_name"],
             image_id=row["image_id"],

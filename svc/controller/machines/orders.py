@@ -152,7 +152,7 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
     row = await visible_machine(database, principal, request.id)
     require_name(row["name"], request.confirm, of="machine")
     sold = await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id)
-    if sold and not principal.sees_everything:
+    if sold and not principal.is_operator:
         raise conflict("The machine belongs to a service that was ordered.", hint="Cancel it where you ordered it.")
     machine = _machine(context, request.id)
     task = await machine.ask(
@@ -174,7 +174,7 @@ async def delete(context: Context[Controller], request: VMDeleteRequest) -> Task
 async def update(context: Context[Controller], request: VMUpdateRequest) -> VMUpdateResult:
     services, principal = context.services, context.principal
     await visible_machine(services.database, principal, request.id)
-    if (request.vcpus is not None or request.memory_mib is not None) and not principal.sees_everything:
+    if (request.vcpus is not None or request.memory_mib is not None) and not principal.is_operator:
         raise forbidden("The size of a machine is its plan's; ask for another plan.")
     wanted = Changes(
         name=request.name,

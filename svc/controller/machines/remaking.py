@@ -132,7 +132,7 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
     row = await visible_machine(database, principal, request.id)
     explicit = any(size is not None for size in (request.vcpus, request.memory_mib, request.disk_gib))
     plan = await enabled_plan(database, request.plan_id, request.plan)
-    if not principal.sees_everything:
+    if not principal.is_operator:
         if await database.fetchval(f"SELECT {SOLD} FROM vms WHERE id = $1", request.id):
             raise conflict("The machine belongs to a service that was ordered.", hint="Change it where you ordered it.")
         if explicit or plan is None:
@@ -140,7 +140,7 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
     if plan is not None:
         if explicit:
             raise wrong_field("plan_id", "give a plan or explicit sizes, not both")
-        wanted = of_plan(plan, reboot=request.reboot, bounded=not principal.sees_everything)
+        wanted = of_plan(plan, reboot=request.reboot, bounded=not principal.is_operator)
     else:
         wanted = of_sizes(request, reboot=request.reboot)
     return TaskModel.of(await resize_machine(context, row, wanted), principal)

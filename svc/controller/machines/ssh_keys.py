@@ -90,7 +90,7 @@ async def list_keys(context: Context[Controller], request: PageRequest) -> Page[
 async def add_key(context: Context[Controller], request: SshKeyCreateRequest) -> SshKey:
     line, fingerprint = parse_public_key(request.public_key)
     async with context.services.database.transaction() as tx:
-        if context.principal.role not in (Role.ADMINISTRATOR, Role.STAFF):
+        if not context.principal.is_operator:
             await _require_allowed(tx, context.principal.user_id)
         try:
             key_id: UUID = await tx.fetchval(
@@ -113,7 +113,7 @@ async def _require_allowed(tx: Transaction, user_id: UUID | None) -> None:
     has = await tx.fetchval("SELECT count(*) FROM ssh_keys WHERE user_id = $1", user_id)
     if has >= MOST_KEYS:
         raise capacity(
-            f"This account has {has} SSH keys, and may have {MOST_KEYS}; none was added.",
+            f"This account has {has} SSH keys; the limit is {MOST_KEYS}. No key was added.",
             hint="Remove one that is no longer used; machines made with it keep it.",
             details={"limit": MOST_KEYS},
         )

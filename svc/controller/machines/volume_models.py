@@ -61,7 +61,7 @@ class Volume(Model):
 
     @classmethod
     def of(cls, row: Record, principal: Principal) -> Volume:
-        serial, sees = serial_of(row["id"]), principal.sees_everything
+        serial, sees = serial_of(row["id"]), principal.is_operator
         return cls(
             id=row["id"],
             name=row["name"],

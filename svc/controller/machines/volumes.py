@@ -115,7 +115,7 @@ async def _create(context: Context[Controller], request: VolumeCreateRequest) ->
         actor = services.actors.ref(Machine, str(request.vm_id))
         volume_id, task = await actor.ask(Machine.volume, context.caller, order)
         return await _ordered(context, volume_id, task)
-    if not principal.sees_everything:
+    if not principal.is_operator:
         raise wrong_field("vm_id", "name the machine that it is for: a volume is a disk of its node")
     if request.project_id is None or request.node_id is None:
         raise invalid("Name the machine (vm_id), or the project and the node that it shall be on.")
@@ -196,7 +196,7 @@ async def detach(context: Context[Controller], request: VolumeRequest) -> TaskMo
 )
 async def grow(context: Context[Controller], request: VolumeGrowRequest) -> TaskModel:
     row = await visible_volume(context.services.database, context.principal, request.id)
-    order = orders.Grow(request.id, request.size_gib, bounded=not context.principal.sees_everything)
+    order = orders.Grow(request.id, request.size_gib, bounded=not context.principal.is_operator)
     if row["vm_id"] is not None:
         return await _of_machine(context, row["vm_id"], order)
 
@@ -230,7 +230,7 @@ def _new(context: Context[Controller], request: VolumeCreateRequest, project_id:
         node_id=node_id,
         size_gib=request.size_gib,
         labels=request.labels,
-        bounded=not context.principal.sees_everything,
+        bounded=not context.principal.is_operator,
         delete_with_machine=request.delete_with_machine,
         protected=request.protected,
     )

@@ -177,7 +177,7 @@ async def attach(context: Context[Controller], request: AttachRequest) -> Attach
         pool_id=request.pool_id,
         ip=request.ip,
         nic_id=request.nic_id,
-        bounded=not principal.sees_everything,
+        bounded=not principal.is_operator,
     )
     text = await _machine(context, request.id).ask(Machine.attach_address, context.caller, wanted)
     networking = await networking_of(database, principal, request.id)
@@ -222,7 +222,7 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
     """Raises not_found for a machine that the caller may not see."""
     vm = await visible_machine(queryable, principal, vm_id)
     online = await queryable.fetchval("SELECT state = 'online' FROM nodes WHERE id = $1", vm["node_id"])
-    nics = await _nics(queryable, vm_id, pools=principal.sees_everything)
+    nics = await _nics(queryable, vm_id, pools=principal.is_operator)
     addresses = [address for nic in nics for address in nic.addresses if address.state is HeldState.ALLOCATED]
     status = _status(vm, online=bool(online))
     isolated = await queryable.fetchval(f"SELECT {ISOLATED} FROM vms WHERE id = $1", vm_id)
@@ -247,7 +247,7 @@ async def networking_of(queryable: Queryable, principal: Principal, vm_id: UUID)
 
 
 async def _ipv4_allowed(queryable: Queryable, principal: Principal, plan_id: UUID | None) -> int | None:
-    if plan_id is None and principal.sees_everything:
+    if plan_id is None and principal.is_operator:
         return None
     return await ipv4_allowed(queryable, plan_id)
 
@@ -264,7 +264,7 @@ def _error(vm: Record, status: NetworkStatus, principal: Principal) -> str | Non
     """The host's own words name what is the provider's alone."""
     if status is not NetworkStatus.FAILED:
         return None
-    return str(vm["net_error"]) if principal.sees_everything else _REFUSED
+    return str(vm["net_error"]) if principal.is_operator else _REFUSED
 
 
 async def _nics(queryable: Queryable, vm_id: UUID, *, pools: bool) -> list[Nic]:

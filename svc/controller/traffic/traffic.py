@@ -119,7 +119,7 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
         default_sort="-counted_bytes",
         request=request,
         tie="vms.id",
-        kept=_kept(period) if principal.sees_everything and not (request.project or request.q) else None,
+        kept=_kept(period) if principal.is_operator and not (request.project or request.q) else None,
     )
     received, sent = await _totals(database, period, own)
     decided = joined(own, first=2)
@@ -226,7 +226,7 @@ def _use(row: Record, principal: Principal) -> TrafficUse:
         vm_id=row["id"],
         vm_name=row["name"],
         project_id=row["project_id"],
-        node_id=row["node_id"] if principal.sees_everything else None,
+        node_id=row["node_id"] if principal.is_operator else None,
         plan=row["plan_name"],
         deleted_at=row["deleted_at"],
         received_bytes=int(row["received"]),

@@ -264,6 +264,26 @@ def test_frames_are_counted_however_the_stream_is_cut(piece: int) -> None:
     assert sum(counter.count(sent[at : at + piece]) for at in range(0, len(sent), piece)) == 15
 
 
+RFC_6455_EXAMPLES = (
+    ("unmasked text", "8105 48656c6c6f", 1),
+    ("masked text", "8185 37fa213d 7f9f4d5158", 1),
+    ("unmasked text in two fragments", "0103 48656c 8002 6c6f", 2),
+    ("ping, and its masked pong", "8905 48656c6c6f 8a85 37fa213d 7f9f4d5158", 2),
+    ("256 bytes", "827e 0100" + "00" * 256, 1),
+    ("64 KiB", "827f 0000000000010000" + "00" * 65536, 1),
+)
+"""Section 5.7, byte for byte, but for what the last two carry, which it leaves open."""
+
+
+@pytest.mark.parametrize(("what", "frames", "number"), RFC_6455_EXAMPLES)
+def test_the_examples_of_the_rfc_are_counted(what: str, frames: str, number: int) -> None:
+    counter = FrameCount()
+    counter.count(b"GET / HTTP/1.1\r\n\r\n")
+
+    assert counter.count(bytes.fromhex(frames)) == number
+    assert counter.count(bytes.fromhex("8900")) == 1, "what follows begins at its own header"
+
+
 def _accepted(server: WSConnection) -> Event:
     list(server.events())
     return AcceptConnection()

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import os
-import resource
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -15,92 +13,47 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import (
     Access,
     DatabaseError,
     DatabaseName,
-    EngineKind,
     UserName,
     database_name,
-    new_password,
     user_name,
 )
-from svc_actors.host.databases.memory import SHARE_BYTES
-from svc_actors.host.folders import HostFolders
-from svc_actors.host.mariadb import MariaDb, memory_tables
-from svc_actors.host.mariadb import server as mariadb_server
+from svc_actors.host.mariadb import MariaDb
 from svc_actors.host.mariadb.tables import MariaDbTables
-from svc_actors.host.postgres import Postgres, superuser
-from svc_actors.host.postgres import server as postgres_server
-from tests.support.databases import PSQL, Answer, Engines, ProgramEndedError, Ran, engines_in, engines_of_a_module
+from svc_actors.host.postgres import superuser
+from tests.support.database_attacks import (
+    ACCOUNT,
+    MARIADB,
+    POSTGRESQL,
+    SECRET,
+    SHOP,
+    USER,
+    VICTIM,
+    Attacker,
+    emptied_after,
+    engines_beside_a_site,
+)
+from tests.support.databases import PSQL, Engines, ProgramEndedError, Ran
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-MARIADB, POSTGRESQL = EngineKind.MARIADB, EngineKind.POSTGRESQL
-ACCOUNT = SiteAccount(1002)
-SHOP, USER = database_name(1002, "shop"), user_name(1002, "mal")
-VICTIM = database_name(1003, "shop")
 SCRATCH = [database_name(9, f"push1{name}") for name in ("new", "old")]
-SECRET = "VICTIM-CARD-4711"
 EXCHANGED = 40
-MARIADB_BYTES = 832 << 20
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    # A limit that a test comes to with some MiB.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mariadb_server, "_OWN_BYTES", 0)
-        patch.setattr(mariadb_server, "SHARE_BYTES", MARIADB_BYTES)
-        yield from running()
-
-
-def running() -> Iterator[Path]:
-    with engines_of_a_module() as shared:
-        home = HostFolders(shared).sites / ACCOUNT.name
-        home.mkdir(mode=0o711, parents=True)
-        os.chown(home, ACCOUNT.uid, ACCOUNT.uid)
+    with engines_beside_a_site() as shared:
         yield shared
 
 
 @pytest.fixture
 async def engines(folder: Path) -> AsyncIterator[Engines]:
-    opened = engines_in(folder)
-    yield opened
-    for server in opened.servers.values():
-        for user in await server.users():
-            await server.drop_user(user)
-        for database in await server.databases():
-            await server.drop_database(database)
-
-
-class Attacker:
-    """The user of a customer's database; another customer has the same, with a secret in it."""
-
-    def __init__(self, engines: Engines, kind: EngineKind) -> None:
-        self.engines, self.kind, self.password = engines, kind, new_password()
-
-    async def prepare(self) -> None:
-        server = self.engines.servers[self.kind]
-        for database, user in ((SHOP, USER), (VICTIM, user_name(1003, "ada"))):
-            await server.create_database(database)
-            await server.create_user(user, server.verifier(self.password), 10)
-            await server.grant(user, {database: Access.FULL})
-        made = f"CREATE TABLE cards (n TEXT); INSERT INTO cards VALUES ('{SECRET}');"
-        await self.engines.ask(self.kind, made, VICTIM, user_name(1003, "ada"), self.password)
-
-    async def run(self, sql: str) -> Answer:
-        return await self.engines.ask(self.kind, sql, SHOP, USER, self.password)
-
-    async def install(self, variations: Sequence[str]) -> list[str]:
-        """Those that the engine refuses."""
-        return [each for each in variations if not (await self.run(each)).ok]
-
-    async def as_administrator(self, sql: str, database: str = "") -> str:
-        answer = await self.engines.ask(self.kind, sql, database)
-        assert answer.ok, answer.err
-        return answer.out
+    async with emptied_after(folder) as opened:
+        yield opened
 
 
 async def through(doors: Sequence[object], times: int) -> None:
@@ -505,129 +458,6 @@ async def test_what_an_owner_makes_of_its_database_keeps_it_from_nothing_of_the_
     assert await attacker.as_administrator(listing) == ""
 
 
-async def test_who_keeps_the_numbers_of_transactions_of_all_is_ended(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By an idle session with a temporary table, which nothing can clean up as long as it is there."""
-    attacker, victim = Attacker(engines, POSTGRESQL), user_name(1003, "ada")
-    await attacker.prepare()
-    server = engines.servers[POSTGRESQL]
-    assert isinstance(server, Postgres)
-    left: list[Answer] = []
-
-    async def keep(sql: str, database: str, user: str) -> None:
-        waiting = f"{sql} SELECT pg_sleep(3000);"
-        left.append(await engines.ask(POSTGRESQL, waiting, database, user, attacker.password))
-
-    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-    monkeypatch.setattr(postgres_server, "_NUMBERS_SECONDS", 0)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep, "CREATE TEMPORARY TABLE kept (a int);", SHOP, USER)
-        with trio.fail_after(30):
-            while await attacker.as_administrator(f"{sleeping};") != "1":
-                await trio.sleep(0.05)  # Another process takes it.
-        await server.end_who_keeps_numbers()
-        spared = list(left)
-        # As if so many transactions had come meanwhile: those of a new database are as old as the server.
-        age = await attacker.as_administrator(f"SELECT age(datfrozenxid) FROM pg_database WHERE datname = '{SHOP}';")
-        monkeypatch.setattr(postgres_server, "_MOST_NUMBERS", int(age) - 1)
-        await server.end_who_keeps_numbers()
-        with trio.fail_after(30):
-            while not left:
-                await trio.sleep(0.05)  # It is ended outside of this process.
-
-    assert spared == []
-    assert "terminating connection" in left[0].err
-    assert (await engines.ask(POSTGRESQL, "SELECT 1;", VICTIM, victim, attacker.password)).out == "1"
-
-
-def variables(number: int) -> str:
-    """Of 32 MB each."""
-    return "".join(f"SET @v{each} = REPEAT('x', 32000000);\n" for each in range(number))
-
-
-async def test_a_session_that_takes_too_much_memory_of_mariadb_is_ended_and_no_other(engines: Engines) -> None:
-    attacker, victim = Attacker(engines, MARIADB), user_name(1003, "ada")
-    await attacker.prepare()
-    server, pid = engines.servers[MARIADB], await engines.pid(MARIADB)
-    left: list[Answer] = []
-
-    async def keep(sql: str, database: str, user: str) -> None:
-        left.append(await engines.ask(MARIADB, sql, database, user, attacker.password))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep, "SELECT 'mine', SLEEP(3);", VICTIM, victim)
-        nursery.start_soon(keep, variables(8) + "SELECT 'held', SLEEP(3000);", SHOP, USER)
-        with trio.fail_after(60):
-            while not (ended := await server.end_greedy(200 << 20)):
-                await trio.sleep(0.05)  # The client fills its variables outside of this process.
-        with trio.fail_after(60):
-            while await server.end_greedy(200 << 20):
-                await trio.sleep(0.05)  # It is ended outside of this process.
-
-    assert [(session.user, session.bytes > 200 << 20) for session in ended] == [(USER, True)]
-    assert {answer.ok for answer in left} == {True, False}
-    assert [answer.out for answer in left if answer.ok] == ["mine\t0"]
-    assert await engines.pid(MARIADB) == pid
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TEMPORARY TABLE big ENGINE=Aria SELECT seq, REPEAT('x', 1000) AS a FROM seq_1_to_100000; "
-        "SELECT SLEEP(3000);",
-        "SET sort_buffer_size = 32768; SELECT SUM(LENGTH(a)) FROM "
-        "(SELECT REPEAT(MD5(seq), 20) AS a FROM seq_1_to_30000000 ORDER BY a LIMIT 30000000) x;",
-    ],
-    ids=["tables", "sorting"],
-)
-async def test_a_session_that_fills_the_disk_with_temporary_files_is_ended(engines: Engines, statement: str) -> None:
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    server = engines.servers[MARIADB]
-    assert isinstance(server, MariaDb)
-    left: list[Answer] = []
-
-    async def fill() -> None:
-        left.append(await attacker.run(statement))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fill)
-        with trio.fail_after(60):
-            while not (ended := await server.end_greedy(files_most=30 << 20)):
-                await trio.sleep(0.05)  # Its files grow outside of this process.
-
-    assert [(session.user, session.bytes > 30 << 20) for session in ended] == [(USER, True)]
-    assert not left[0].ok
-
-
-async def test_who_keeps_what_was_sorted_is_ended(engines: Engines) -> None:
-    """The files are there until the last row was read, while the session is in no state of sorting."""
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    server = engines.servers[MARIADB]
-    assert isinstance(server, MariaDb)
-    rows = "SELECT seq, REPEAT('x', 1000) FROM seq_1_to_1000000 ORDER BY MD5(seq)"
-    reader = await trio.lowlevel.open_process(
-        [
-            *("/usr/bin/mariadb", "--no-defaults", f"--socket={server.socket}", f"--user={USER}", "--quick"),
-            *(f"--database={SHOP}", f"--execute=SET sort_buffer_size = 32768; {rows}"),
-        ],
-        stdout=subprocess.PIPE,
-        env={"MYSQL_PWD": attacker.password},
-    )
-    try:
-        with trio.fail_after(30):
-            assert reader.stdout is not None
-            await reader.stdout.receive_some(1)  # All is sorted, and nothing more is read.
-            ended = await server.end_greedy(files_most=4 << 20)
-    finally:
-        reader.kill()
-        await reader.wait()
-
-    assert [(session.user, session.bytes > 4 << 20) for session in ended] == [(USER, True)]
-
-
 async def test_what_leads_to_and_from_a_table_is_found(engines: Engines) -> None:
     """From another database of the site too, which an owner is not shown."""
     attacker = Attacker(engines, MARIADB)
@@ -675,143 +505,3 @@ async def test_a_name_with_the_end_of_a_line_in_it_is_one_name(engines: Engines)
     assert await tables.names(SHOP) == ["odd", "wp_posts"]
     assert await tables.has_posts(SHOP, "wp_posts", ["page"]) == ["page"]
     assert await tables.bound(SHOP, ["odd"]) == []
-
-
-async def test_a_view_that_says_too_much_is_refused_and_the_core_keeps_its_memory(engines: Engines) -> None:
-    """In the place of a table that a preview of staging reads: what it says of itself differs each time."""
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    server = engines.servers[MARIADB]
-    assert isinstance(server, MariaDb)
-    made = await attacker.run(
-        "DELIMITER ;;\nCREATE FUNCTION f(n INT) RETURNS LONGTEXT NO SQL BEGIN SET @n = COALESCE(@n, 0) + 1; "
-        "RETURN IF(@n % 2, 'page', CONCAT(n, REPEAT('x', 1000000))); END;;\nDELIMITER ;\n"
-        "CREATE VIEW wp_posts AS SELECT f(seq) AS post_type FROM seq_1_to_40;"
-    )
-    assert made.ok, made.err
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DatabaseError):
-        await MariaDbTables(server).has_posts(SHOP, "wp_posts", ["page"])
-
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
-
-
-async def test_prepared_statements_are_bounded_by_the_memory_of_sessions_before_the_server_counts_them(
-    engines: Engines,
-) -> None:
-    """It counts those of all together, so that one customer could take those of everybody."""
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    taken = "SELECT MEMORY_USED FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID();"
-    prepared = "".join(f"PREPARE s{number} FROM 'SELECT 1';" for number in range(200))
-
-    answer = await attacker.run(f"{taken} {prepared} {taken} SELECT @@max_prepared_stmt_count;")
-
-    before, after, most = map(int, answer.out.split())
-    assert most * (after - before) / 200 > 4 * SHARE_BYTES
-
-
-async def test_tables_in_memory_are_emptied_above_what_a_database_may_have(engines: Engines) -> None:
-    """One after the other and in parts, which count for one table."""
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    server = engines.servers[MARIADB]
-    assert isinstance(server, MariaDb)
-    filling = "INSERT IGNORE INTO {} SELECT seq, REPEAT('x', 60000) FROM seq_1_to_250;"
-    row = "(a INT, b VARCHAR(60000)) CHARSET latin1 ENGINE=MEMORY"
-    names = [f"`odd {number}`" for number in range(6)]
-    made = "".join(f"CREATE TABLE {name} {row}; {filling.format(name)}" for name in names)
-    made += f"CREATE TABLE parted {row} PARTITION BY HASH (a) PARTITIONS 6;" + filling.format("parted") * 5
-    await attacker.run(made)
-    victim = (VICTIM, user_name(1003, "ada"), attacker.password)
-    await engines.ask(MARIADB, "CREATE TABLE few (a INT) ENGINE=MEMORY; INSERT INTO few VALUES (1);", *victim)
-    total = "SELECT SUM(DATA_LENGTH + INDEX_LENGTH) FROM information_schema.TABLES WHERE ENGINE = 'MEMORY';"
-    before = int((await attacker.run(total)).out)
-
-    await server.empty_memory_tables()
-
-    assert before > memory_tables.DATABASE_BYTES
-    assert int((await attacker.run(total)).out) <= memory_tables.DATABASE_BYTES
-    assert int((await attacker.run("SELECT SUM(a) FROM `odd 0`;")).out) > 0
-    assert (await engines.ask(MARIADB, "SELECT a FROM few;", *victim)).out == "1"
-
-
-ASLEEP = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep';"
-
-
-async def test_tables_in_memory_are_emptied_also_while_somebody_holds_on_to_them(engines: Engines) -> None:
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    server = engines.servers[MARIADB]
-    assert isinstance(server, MariaDb)
-    row = "(a INT, b VARCHAR(60000)) CHARSET latin1 ENGINE=MEMORY PARTITION BY HASH (a) PARTITIONS 10"
-    filling = "INSERT IGNORE INTO parted SELECT seq, REPEAT('x', 60000) FROM seq_1_to_2500;"
-    await attacker.run(f"CREATE TABLE parted {row}; {filling}")
-    size = "SELECT DATA_LENGTH + INDEX_LENGTH FROM information_schema.TABLES WHERE TABLE_NAME = 'parted';"
-    before = int((await attacker.run(size)).out)
-    left: list[Answer] = []
-
-    async def hold() -> None:
-        left.append(await attacker.run("START TRANSACTION; SELECT COUNT(*) FROM parted; SELECT SLEEP(3000);"))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(hold)
-        with trio.fail_after(30):
-            while (await attacker.run(ASLEEP)).out != "1":
-                await trio.sleep(0.05)  # Another process takes it.
-        with trio.fail_after(30):
-            await server.empty_memory_tables()
-
-    assert before > memory_tables.DATABASE_BYTES
-    assert int((await attacker.run(size)).out) <= memory_tables.DATABASE_BYTES
-    assert not left[0].ok
-
-
-async def test_mariadb_outlives_what_passes_its_limit_of_memory(engines: Engines) -> None:
-    """A user of it may set no buffer above its maximum, and what is allocated above the limit fails alone."""
-    attacker = Attacker(engines, MARIADB)
-    await attacker.prepare()
-    pid = await engines.pid(MARIADB)
-    assert pid is not None
-    limits = Path(f"/proc/{pid}/limits").read_text()
-
-    greedy = await attacker.run(variables(16))
-    other = await attacker.run("SELECT 'alive';")
-    raised = await attacker.run(
-        "SET sort_buffer_size = 1 << 40, join_buffer_size = 1 << 40, max_heap_table_size = 1 << 40; "
-        "SELECT @@sort_buffer_size <= 32 << 20, @@join_buffer_size <= 32 << 20, @@max_heap_table_size <= 16 << 20;"
-    )
-
-    assert str(MARIADB_BYTES) in limits.partition("Max data size")[2].splitlines()[0]
-    assert "Out of memory" in greedy.err
-    assert other.out == "alive"
-    assert raised.out == "1\t1\t1"
-    assert await engines.pid(MARIADB) == pid
-
-
-async def test_a_session_of_postgresql_that_wants_too_much_fails_alone(engines: Engines) -> None:
-    attacker = Attacker(engines, POSTGRESQL)
-    await attacker.prepare()
-    server, pid = engines.servers[POSTGRESQL], await engines.pid(POSTGRESQL)
-    started = await attacker.as_administrator("SELECT pg_postmaster_start_time();")
-    left: list[Answer] = []
-
-    async def keep() -> None:
-        filling = "SELECT array_agg(repeat('x', 1000)) FROM generate_series(1, 50000)"
-        left.append(await attacker.run(f"SELECT length(a::text), pg_sleep(3000) FROM ({filling}) x(a);"))
-
-    single = await attacker.run("SET work_mem = '2000000'; SELECT length(repeat('x', 400000000));")
-    unbounded = await attacker.run("SET temp_file_limit = -1;")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep)
-        with trio.fail_after(60):
-            while not (ended := await server.end_greedy(4 << 20)):
-                await trio.sleep(0.05)  # The client fills its memory outside of this process.
-
-    assert "out of memory" in single.err
-    assert "permission denied" in unbounded.err
-    assert [session.user for session in ended] == [USER]
-    assert not left[0].ok
-    assert await attacker.as_administrator("SELECT pg_postmaster_start_time();") == started
-    assert await engines.pid(POSTGRESQL) == pid

@@ -156,7 +156,7 @@ class Authority:
                 "SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL AND lost_at IS NULL FOR NO KEY UPDATE",
                 node_id,
             ):
-                raise not_found("There is no such node any more.")
+                raise not_found("The node no longer exists.")
             await tx.execute(
                 "UPDATE node_certificates SET revoked_at = now()"
                 " WHERE node_id = $1 AND serial <> $2 AND revoked_at IS NULL",

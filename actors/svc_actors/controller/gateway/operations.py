@@ -11,8 +11,8 @@ Nothing here waits for the network: frames are handed to the connection of the m
 - what the agent is too old to know is refused here, and nothing of it is sent;
 - at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
   do not heed a shutdown, never keep a machine from being stopped;
-- of those that wait in a lane the one goes first whose project had its turn longest ago: whoever has many machines, and
-  guests that do not answer, keeps nobody else waiting for more than one of each that is under way.
+- of operations that wait in a lane the one goes first whose project had its turn longest ago: a project with many
+  machines, or guests that do not answer, delays the others by one operation for each that is under way.
 """
 
 from __future__ import annotations

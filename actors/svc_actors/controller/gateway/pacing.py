@@ -11,6 +11,8 @@ from typing import Final
 
 import trio
 
+from svc_nodeagent.wrapped_stream import WrappedStream
+
 _FRAME_SECONDS: Final = 25e-6
 """What a frame costs however little is in it: 12 microseconds in wsproto, and as much where it is handled."""
 _READ_BYTES: Final = 16 * 1024
@@ -44,11 +46,11 @@ class ReadingShare:
         self._left -= seconds
 
 
-class PacedStream(trio.abc.Stream):
+class PacedStream(WrappedStream):
     """A node's stream below its WebSocket: what it sends is read as fast as its share allows."""
 
     def __init__(self, stream: trio.abc.Stream, share: ReadingShare) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._share = share
         self._frames = FrameCount()
 
@@ -58,15 +60,6 @@ class PacedStream(trio.abc.Stream):
         data = await self._stream.receive_some(_READ_BYTES)
         self._share.spend(self._frames.count(data) * _FRAME_SECONDS)
         return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 class FrameCount:

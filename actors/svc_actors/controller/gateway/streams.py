@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from svc_actors.admission import of_streams
 from svc_nodeagent.protocol import Wire
+from svc_nodeagent.wrapped_stream import WrappedStream
 
 FILE_TOKEN_SECONDS: Final = 24 * 3600.0
 _TOKEN_LIMIT: Final = 1024
@@ -157,25 +158,16 @@ class Streams:
         return hmac.new(self._secret, claim, "sha256").hexdigest()
 
 
-class _HandedOver(trio.abc.Stream):
+class _HandedOver(WrappedStream):
     """A stream in other hands: the task that accepted it ends when they close it, and closes it when cancelled."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self.closed = trio.Event()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
         try:
-            await self._stream.aclose()
+            await super().aclose()
         finally:
             self.closed.set()
 

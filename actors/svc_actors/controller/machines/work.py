@@ -92,9 +92,9 @@ from svc_nodeagent.protocol import (
 )
 
 HOST_STEP: Final = "host"
-_MOST_NAMED: Final = 3
-"""Disks that a sentence names: a host may name a thousand."""
 """The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
+_MOST_NAMED: Final = 3
+"""Disks in a message: a host may list a thousand."""
 
 _NOT_THERE: Final = "The password to be set is not there any more; set it again."
 

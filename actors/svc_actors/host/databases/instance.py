@@ -12,29 +12,23 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from svc_actors.host.databases.client import MOST_ERROR_CHARACTERS
 from svc_actors.host.databases.server import DatabaseError
 from svc_actors.host.launcher import LauncherError, Service, SiteLauncher
-from svc_actors.host.programs import ENVIRONMENT, Program, run_program
+from svc_actors.host.programs import Program, run_program
 from svc_actors.host.tree_removal import remove_tree
 
 SET_UP_SECONDS: Final = 180.0
 START_SECONDS: Final = 120.0
 """After a power cut an engine reads its logs before it answers."""
-STATEMENT_SECONDS: Final = 120.0
 _LOOK: Final = 0.05
-_MOST_BYTES: Final = 16 << 20
-"""Of an answer: what is asked names databases, users or tables, and counts."""
-_WORDS: Final = 600
-"""Of what an engine says, so much is passed on."""
 
 
 @dataclass
@@ -93,7 +87,7 @@ class Instance:
         if deadline.cancelled_caught:
             raise DatabaseError(f"Setting up the database server took longer than {SET_UP_SECONDS:.0f} seconds.")
         if status != 0:
-            why = " ".join(said[-5:])[-_WORDS:]
+            why = " ".join(said[-5:])[-MOST_ERROR_CHARACTERS:]
             raise DatabaseError(f"The database server could not be set up (exit status {status}): {why}")
         await trio.to_thread.run_sync(self._finish, unfinished)
 
@@ -136,63 +130,3 @@ class Instance:
             f"The database server does not answer {START_SECONDS:.0f} seconds after its start: {why} "
             f"({self.log} says more.)"
         )
-
-
-async def ask_client(command: tuple[str, ...], sql: str, environment: Mapping[str, str] | None = None) -> str:
-    """What the engine's own client answers to `sql`, which it reads from its standard input. `_MOST_BYTES` at most: an
-    owner's client says what customers have made of their tables, which may be any number of rows of 64 MB."""
-    process = await trio.lowlevel.open_process(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**ENVIRONMENT, **(environment or {})},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    out, errors = _Said(process), _Said(process)
-    try:
-        with trio.move_on_after(STATEMENT_SECONDS):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_give, process.stdin, sql.encode())
-                nursery.start_soon(errors.take, process.stderr)
-                nursery.start_soon(out.take, process.stdout)
-            status = await process.wait()
-            if out.is_too_much or errors.is_too_much:
-                raise DatabaseError(f"The database server answered more than {_MOST_BYTES:,} bytes.")
-            if status != 0:
-                raise DatabaseError(_said(errors.content) or f"exit status {status}")
-            return out.content.decode(errors="replace")
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                await stream.aclose()
-    raise DatabaseError(f"The database server did not do it within {STATEMENT_SECONDS:.0f} seconds.")
-
-
-async def _give(stream: trio.abc.SendStream, text: bytes) -> None:
-    with suppress(trio.BrokenResourceError):  # It has ended, and its errors say why.
-        await stream.send_all(text)
-    await stream.aclose()
-
-
-@dataclass
-class _Said:
-    process: trio.Process
-    content: bytearray = field(default_factory=bytearray)
-    is_too_much: bool = False
-
-    async def take(self, stream: trio.abc.ReceiveStream) -> None:
-        async for chunk in stream:
-            if len(self.content) + len(chunk) > _MOST_BYTES:
-                self.is_too_much = True
-                self.process.kill()
-                return
-            self.content += chunk
-
-
-def _said(errors: bytearray) -> str:
-    return " ".join(errors.decode(errors="replace").split())[:_WORDS]

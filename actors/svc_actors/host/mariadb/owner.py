@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import trio
 
-from svc_actors.host.databases.instance import ask_client
+from svc_actors.host.databases.client import ask_client
 from svc_actors.host.databases.names import DatabaseName, owner_of
 from svc_actors.host.databases.owners import CONNECTIONS, Owners
 from svc_actors.host.databases.passwords import native_hash

@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from svc_actors.host.databases.instance import ask_client
+from svc_actors.host.databases.client import ask_client
 from svc_actors.host.databases.names import DatabaseName, checked
 from svc_actors.host.databases.server import Access
 

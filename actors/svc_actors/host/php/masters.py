@@ -158,8 +158,8 @@ class PhpMasters:
                     await self._launcher.rest(name)
                 except LauncherError as error:
                     failures.append(error)
-        for failure in failures:
-            raise PhpError(str(failure)) from failure
+        if failures:
+            raise PhpError(str(failures[0])) from failures[0]
 
     async def hold(self, pools: Collection[Pool]) -> None:
         """One that cannot be written leaves the others theirs; the first failure is raised then."""
@@ -173,8 +173,8 @@ class PhpMasters:
                     failures.append(error)
             return failures
 
-        for failure in await trio.to_thread.run_sync(prepare):
-            raise PhpError(f"The configuration of PHP cannot be written: {failure}") from failure
+        if failures := await trio.to_thread.run_sync(prepare):
+            raise PhpError(f"The configuration of PHP cannot be written: {failures[0]}") from failures[0]
 
     async def holds(self, pool: Pool) -> bool:
         def look() -> bool:
