@@ -188,7 +188,7 @@ async def test_others_are_served_while_large_answers_are_packed(nginx: Sites, pa
             "<?php header('Content-Type: text/plain'); $block = str_repeat(chr(0), 1 << 20); while (true) echo $block;"
         )
         await nginx.generations.start([site, nginx.site(1002)])
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 for _ in range(3):
                     nursery.start_soon(drained, nginx.ports.http, path)
