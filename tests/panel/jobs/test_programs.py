@@ -75,10 +75,21 @@ async def test_what_a_program_writes_is_in_the_log(panel_database: Database) -> 
     assert await messages(panel_database, job.id) == ["one", "two", "100 %", "\ufffd\ufffd!"]
 
 
+ADVISED = """error: Hash mismatch
+note: This error originates from a subprocess, and is likely not a problem with pip.
+  hint: `shop` was included because `app` depends on `shop`
+[notice] A new release of pip is available
+"""
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [
         (python("print('disk full'); raise SystemExit(3)"), "ended with exit status 3: disk full"),
+        (
+            python(f"print({ADVISED!r}); raise SystemExit(1)"),
+            "ended with exit status 1: error: Hash mismatch",
+        ),
         (python("import os; os.kill(os.getpid(), 9)"), "was ended by signal 9"),
         (["/no/such/program", "--now"], "cannot be run: No such file or directory"),
     ],

@@ -54,10 +54,11 @@ async def world(panel_database: Database) -> AsyncIterator[AppWorld]:
 
 
 def zipped(files: dict[str, str | bytes]) -> bytes:
+    """The same bytes for the same files, at any second: locks have a hash of what is packed."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, data in files.items():
-            archive.writestr(name, data)
+            archive.writestr(zipfile.ZipInfo(name), data)
     return content.getvalue()
 
 

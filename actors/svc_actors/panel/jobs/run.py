@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -27,8 +28,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 Read = Callable[[list[str]], Awaitable[None]]
 
 
+_ADVICE: Final = re.compile(r"\s*(hint:|note:|\[notice\])", re.IGNORECASE)
+"""What uv, pip and git write after the line that says what failed."""
+
+
 class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
-    """A program ended with another exit status than 0. `last` is the last line that it wrote."""
+    """A program exited with a status other than 0. `last` is the last line of its output, without advice."""
 
     def __init__(self, name: str, status: int, last: str) -> None:
         how = f"was ended by signal {status - 128}" if status > 128 else f"ended with exit status {status}"
@@ -116,7 +121,7 @@ class JobRun:
 
         async def take(lines: list[str]) -> None:
             nonlocal last, room
-            last = next((line for line in reversed(lines) if line.strip()), last)
+            last = next((line for line in reversed(lines) if line.strip() and not _ADVICE.match(line)), last)
             if read is not None:
                 await read(lines)
             elif room > 0:
