@@ -20,22 +20,12 @@ import httpx
 import trio
 
 from svc_actors.panel.certificates.served import Serving, shown_at
+from tests.support.own_etc import copy_etc, with_etc
 from tests.support.pebble import Pebble
 from tests.support.shared import open_for_many
 from tests.support.stack import BIN, Program, free_port
 
 WEB_ACCOUNT = "www-data"
-_ENTER = """
-set -e
-mount --bind "$1/etc" /etc
-shift
-exec "$@"
-"""
-
-
-def own_accounts(folder: Path, program: Sequence[str]) -> list[str]:
-    """The command by which `program` and what it starts have the copy of /etc in `folder` for theirs."""
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER, "sh", str(folder), *program]
 
 
 @dataclass
@@ -70,7 +60,7 @@ class PanelPrograms:
 
     def inside(self, arguments: Sequence[str]) -> list[str]:
         """`svc` with these, in the namespace of this panel."""
-        return own_accounts(self.folder, [*self.tracer, str(BIN / "svc"), *arguments])
+        return with_etc(self.folder / "etc", *self.tracer, str(BIN / "svc"), *arguments)
 
     def client(self, token: str | None = None) -> httpx.AsyncClient:
         """Of the core, as root of the server, or as whoever the token is of."""
@@ -147,7 +137,7 @@ def _folder(wanted: Path | None = None) -> Path:
     folder = wanted or Path(tempfile.mkdtemp(prefix="svc-panel-"))
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
-    shutil.copytree("/etc", folder / "etc", symlinks=True)
+    copy_etc(folder / "etc")
     return folder
 
 

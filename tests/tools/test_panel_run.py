@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from tests.support import port_taker
-from tests.support.panel_programs import own_accounts
+from tests.support.own_etc import copy_etc, with_etc
 from tests.support.stack import BIN, ROOT, free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -43,7 +43,7 @@ class Newcomer:
         environment = dict(os.environ) | {"HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder)}
         with trio.fail_after(PATIENCE):
             return await trio.run_process(
-                own_accounts(self.folder, program),
+                with_etc(self.folder / "etc", *program),
                 env=environment,
                 capture_stdout=True,
                 stderr=subprocess.STDOUT,
@@ -55,7 +55,7 @@ class Newcomer:
 async def newcomer() -> AsyncIterator[Newcomer]:
     folder = Path(tempfile.mkdtemp(prefix="svc-panel-run-", dir="/var/tmp"))
     folder.chmod(0o755)
-    await trio.to_thread.run_sync(lambda: shutil.copytree("/etc", folder / "etc", symlinks=True))
+    await trio.to_thread.run_sync(copy_etc, folder / "etc")
     made = Newcomer(folder, free_port())
     try:
         yield made

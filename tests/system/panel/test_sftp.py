@@ -10,20 +10,19 @@ from typing import Any
 import pytest
 import trio
 
+from tests.support.own_etc import copy_etc, with_etc
+
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = Path(__file__).resolve().parents[3]
-OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc'
 NO_CONTROL_GROUPS = "mount -t tmpfs -o ro none /sys/fs/cgroup"
 
 
 async def life(url: str, folder: Path, order: str, *, prepare: str = "true") -> dict[str, Any]:
-    etc = folder / "etc"
-    etc.mkdir()
+    await trio.to_thread.run_sync(copy_etc, folder / "etc")
     program = [sys.executable, "-m", "tests.system.panel.sftp_life", url, order]
-    script = f'{OWN_ETC} && {prepare} && exec "$@"'
     ran = await trio.run_process(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(etc), *program],
+        with_etc(folder / "etc", "sh", "-c", f'{prepare} && exec "$@"', "sh", *program),
         cwd=ROOT,
         capture_stderr=True,
         check=False,

@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.support.own_etc import copy_etc, with_etc
+
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 ROOT = Path(__file__).resolve().parents[3]
-OWN_ETC = 'mount -t tmpfs none "$0" && cp -a /etc/. "$0" && mount --bind "$0" /etc && "$@"'
+OWN_PROCESSES = ("--pid", "--mount-proc", "--fork", "--kill-child")
 """The accounts' files are its own, so that other tests' sites have the same accounts: their processes are not seen."""
 
 
 async def test_a_site_is_opened_by_visitors_and_leaves_nothing_behind(panel_database_url: str, tmp_path: Path) -> None:
-    etc = tmp_path / "etc"
-    etc.mkdir()
+    await trio.to_thread.run_sync(copy_etc, tmp_path / "etc")
     program = [sys.executable, "-m", "tests.system.panel.site_life", panel_database_url]
 
     ran = await trio.run_process(
-        ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c", OWN_ETC, str(etc), *program],
+        with_etc(tmp_path / "etc", *program, namespaces=OWN_PROCESSES),
         cwd=ROOT,
         capture_stderr=True,
         check=False,
