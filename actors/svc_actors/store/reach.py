@@ -8,6 +8,7 @@ that lets it pass through the folder: it cannot list it, and nobody else gains a
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pwd
 import shutil
@@ -38,24 +39,39 @@ def server_account() -> Account | None:
     """The user that PostgreSQL runs as: None stands for ourselves; as root a system user, made when it is missing."""
     if os.geteuid() != 0:
         return None
-    try:
-        entry = pwd.getpwnam(SERVER_USER)
-    except KeyError:
-        program = shutil.which("useradd", path="/usr/sbin:/usr/bin:/sbin:/bin")
-        if program is None:
-            raise RuntimeError(f"PostgreSQL cannot run as root: add a system user named {SERVER_USER}.") from None
-        options = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
-        made = subprocess.run(
-            [program, *options, "--shell", "/usr/sbin/nologin", SERVER_USER],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        try:
-            entry = pwd.getpwnam(SERVER_USER)
-        except KeyError:
-            raise RuntimeError(f"Cannot add the system user {SERVER_USER}: {made.stderr.strip()}") from None
+    entry = _entry()
+    if entry is None:
+        # Two useradds of one name that run at once both succeed, and the later one gives it another id: the server of
+        # the first would own nothing of its data after a restart. Each puts a new file in the place of this one, so who
+        # waited for the old file looks again, and who opens the new one finds the user.
+        with open("/etc/passwd", "rb") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            entry = _entry() or _made()
     return Account(SERVER_USER, entry.pw_uid, entry.pw_gid)
+
+
+def _entry() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(SERVER_USER)
+    except KeyError:
+        return None
+
+
+def _made() -> pwd.struct_passwd:
+    program = shutil.which("useradd", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if program is None:
+        raise RuntimeError(f"PostgreSQL cannot run as root: add a system user named {SERVER_USER}.")
+    options = ["--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
+    made = subprocess.run(
+        [program, *options, "--shell", "/usr/sbin/nologin", SERVER_USER],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    entry = _entry()
+    if entry is None:
+        raise RuntimeError(f"Cannot add the system user {SERVER_USER}: {made.stderr.strip()}")
+    return entry
 
 
 def let_through(account: Account, path: Path) -> None:
