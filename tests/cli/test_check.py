@@ -57,8 +57,8 @@ async def test_where_nothing_is_wrong_a_controller_can_be_started(
 async def test_where_every_address_is_asked_for_the_ports_of_both_families_are_looked_at(
     terminal: Terminal, tmp_path: Path, database_url: str
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
+    port = str(free_port())
+    with socket.create_server(("127.0.0.1", int(port))):
         ended = await terminal.svc(
             *options(tmp_path, "--bind", "::", "--api-port", port), SVC_DATABASE_URL=database_url
         )

@@ -20,6 +20,7 @@ from svc_actors.listening import addresses_of
 from svc_http.certificates import Certificates
 from svc_http.server import serve_tls
 from tests.support.certificates import self_signed
+from tests.support.stack import free_port
 
 
 @pytest.fixture
@@ -70,8 +71,8 @@ async def test_one_address_is_served_by_the_sockets_of_all_that_a_unit_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Binding it beside them would fail; who comes by another address is answered nothing."""
-    four = socket.create_server(("0.0.0.0", 0))
-    port = four.getsockname()[1]
+    port = free_port()
+    four = socket.create_server(("0.0.0.0", port))
     six = socket.create_server(("::", port), family=socket.AF_INET6)
     passed = [four.detach(), six.detach()]
     monkeypatch.setattr(supervisor, "_passed", lambda _: {"web": list(passed)})

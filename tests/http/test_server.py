@@ -23,6 +23,7 @@ from svc_http.operations import database_check, operations_app
 from svc_http.server import serve_loopback, serve_tls
 from tests.support.certificates import self_signed
 from tests.support.example_service import Served
+from tests.support.stack import free_port
 
 WRITER = {"Authorization": "Bearer customer,write"}
 
@@ -149,9 +150,7 @@ async def test_both_families_are_served_and_each_client_has_its_own_address(tmp_
         await send({"type": "http.response.body", "body": scope["client"][0].encode()})
 
     stop = trio.Event()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     async with trio.open_nursery() as nursery:
         serving = partial(serve_tls, app, addresses_of(host, port), Certificates(self_signed(tmp_path)), stop.wait)
         await nursery.start(serving)

@@ -3,7 +3,6 @@ web servers ask."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Final
 import trio
 
 from svc_actors.host.nginx import Certificate, SiteServer
+from tests.support.stack import free_port
 
 _MODULES: Final = (
     *("mpm_event", "authz_core", "authz_host", "authz_user", "access_compat", "authn_core", "authn_file", "auth_basic"),
@@ -26,7 +26,7 @@ def apache(
     folder: Path, sites: list[SiteServer], root: Mapping[int, Path], *, php: Path | None = None
 ) -> Iterator[tuple[int, int]]:
     """Gives its ports, of HTTP and HTTPS. `php`: the socket of what runs files that end with .php."""
-    http, https = _free_ports()
+    http, https = free_port(), free_port()
     folder.mkdir()
     lines = [f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in _MODULES]
     lines += ["ServerName localhost", f'PidFile "{folder}/pid"', f"Listen 127.0.0.1:{http}"]
@@ -97,8 +97,3 @@ async def accepting(address: int | Path) -> None:
             else:
                 await stream.aclose()
                 return
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]

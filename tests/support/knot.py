@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ import dns.rdatatype
 from svc_actors.host.knot.configuration import KnotSettings
 from svc_actors.host.knot.server import SERVICE, KnotServer
 from tests.support.programs import ChildLauncher, child_launcher
+from tests.support.stack import free_port
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,6 @@ async def real_knot() -> AsyncIterator[RealKnot]:
             knot = RealKnot(KnotServer(Path(folder) / "knot", KnotSettings(listen, free_port()), launcher), launcher)
             await knot.start()
             yield knot
-
-
-def free_port() -> int:
-    """One that nobody has, for TCP and UDP."""
-    while True:
-        with socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            port: int = tcp.getsockname()[1]
-            try:
-                udp.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def knotc(knot: RealKnot, *arguments: str) -> None:

@@ -23,6 +23,7 @@ from svc_actors.host.launcher import ListeningSocket, Service, ServiceName, Serv
 from svc_actors.host.nginx import Certificate, Generations, Ports, SiteServer, StaticRoot
 from svc_actors.host.nginx.program import NGINX
 from tests.support.certificates import self_signed
+from tests.support.stack import free_port
 
 FIRST = 1001
 
@@ -216,15 +217,9 @@ def nginx_sites() -> Iterator[Sites]:
     folders = HostFolders(data)
     folders.sites.mkdir()
     launcher = ProcessLauncher()
-    http, https = _free_ports()
-    ports = Ports(http, https, ipv6=socket.has_ipv6)
+    ports = Ports(free_port(), free_port(), ipv6=socket.has_ipv6)
     try:
         yield Sites(folders, ports, launcher, Generations(folders, launcher, ports))
     finally:
         launcher.close()
         shutil.rmtree(data)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]

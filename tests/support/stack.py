@@ -6,6 +6,7 @@ removed at the end, also after a failure.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,44 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
 
 
-_claims: list[socket.socket] = []
+_claims: list[ExitStack] = []
 
 
-def free_port() -> int:
-    """A port below those that the kernel gives to outgoing connections, so that it stays free until it is used, and
-    while what listened on it is being restarted. Tests of other processes are not given it: each holds a name for it
-    among the abstract Unix sockets, which are of the same network namespace as ports (unix(7))."""
+def free_port(row: int = 1) -> int:
+    """The first of so many ports in a row, for TCP and UDP of both families. They are below those that the kernel gives
+    to outgoing connections, so that they stay free until they are used, and while what listened on one is being
+    restarted. Tests of other processes are not given them: each holds a name for each among the abstract Unix sockets,
+    which are of the same network namespace as ports (unix(7))."""
     while True:
-        port = secrets.randbelow(12_000) + 20_000
-        claim = socket.socket(socket.AF_UNIX)
-        with socket.socket() as probe, suppress(OSError):
-            claim.bind(f"\0svc-test-port-{port}")
-            probe.bind(("0.0.0.0", port))
-            _claims.append(claim)
-            return port
-        claim.close()
+        first = secrets.randbelow(12_000) + 20_000
+        with ExitStack() as claims:
+            if all(_claimed(port, claims) for port in range(first, first + row)):
+                _claims.append(claims.pop_all())
+                return first
+
+
+def _claimed(port: int, claims: ExitStack) -> bool:
+    claim = claims.enter_context(socket.socket(socket.AF_UNIX))
+    try:
+        claim.bind(f"\0svc-test-port-{port}")
+    except OSError:
+        return False
+    return not any(
+        _is_taken(family, kind, port)
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+    )
+
+
+def _is_taken(family: socket.AddressFamily, kind: socket.SocketKind, port: int) -> bool:
+    try:
+        with socket.socket(family, kind) as probe:
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE  # Rather than a machine without this family.
+    return False
 
 
 class Program:

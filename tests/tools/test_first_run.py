@@ -49,7 +49,7 @@ class Newcomer:
 async def newcomer(demo_image: Path) -> AsyncIterator[Newcomer]:
     folder = Path(tempfile.mkdtemp(prefix="svc-first-run-", dir="/var/tmp"))
     folder.chmod(0o755)
-    made = Newcomer(folder, free_port())
+    made = Newcomer(folder, free_port(row=3))  # The demonstration has the two after it, too.
     try:
         yield made
     finally:

@@ -25,6 +25,7 @@ from tests.panel.imports.world import FolderAccounts
 from tests.support.harness import Client
 from tests.support.panel import open_panel, recorded_host
 from tests.support.site_files import give
+from tests.support.stack import free_port
 
 HTML = {"content-type": "text/html; charset=utf-8"}
 NAMES = frozenset({"shop.example", "www.shop.example"})
@@ -226,11 +227,7 @@ async def test_hosts_that_are_slow_have_a_report_of_what_was_compared(
 
 @needs_root
 async def test_an_old_host_that_does_not_answer_is_no_report(world: World) -> None:
-    closed = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = closed[0].socket.getsockname()[1]
-    await closed[0].aclose()
-
-    job = await world.verified(port=port)
+    job = await world.verified(port=free_port())
     report = await world.ada.get(f"/sites/{world.site['id']}/migration/verify")
 
     assert job["status"] == "failed"

@@ -31,8 +31,9 @@ from svc_actors.host.knot import (
 from svc_actors.host.knot.control import conversation
 from svc_actors.host.knot.server import SERVICE
 from tests.support.figures import report_figure
-from tests.support.knot import free_port, knotc, real_knot
+from tests.support.knot import knotc, real_knot
 from tests.support.launchers import keeper_place
+from tests.support.stack import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
