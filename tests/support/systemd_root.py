@@ -1,6 +1,8 @@
 """A Debian with systemd as its first process, in namespaces of its own on this host: what a service is installed into.
 
-Its network has the loopback device alone. Everything in it ends with its first process.
+Its network has the loopback device alone. Everything in it ends with its first process. It has a control group of its
+own: a namespace of control groups begins where the process is that enters it, so two roots would both have this
+machine's `system.slice`, and the unit of one would hold the processes of the other's unit of that name.
 
 What a root consists of before it boots is made once a week and kept where the images for tests are: debootstrapping one
 of the panel takes minutes of a busy machine, unpacking it seconds.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.support.image_paths import IMAGES
 
@@ -27,6 +31,36 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _BOOT_TIMEOUT = 60.0
 _MAKE_SECONDS = "840"
 """Less than a test that is cut has."""
+
+# Where this mount namespace sees control groups of version 2, whether or not the machine has them mounted.
+_GROUPS = """
+set -e
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+above=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)
+"""
+_JOIN_OWN_GROUP = f"""
+{_GROUPS}
+for controller in cpu memory pids; do
+    echo +$controller 2>/dev/null >"$above/cgroup.subtree_control" || true  # This machine may not have it to give.
+done
+mkdir "$above/$0"
+echo $$ >"$above/$0/cgroup.procs"
+exec "$@"
+"""
+_REMOVE_GROUP = f"""
+{_GROUPS}
+for _ in $(seq 200); do
+    find "$above/$0" -depth -type d -exec rmdir {{}} + 2>/dev/null || true
+    [ -e "$above/$0" ] || exit 0
+    sleep 0.1  # Its last processes are ending.
+done
+"""
+_IN_OWN_MOUNTS = ("unshare", "--mount", "--propagation=private", "sh", "-c")
+
+# Beside its first process, as if that had started it.
+_ENTER = """
+echo $$ >"/proc/$0/root/sys/fs/cgroup/init.scope/cgroup.procs" && exec nsenter --target "$0" "$@"
+"""
 
 # The root becomes a mount of its own, then `/`; what systemd expects of a container is there when it begins
 # (systemd.io/CONTAINER_INTERFACE).
@@ -69,7 +103,7 @@ class SystemdRoot:
         """The beginning of a command that runs in it."""
         namespaces = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup")
         environment = ("env", "-i", f"PATH={_PATH}", "DEBIAN_FRONTEND=noninteractive")
-        return ("nsenter", "--target", str(self.init), *namespaces, *environment)
+        return ("sh", "-c", _ENTER, str(self.init), *namespaces, *environment)
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """Begin a command that is not waited for."""
@@ -120,19 +154,26 @@ def systemd_root(folder: Path, packages: str) -> Iterator[SystemdRoot]:
     root = folder / "root"
     root.mkdir()
     unpack = ["tar", "--extract", "--numeric-owner", "--preserve-permissions", "--xattrs", "--xattrs-include=*"]
-    subprocess.run([*unpack, "--file", str(_archive(packages)), "--directory", str(root)], check=True, timeout=300)
+    with _archive(packages) as archive:
+        subprocess.run([*unpack, "--file=-", "--directory", str(root)], stdin=archive, check=True, timeout=300)
+    group = f"svc-test-{secrets.token_hex(4)}"
     namespaces = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--propagation=private")
-    with subprocess.Popen(["unshare", "--kill-child", *namespaces, "sh", "-c", _BOOT, str(root)]) as unshare:
-        try:
-            booted = SystemdRoot(root, _child_of(unshare.pid))
-            booted.until("systemctl", "is-system-running", "--wait", within=_BOOT_TIMEOUT)
-            yield booted
-        finally:
-            unshare.kill()
+    boot = ["unshare", "--kill-child", *namespaces, "sh", "-c", _BOOT, str(root)]
+    try:
+        with subprocess.Popen([*_IN_OWN_MOUNTS, _JOIN_OWN_GROUP, group, *boot]) as unshare:
+            try:
+                booted = SystemdRoot(root, _child_of(unshare.pid))
+                booted.until("systemctl", "is-system-running", "--wait", within=_BOOT_TIMEOUT)
+                yield booted
+            finally:
+                unshare.kill()
+    finally:
+        subprocess.run([*_IN_OWN_MOUNTS, _REMOVE_GROUP, group], check=True)
 
 
-def _archive(packages: str) -> Path:
-    """Of such a Debian that has not booted yet, with the packages as they were at most a week ago."""
+def _archive(packages: str) -> BinaryIO:
+    """Of such a Debian that has not booted yet, with the packages as they were at most a week ago. It is open, since
+    whoever makes the next week's removes it."""
     kind = hashlib.sha256(packages.encode()).hexdigest()[:12]
     archive = IMAGES / f"systemd-root-{kind}-{datetime.now(UTC):%G-%V}.tar"
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -141,7 +182,7 @@ def _archive(packages: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
             _make(packages, kind, archive)
-    return archive
+        return archive.open("rb")
 
 
 def _make(packages: str, kind: str, archive: Path) -> None:

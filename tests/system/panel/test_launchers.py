@@ -41,6 +41,14 @@ async def place(host: SystemdRoot | None) -> AsyncIterator[Place]:
         yield place
 
 
+def test_the_control_groups_of_a_debian_of_the_tests_are_its_own(systemd: SystemdRoot) -> None:
+    """Other tests boot some at the same time, with units of the same names."""
+    processes = systemd.run("sh", "-c", "find /sys/fs/cgroup -name cgroup.procs -exec cat {} +").split()
+
+    assert len(processes) > 1
+    assert "0" not in processes  # which a process of nobody here is told as
+
+
 async def test_an_equal_definition_leaves_the_process_alone(place: Place) -> None:
     service = place.service("web", "serve", "hello", listens=True)
 
@@ -348,8 +356,7 @@ async def test_limits_are_those_of_the_unit_and_what_nobody_holds_is_said(system
         wanted = "--property=MemoryMax,MemorySwapMax,TasksMax,CPUQuotaPerSecUSec"
         shown = systemd.run("systemctl", "show", wanted, "svc-host-web.service").splitlines()
 
-    controllers = Path("/sys/fs/cgroup/unified/cgroup.controllers")
-    held = controllers.read_text().split() if controllers.exists() else ["memory", "pids", "cpu"]
+    held = Path(f"/proc/{systemd.init}/root/sys/fs/cgroup/cgroup.controllers").read_text().split()
     assert set(shown) == {"MemoryMax=67108864", "MemorySwapMax=0", "TasksMax=20", "CPUQuotaPerSecUSec=500ms"}
     assert len(status.weaker_limits) == 3 - len({"memory", "pids", "cpu"} & set(held))
 
@@ -397,7 +404,9 @@ async def test_a_command_is_bounded_with_the_services_of_its_group(place: Place)
     group, limits = GroupName("site-1001"), Limits(cpu_percent=50, memory_mib=64, processes=20)
     service = replace(place.service("web", "serve", "x", listens=True, limits=limits), limit_group=group)
     status = await place.launcher.ensure(service)
-    of_service = (place.proc(status.pid) / "cgroup").read_text().splitlines()
+    # As those see it who are there: control groups have namespaces.
+    shown = await trio.run_process([*place.enter, "cat", f"/proc/{status.pid}/cgroup"], capture_stdout=True)
+    of_service = shown.stdout.decode().split()
 
     beginning = await place.launcher.within(group, limits)
     shows = (PYTHON, "-c", "print(open('/proc/self/cgroup').read())")
