@@ -44,6 +44,7 @@ from tests.support.drawn import draw_items
 from tests.support.figures import figures_of
 from tests.support.logs import keep_no_loggers, plain_logs
 from tests.support.stuck import cut_when_stuck, leave_the_run
+from tests.support.turns import Turns, turn_of
 from tests.support.warm_database import WarmDatabase
 
 _MEMORY = "/dev/shm"
@@ -97,10 +98,17 @@ _STDERR = os.dup(2)
 """Of the run itself: pytest has given the tests another one."""
 
 
+_TURNS = Turns(_STDERR)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    with nullcontext() if item.config.getoption("--full") else cut_when_stuck(item, _STDERR):
-        return (yield)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    _TURNS.take(turn_of(item))
+    try:
+        with nullcontext() if item.config.getoption("--full") else cut_when_stuck(item, _STDERR):
+            return (yield)
+    finally:
+        _TURNS.until(turn_of(nextitem))
 
 
 @pytest.hookimpl(wrapper=True)

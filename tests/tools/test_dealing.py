@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tools.testing.dealing import Share, deal, shares_of_system
+from pathlib import Path
+
+from tools.testing.dealing import WITH_ACCOUNTS, Share, deal, shares_of_system, slow_beside_system
 from tools.testing.files import FLAKY, ROOT, TIMES
 from tools.testing.flaky import NEVER_REPEATED, ledger
 from tools.testing.times import Kind, Times
@@ -50,6 +52,27 @@ def test_tests_that_give_sites_accounts_are_in_one_lane() -> None:
 
     assert list(first.files) == ["tests/system/test_other.py"]
     assert sorted(second.files) == panels
+
+
+def test_no_unit_test_that_gives_sites_accounts_runs_beside_the_system_tests_that_end_what_those_run() -> None:
+    times = Times({Kind.UNIT: {"tests/panel/test_slow.py": 50, "tests/store/test_slow.py": 50}})
+    collected = {file: [Kind.UNIT] for file in times.seconds[Kind.UNIT]}
+
+    [share] = shares_of_system(collected, times, 1)
+
+    assert slow_beside_system(times) == list(share.files) == ["tests/store/test_slow.py"]
+
+
+def test_no_test_needs_the_lane_of_the_hosts_libvirt_and_that_of_accounts() -> None:
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if _name(path).startswith(WITH_ACCOUNTS)]
+    marked = [text for text in (path.read_text() for path in files) if "mark.system" in text]
+
+    assert len(marked) > 50
+    assert [text for text in marked if "mark.isolated" not in text] == []
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def test_the_lane_of_the_hosts_libvirt_takes_others_when_it_has_little() -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tools.testing import checks, lanes, results
-from tools.testing.dealing import Share, deal, shares_of_system
+from tools.testing.dealing import Share, deal, shares_of_system, slow_beside_system
 from tools.testing.files import COLLECTED, FLAKY, REPORT, ROOT, RUN, TIMES
 from tools.testing.flaky import ledger
 from tools.testing.lanes import Lane
@@ -50,10 +50,11 @@ def run_all(number: int, *, fast: bool) -> int:
 
     A failed unit test does not end it: who waits for one run is told all that it can find.
 
-    Unit tests that are slow because they wait run beside those lanes, or with `fast` beside the other unit tests.
+    Unit tests that are slow because they wait run beside those lanes where they can, or with `fast` beside the other
+    unit tests.
     """
     times = Times.read(TIMES)
-    slow = [file for file in times.slow(Kind.UNIT) if (ROOT / file).exists()]
+    slow = [file for file in (times.slow(Kind.UNIT) if fast else slow_beside_system(times)) if (ROOT / file).exists()]
     unit = Lane(
         "unit",
         RUN / "unit",

@@ -12,14 +12,16 @@ from typing import Final
 
 from tools.testing.times import Kind, Times
 
-_WITH_ACCOUNTS: Final = (
+WITH_ACCOUNTS: Final = (
+    "tests/panel/",
     "tests/system/panel/",
     "tests/faults/test_panel_database_outages.py",
     "tests/host/",
     "tests/tools/test_panel_run.py",
 )
-"""Files whose tests give sites accounts. Every panel begins with the same number, and ends what an account runs: two of
-these at once end each other's programs."""
+"""How the names of files begin whose tests run programs as the accounts of sites. Every panel begins with the same
+number, and ends what an account runs. Of two system tests at once each would end the other's programs; unit tests end
+none, but theirs, which touch the sites' files, would be ended by a system test beside them."""
 
 
 @dataclass
@@ -40,19 +42,24 @@ def deal(files: Iterable[tuple[str, Kind]], times: Times, shares: Sequence[Share
         min(shares, key=lambda share: share.seconds).add(file, kind, times.of(file, kind))
 
 
+def slow_beside_system(times: Times) -> list[str]:
+    """Files of slow unit tests that can wait beside system tests."""
+    return [file for file in times.slow(Kind.UNIT) if not file.startswith(WITH_ACCOUNTS)]
+
+
 def shares_of_system(collected: Mapping[str, Iterable[Kind]], times: Times, lanes: int) -> list[Share]:
     """System tests and slow unit tests; the first lane has all those that share this host's libvirt.
 
     `collected`: the kinds of tests that each file holds.
     """
-    slow = set(times.slow(Kind.UNIT))
+    slow = set(slow_beside_system(times))
     shares = [Share() for _ in range(lanes)]
     anywhere = []
     for file, kinds in sorted(collected.items()):
         for kind in kinds:
             if kind is Kind.HOST:
                 shares[0].add(file, kind, times.of(file, kind))
-            elif kind is not Kind.UNIT and file.startswith(_WITH_ACCOUNTS):
+            elif kind is not Kind.UNIT and file.startswith(WITH_ACCOUNTS):
                 shares[-1].add(file, kind, times.of(file, kind))
             elif kind is Kind.ISOLATED or file in slow:
                 anywhere.append((file, kind))
