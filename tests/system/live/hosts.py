@@ -33,6 +33,11 @@ for place in "$@"; do
     if [ "$place" = /etc/libvirt ]; then tar -C "$place" --exclude=./qemu -c . | tar -C "$own" -x; mkdir "$own/qemu"; fi
     mount --bind "$own" "$place"
 done
+# Of TPMs: empty, as where swtpm was just installed.
+mkdir "$OWN/authority"
+chown --reference=/var/lib/swtpm-localca "$OWN/authority"
+chmod --reference=/var/lib/swtpm-localca "$OWN/authority"
+mount --bind "$OWN/authority" /var/lib/swtpm-localca
 mount -t tmpfs tmpfs /run
 mkdir -p /run/libvirt
 printf '%s\n' "$HOST_UUID" | tr -d - > "$OWN/machine-id"
