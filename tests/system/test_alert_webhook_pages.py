@@ -9,7 +9,8 @@ from tests.support.browser import open_browser
 from tests.support.stack import ROOT, fresh_controller
 from tests.system.test_pages import row_says, set_up
 
-pytestmark = [pytest.mark.system, pytest.mark.isolated]
+# Chromium gives up what it has asked for whenever an address of its host comes or goes, as with other tests' machines.
+pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
 
 SECRET = "document.querySelector('dialog .secret code')?.innerText ?? ''"
 
