@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.stack import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
+MARK = "SVC_TESTS_STARTED_BY"
 SUITE = """
 import os
 import signal
@@ -54,19 +56,20 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     suite.write_text(SUITE.format(network=os.readlink("/proc/self/ns/net"), mounts=os.readlink("/proc/self/ns/mnt")))
     command: list[str | Path] = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-p", "tests.conftest"]
     command += ["-c", ROOT / "pyproject.toml", "--rootdir", folder, "--basetemp", folder / "temporary", suite]
-    return subprocess.run([*command, *arguments], check=False, capture_output=True, text=True, cwd=ROOT)
+    environment = os.environ | {MARK: str(folder)}
+    return subprocess.run(
+        [*command, *arguments], check=False, capture_output=True, text=True, cwd=ROOT, env=environment
+    )
 
 
 def test_what_they_do_is_unseen_outside_and_told_as_of_any_test(tmp_path: Path) -> None:
-    libvirts = processes("libvirtd")
-
     ended = run(tmp_path, "-k", "not end_of")
 
     assert "1 failed, 2 passed" in ended.stdout
     assert "AssertionError: as intended" in ended.stdout
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED
     assert Path("/dev/full").exists()
-    assert processes("libvirtd") <= libvirts
+    assert left_of(tmp_path) == []
 
 
 def test_where_the_first_failure_ends_the_run_it_does(tmp_path: Path) -> None:
@@ -85,14 +88,12 @@ def test_a_process_that_ends_early_fails_its_test_and_no_other(tmp_path: Path) -
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED
 
 
-def processes(name: str) -> set[str]:
-    """Of this test's own network."""
-    own = os.readlink("/proc/self/ns/net")
-    found = set()
+def left_of(folder: Path) -> list[str]:
+    """What runs of all that `run` has started, libvirt's daemons among them: other lanes have some of their own."""
+    mark = f"{MARK}={folder}".encode()
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "comm").read_text().strip() == name and os.readlink(process / "ns/net") == own:
-                found.add(process.name)
-        except OSError:
-            continue
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "comm").read_text().strip())
     return found
