@@ -164,7 +164,7 @@ class Sites:
         master = self.launcher.processes[NGINX].pid
         found = {}
         for child in Path(f"/proc/{master}/task/{master}/children").read_text().split():
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, ProcessLookupError):
                 found[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes().rstrip(b"\0").decode().strip()
         return found
 

@@ -19,6 +19,7 @@ from svc_nodeagent.hypervisor.backups import store as stores
 from svc_nodeagent.hypervisor.backups.store import MachineStore, store_at
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 from tests.nodeagent.hypervisor.test_backup_store import DISK, MIB, content_of, keep
+from tests.support.processes import command_lines
 from tests.support.s3 import BUCKET, S3, shared_s3
 from tests.support.small_disk import small_disk
 from tests.support.sshd import Sshd, open_sshd
@@ -146,7 +147,7 @@ async def test_what_opens_a_target_is_on_no_disk_and_no_command_line(target: Tar
     async with store.writer(uuid4(), DISK) as sink:
         # More than a pipe holds: restic has read of it, so it is what runs there.
         await sink.send_all(bytes(MIB))
-        commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        commands = command_lines().values()
         restic = [each for each in commands if str(vm_id).encode() in each]
         assert restic
         assert not [each for each in commands if secret.encode() in each]

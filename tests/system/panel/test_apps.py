@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ import trio
 
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.store import Database
+from tests.support.processes import command_lines
 from tests.support.real_apps import AppWorld, open_apps
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -142,7 +141,7 @@ async def test_variables_reach_the_application_and_nobody_else(
     first = (await world.nginx.visit("app.example")).text
     await world.set_variables(site, TOKEN="second value")
     meanwhile = (await world.nginx.visit("app.example")).text
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    commands = command_lines()
     [kept] = world.nginx.folders.apps.glob(f"{site['account']}-*.variables")
     status = kept.stat()
     await world.started(site, "restart")
@@ -151,7 +150,7 @@ async def test_variables_reach_the_application_and_nobody_else(
     await world.nothing_runs(site)
 
     assert (first, meanwhile, second) == ("marker-5f21c7 0", "marker-5f21c7 0", "second value 0")
-    assert not any(b"marker-5f21c7" in command for command in commands)
+    assert not any(b"marker-5f21c7" in command for command in commands.values())
     assert (status.st_mode & 0o777, status.st_uid) == (0o400, SiteAccount(site["number"]).uid)
     assert status.st_uid != SiteAccount(other["number"]).uid
     assert list(world.nginx.folders.apps.glob("*.variables*")) == []

@@ -17,6 +17,7 @@ from svc_actors.panel.imports.foreign_hosts import SystemForeignHosts
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.support.git_server import GitServer, bare_repository
+from tests.support.processes import command_lines
 from tests.support.real_apps import AppWorld, open_apps
 from tests.support.sshd import Sshd, open_sshd
 from tests.system.panel.test_deployments import deployed, source
@@ -87,11 +88,11 @@ async def test_a_branch_and_a_commit_are_fetched_by_the_key_that_the_host_was_gi
 
 def clients(port: int) -> Iterator[int]:
     """The users whose OpenSSH connects to it."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            if words[0] == "ssh" and str(port) in words:
-                yield process.stat().st_uid
+    for pid, command in command_lines().items():
+        words = command.split(b"\0")
+        if words[0] == b"ssh" and str(port).encode() in words:
+            with suppress(OSError):
+                yield Path(f"/proc/{pid}").stat().st_uid
 
 
 async def test_no_program_of_the_site_sees_the_key(private: Private, tmp_path: Path) -> None:

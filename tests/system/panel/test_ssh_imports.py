@@ -16,6 +16,7 @@ from svc_actors.webhooks.settings import NETWORKS_VARIABLE
 from tests.support import foreign_archives as foreign
 from tests.support.foreign_archives import DATABASE, MAIN
 from tests.support.panel_programs import PanelPrograms, shared_panel_programs
+from tests.support.processes import command_lines
 from tests.support.sshd import Sshd, open_sshd
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
@@ -72,7 +73,7 @@ async def fetched(panel: PanelPrograms, asked: dict[str, Any], seen: list[str]) 
                 "fetching",
                 "analysing",
             ):
-                seen.append(command_lines())
+                seen.extend(command.decode(errors="replace") for command in command_lines().values())
                 await trio.sleep(0.05)  # It is done outside of this process.
         log = (await root.get(f"/jobs/{begun['job_id']}/log?after=0")).text
     return imported, log
@@ -82,17 +83,6 @@ async def site_of(root: httpx.AsyncClient, domain: str) -> dict[str, Any]:
     [site] = [each for each in (await root.get("/sites")).json()["items"] if each["domain"] == domain]
     found: dict[str, Any] = site
     return found
-
-
-def command_lines() -> str:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found.append((entry / "cmdline").read_bytes().decode(errors="replace"))
-            except OSError:
-                continue
-    return "\n".join(found)
 
 
 async def test_a_site_comes_by_ssh_and_no_secret_is_seen(panel: PanelPrograms, old_host: Sshd, tmp_path: Path) -> None:
