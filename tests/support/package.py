@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,7 @@ _SOURCES = (
     "tools/release_archive.py",
 )
 _NOT_PACKED = {"__pycache__", "node_modules"}
+_KEPT_SECONDS = 2 * 3600
 
 
 @cache
@@ -60,7 +62,9 @@ def _built() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             for other in _BUILT.glob("*/"):
-                shutil.rmtree(other)
+                # Tests of another process may go on with what was built before somebody changed this tree.
+                if time.time() - other.stat().st_mtime > _KEPT_SECONDS or other.name == "new":
+                    shutil.rmtree(other)
             _build(_BUILT / "new")
             (_BUILT / "new").rename(folder)
     return folder
