@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -22,9 +22,9 @@ from tests.support.image_paths import IMAGES, TOOLS
 
 @pytest.fixture(scope="session")
 def naming() -> Naming:
-    """Unlike those of any other test process that runs now."""
-    process = os.getpid()
-    return Naming(f"svctest{process}-", device_prefix=f"v{process % 4096:03x}", table=f"svctest{process}")
+    """Unlike those of any other test process, also of one that was killed and has left something."""
+    own = secrets.token_hex(3)
+    return Naming(f"svctest{own}-", device_prefix=f"v{own[:3]}", table=f"svctest{own}")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -49,7 +50,7 @@ class Lab:
     """Everything of one test process; its parts outlive the tests that use them."""
 
     def __init__(self, stack: ExitStack) -> None:
-        prefix = f"svcm{os.getpid()}"
+        prefix = f"svcm{secrets.token_hex(3)}"
         self.naming = Naming(device_prefix="svc", table="svc")
         self.guests = [guest for topology in Topology for guest in GUESTS[topology]]
         self._namespaces: dict[str, Namespace] = {}
