@@ -62,12 +62,14 @@ async def life(panel: PanelHarness, place: Place, clients: Clients) -> dict[str,
     )["login"]
     clients.trust([each["public_key"] for each in (await root.get("/sftp/host-keys")).json()["keys"]])
     (other / "public" / "secret").write_text("bob's")
-    Path("/tmp", f"of-{bob['account']}").touch()
+    everybodys = Path("/tmp", f"of-{bob['account']}")
+    everybodys.touch()
 
     names = {"other": other, "data": place.folder}
     result: dict[str, Any] = {"uid": uid, "home": str(home), "account": ada["account"]}
     for what, command in SEEN.items():
         result[what] = await clients.ssh(login, command.format(**names))
+    everybodys.unlink()
     for what, command in TRIED.items():
         told = await clients.ssh(login, command)
         result[what] = told | {"out": told["out"][:200], "length": len(told["out"])}
