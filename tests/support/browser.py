@@ -25,7 +25,7 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Playwri
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Page as Tab
 
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 120.0
 _POLL: Final = 0.05
 _PLACE: Final = ("dialog[open]", "body:not(:has(dialog[open]))")
 """Where a person can do something: in the dialog, if one is open."""

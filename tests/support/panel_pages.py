@@ -33,7 +33,7 @@ from tests.support.panel import PanelHarness, open_panel
 from tests.support.stack import BIN, free_port
 
 WEB_ACCOUNT = "www-data"
-PATIENCE_MILLISECONDS = 45_000
+PATIENCE_MILLISECONDS = 120_000
 """Of a machine that does much else: nothing waits that long where it is well."""
 
 expect.set_options(timeout=PATIENCE_MILLISECONDS)

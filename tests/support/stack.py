@@ -163,7 +163,7 @@ class Stack:
         self.controller.start()
         await self.healthy()
 
-    async def healthy(self, timeout: float = 60.0) -> None:
+    async def healthy(self, timeout: float = 180.0) -> None:
         with trio.move_on_after(timeout):
             async with httpx.AsyncClient(timeout=2.0) as http:
                 while self.controller.running():
@@ -230,7 +230,7 @@ class Stack:
         agent.start()
         return agent
 
-    async def node_online(self, name: str, timeout: float = 60.0) -> dict[str, Any]:
+    async def node_online(self, name: str, timeout: float = 180.0) -> dict[str, Any]:
         shown: list[dict[str, Any]] = []
         with trio.move_on_after(timeout):
             async with self.client() as client:
@@ -263,7 +263,7 @@ class Stack:
             image = await client.call("POST", "/images", body=wanted | words)
             return dict(await transfer.upload(client, "PUT", f"/images/{image['id']}/file", file))
 
-    async def task(self, client: Client, answer: dict[str, Any], timeout: float = 120.0) -> dict[str, Any]:
+    async def task(self, client: Client, answer: dict[str, Any], timeout: float = 300.0) -> dict[str, Any]:
         task = answer.get("task", answer)
         return await following.wait(client, Work(WorkKind.TASK, task["id"]), timeout=timeout)
 

@@ -23,7 +23,7 @@ class Terminal:
         self._prompt = ""
         self.transcript = b""
 
-    async def expect(self, text: str, timeout: float = 60.0) -> str:
+    async def expect(self, text: str, timeout: float = 300.0) -> str:
         """Wait until the guest has written `text`, and return what came before it."""
         wanted = text.encode()
         try:
@@ -42,7 +42,7 @@ class Terminal:
     async def send(self, text: str) -> None:
         await self._socket.send_message(text.encode())
 
-    async def log_in(self, user: str, password: str, *, prompt: str = "# ", boots_within: float = 60.0) -> None:
+    async def log_in(self, user: str, password: str, *, prompt: str = "# ", boots_within: float = 300.0) -> None:
         """From a silent line to a shell's prompt."""
         await self.send("\r")
         await self.expect("login: ", boots_within)
@@ -68,7 +68,7 @@ class Terminal:
         await self.expect(prompt)
         self._prompt = prompt
 
-    async def run(self, command: str, timeout: float = 30.0) -> str:
+    async def run(self, command: str, timeout: float = 120.0) -> str:
         """At a prompt: what a command printed, and its exit status on the last line.
 
         The mark's echo differs from the mark by its quotes: what the system itself writes to its console may stand in

@@ -44,7 +44,7 @@ async def test_a_debian_guest_takes_its_seed_and_a_new_password() -> None:
                 await terminal.log_in("debian", created["password"], prompt="$ ")
                 assert address in await terminal.run("ip -4 addr show dev eth0")
                 assert (await terminal.run("sudo -n true")).endswith("\n0")
-                assert (await terminal.run("cloud-init status --wait > /dev/null", timeout=120)).endswith("\n0")
+                assert (await terminal.run("cloud-init status --wait > /dev/null", timeout=600)).endswith("\n0")
 
             reset = await client.call("POST", f"/vms/{vm_id}/reset-password", body={"password": PASSWORD})
             assert reset["user"] == "debian"

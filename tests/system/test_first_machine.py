@@ -92,7 +92,7 @@ async def test_a_machine_from_order_to_removal() -> None:
 
             async with serial_console(client, vm_id) as terminal:
                 await terminal.expect("Linux version")
-                await terminal.expect("login: ", timeout=90)
+                await terminal.expect("login: ")
                 await terminal.log_in("root", PASSWORD)
                 gateway = (await terminal.run("ip route | sed -n 's/^default via \\([0-9.]*\\).*/\\1/p'")).split()[0]
                 assert (await terminal.run(f"ping -c 2 -W 3 {gateway}")).endswith("\n0")
@@ -109,7 +109,7 @@ async def test_a_machine_from_order_to_removal() -> None:
             await stack.task(client, await client.call("POST", f"/vms/{vm_id}/start", body={}))
             assert (await client.call("GET", f"/vms/{vm_id}"))["status"] == "running"
             async with serial_console(client, vm_id) as terminal:
-                await terminal.expect("login: ", timeout=90)
+                await terminal.expect("login: ")
 
             gone = {"confirm": "first", "destroy_disks": True}
             await stack.task(client, await client.call("DELETE", f"/vms/{vm_id}", body=gone))

@@ -39,7 +39,7 @@ async def create(stack: Stack, client: Client, image_id: str, name: str) -> str:
     return str(created["vm"]["id"])
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout: float = 60.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout: float = 240.0) -> None:
     with trio.fail_after(timeout):
         while not await condition():
             await trio.sleep(0.2)  # the outside world is asked again; nothing is asserted by it

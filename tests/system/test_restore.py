@@ -75,8 +75,8 @@ async def test_guests_run_on_and_records_become_what_their_host_has(request: pyt
             addresses = (await show(client, changed["id"]))["addresses"]
             return len(addresses) == 2 and all(host.routes_to(each["ip"]) for each in addresses)
 
-        await until(applied, 60)
-        await until(lambda: answering(client), 180 if guests < 10 else 600)
+        await until(applied, 240)
+        await until(lambda: answering(client), 300 if guests < 10 else 600)
         addresses = {name: sorted(a["ip"] for a in vm["addresses"]) for name, vm in (await machines(client)).items()}
         processes = {vm["id"]: qemu_of(stack, vm["id"]) for vm in running}
 
@@ -97,7 +97,7 @@ async def test_guests_run_on_and_records_become_what_their_host_has(request: pyt
             async def compared() -> bool:
                 return len(await orphans(client)) == 3
 
-            await until(compared, 60)
+            await until(compared, 240)
             took = trio.current_time() - began
             found = await orphans(client)
             await run(stack, "node", "discard", deleted["name"], "--yes")
@@ -109,9 +109,9 @@ async def test_guests_run_on_and_records_become_what_their_host_has(request: pyt
                     "running"
                 }
 
-            await until(agree, 60)
+            await until(agree, 240)
             records = await machines(client)
-            await until(lambda: answering(client), 60)
+            await until(lambda: answering(client), 240)
         report_figure(
             f"controller lost and restored, {guests} guests: served after {served:.1f} s, compared after {took:.1f} s"
         )

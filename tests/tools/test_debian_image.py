@@ -12,7 +12,7 @@ from tests.tools.test_demo_image import STATIC, root_with
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 BOOT = 600.0
-ANSWER = 60.0
+ANSWER = 300.0
 
 
 async def test_cloud_init_applies_the_seed_and_the_chosen_password_opens_the_console(

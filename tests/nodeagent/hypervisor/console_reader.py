@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-_PATIENCE = 180.0
+_PATIENCE = 300.0
 
 
 class ConsoleReader:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def stand_in(data_folder: Path) -> StandIn:
             data_folder / "accelerator.json",
             device=data_folder / "kvm",
             emulator=data_folder / "qemu",
-            probe_seconds=0.5,
+            probe_seconds=60.0,
         )
     )
     made.qemu(BOOTS)
@@ -108,7 +108,7 @@ async def test_a_device_whose_guests_never_get_past_their_firmware_is_not_used(s
     stand_in.is_a_device(0o660, group=qemu_user().gid)
     stand_in.qemu(HANGS)
 
-    verdict = await stand_in.acceleration.verdict()
+    verdict = await replace(stand_in.acceleration, probe_seconds=0.5).verdict()
 
     assert verdict.accelerator is Accelerator.TCG
     assert "did not boot within 0.5 s" in verdict.reason

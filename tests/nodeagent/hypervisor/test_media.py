@@ -111,7 +111,7 @@ async def test_a_guest_sees_the_medium_at_once_loses_it_when_it_is_ejected_and_b
         await host.perform(VmForceStop(vm_id=vm_id), silent)
         await host.perform(VmStart(vm_id=vm_id, network=spec.network), silent)
         assert nic_address(naming.domain(vm_id)) == address
-        with trio.fail_after(120):
+        with trio.fail_after(300):
             console = ConsoleReader(await host.open_console(vm_id, ConsoleKind.SERIAL))
             await console.until(system)
         if system == SAID:
@@ -151,5 +151,5 @@ async def test_a_machine_is_made_anew_from_an_iso_on_an_empty_disk(
 
 
 async def until(host: LibvirtHost, vm_id: UUID, words: str) -> None:
-    with trio.fail_after(120):
+    with trio.fail_after(300):
         await ConsoleReader(await host.open_console(vm_id, ConsoleKind.SERIAL)).until(words)

@@ -68,7 +68,7 @@ def parts(xml: str) -> tuple[str, str]:
 async def guests_processor(data_folder: Path, vm_id: UUID, *, boot: int) -> str:
     """As the guest's kernel says in this boot, once the guest is up: then it hears the power button."""
     log = trio.Path(data_folder / "machines" / str(vm_id) / "serial.log")
-    with trio.fail_after(120):
+    with trio.fail_after(300):
         while (said := await log.read_text(errors="replace")).count("login: ") < boot:
             await trio.sleep(0.1)
     found: list[str] = re.findall(r"smpboot: CPU0: (.*)", said)

@@ -40,7 +40,7 @@ async def ssh(key: Path, command: str) -> str:
     """What root of the rescue system is answered, at the machine's own address."""
     options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"]
     line = ["ssh", *options, "-o", "ConnectTimeout=5", "-i", str(key), f"root@{ADDRESS}", command]
-    with trio.fail_after(90):
+    with trio.fail_after(300):
         while True:
             done = await trio.run_process(line, check=False, capture_stdout=True, capture_stderr=True)
             if done.returncode != 255:

@@ -50,7 +50,7 @@ async def test_a_guest_is_given_its_password_once_its_first_boot_has_ended(
     await in_guest(domain, "echo ID=mswindows > /etc/os-release")
     during = await reported(host, vm_id)
     await in_guest(domain, f"""printf '{{"password": "{OWN}"}}' > '/{FIRST_BOOT}'""")
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         while not (after := await reported(host, vm_id)).booted:
             await trio.sleep(0.2)
     await host.perform(VmWindowsPassword(vm_id=vm_id, account=ACCOUNT, password=ORDERED), silent)
@@ -82,7 +82,7 @@ async def ask_agent(domain: str, command: str, **arguments: object) -> object:
 
 
 async def until_agent_answers(domain: str) -> None:
-    with trio.fail_after(120):
+    with trio.fail_after(300):
         while await ask_agent(domain, "guest-ping") is None:
             await trio.sleep(0.5)  # the guest's own start
 

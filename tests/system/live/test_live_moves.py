@@ -390,7 +390,7 @@ async def test_cut_or_cancelled_the_guest_runs_on_and_the_next_move_goes() -> No
         await until_it_comes()
         await now.site.agents["beta"].kill()
         began = trio.current_time()
-        with trio.fail_after(10):
+        with trio.fail_after(120):
             while "None" not in alpha.virsh("domjobinfo", name):
                 await trio.sleep(0.05)
         report_figure(f"live move cut: no job at the source after {trio.current_time() - began:.1f} s")
@@ -410,7 +410,7 @@ async def test_cut_or_cancelled_the_guest_runs_on_and_the_next_move_goes() -> No
         task = await now.ordered(vm_id)
         await until_it_comes()
         beta.wire(False)
-        with trio.fail_after(40):
+        with trio.fail_after(240):
             while "None" not in alpha.virsh("domjobinfo", name):
                 await trio.sleep(0.1)
         beta.wire(True)

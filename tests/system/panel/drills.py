@@ -308,7 +308,7 @@ async def _furnished(panel: PanelPrograms, sftp: Clients) -> DrilledPanel:
         signed_in = await browser.post(f"{origin}/api/v1/auth/login", json=OWNER)
         assert signed_in.is_success, signed_in.text
         drilled = DrilledPanel(panel, sftp, sites, access["login"], postgresql, browser.cookies)
-    await drilled.right(60)
+    await drilled.right(180)
     return drilled
 
 

@@ -20,7 +20,8 @@ from tests.system.panel.drills import APP, CHANGE, PAGE, PHP, POLL, DrilledPanel
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
-BACK_WITHIN = 60.0
+BACK_WITHIN = 180.0
+"""A guard: it takes eleven seconds at most (docs/faults.md), and none is promised."""
 """Of a machine that does much else. docs/faults.md says what it takes."""
 
 
