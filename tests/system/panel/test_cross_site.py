@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ pytestmark = [pytest.mark.system, pytest.mark.isolated]
 
 SECRET = "what only Bob knows"
 MARK = "left-by-one-site"
-MEMORY_KEY = 0x5B0B
-OWN_MEMORY_KEY = 0x5ADA
+MEMORY_KEY = 0x5B000000 + secrets.randbits(24)
+OWN_MEMORY_KEY = 0x5A000000 + secrets.randbits(24)
 MOST_FILES = 150
 APP = """
 import subprocess, sys
