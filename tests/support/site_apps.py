@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import trio
+
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.apps import App, AppError
 from svc_actors.host.launcher import ServiceStatus
@@ -20,6 +22,8 @@ class RecordedApps:
     live: dict[int, App] = field(default_factory=dict)
     variables: dict[int, Mapping[str, str]] = field(default_factory=dict)
     refuses: str | None = None
+    went_over: trio.Event = field(default_factory=trio.Event)
+    """Visitors have been led to one."""
 
     async def start(self, app: App, variables: Mapping[str, str]) -> None:
         if self.refuses is not None:
@@ -34,6 +38,7 @@ class RecordedApps:
 
     async def go_over(self, app: App) -> None:
         self.live[app.account.number] = app
+        self.went_over.set()
 
     async def hide(self, account: SiteAccount) -> None:
         self.live.pop(account.number, None)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import trio
 
 from svc_actors.store import Database
 from tests.panel.apps.test_apps_api import PYTHON, AppWorld
@@ -19,7 +18,7 @@ SECRET = "a marker that nobody may read"
 
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[AppWorld]:
-    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         yield AppWorld(panel, await panel.customer("ada@example.com"), await panel.customer("bob@example.com"))
 
 
@@ -135,16 +134,14 @@ async def test_they_are_of_applications_and_of_nobody_else(world: AppWorld) -> N
 
 
 async def test_what_comes_back_after_a_restart_of_the_core_has_them(panel_database: Database, tmp_path: Path) -> None:
-    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         first = AppWorld(panel, await panel.customer("ada@example.com"), await panel.customer("bob@example.com"))
         site = (await first.ada.post("/sites", PYTHON)).json()
         await put(first, site, TOKEN="there")
         await first.order(site, "start")
 
-    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         apps = cast(RecordedApps, panel.host.apps)
-        with trio.fail_after(60):
-            while site["number"] not in apps.live:
-                await trio.sleep(0.005)
+        await panel.step("applications of sites")
 
         assert apps.variables[site["number"]] == {"TOKEN": "there"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -41,16 +41,14 @@ class AppWorld:
         assert answer.status_code == 200, answer.text
         return cast(dict[str, Any], answer.json())
 
-    async def until(self, holds: Callable[[], object]) -> None:
-        """What the watch does by itself is waited for, however long it takes it."""
-        with trio.fail_after(60):
-            while not holds():
-                await trio.sleep(0.005)
+    async def look(self) -> None:
+        """The panel compares the records with what runs, and what it starts and stops is done."""
+        await self.panel.step("applications of sites")
 
 
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[AppWorld]:
-    async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
         yield AppWorld(panel, await panel.customer("ada@example.com"), await panel.customer("bob@example.com"))
 
 
@@ -77,11 +75,12 @@ async def test_a_restart_is_a_release_of_its_own_and_the_one_before_is_stopped(w
     unchanged = world.apps.live[site["number"]].entry
 
     restarted = await world.order(site, "restart")
-    await world.until(lambda: world.apps.releases[site["number"]] == {2})
+    await world.look()
 
     assert changed.json()["entry"] == "shop.wsgi:application"
     assert unchanged == "app:application"
     assert restarted["release"] == 2
+    assert world.apps.releases[site["number"]] == {2}
     assert world.apps.live[site["number"]].entry == "shop.wsgi:application"
 
 
@@ -118,9 +117,10 @@ async def test_a_stop_sends_visitors_away_and_ends_it(world: AppWorld) -> None:
 
     stopped = await world.order(site, "stop")
     hidden = site["number"] not in world.apps.live
-    await world.until(lambda: not world.apps.releases[site["number"]])
+    await world.look()
 
     assert (stopped["state"], stopped["release"]) == ("stopped", None)
+    assert not world.apps.releases[site["number"]]
     assert hidden
 
 
@@ -129,21 +129,27 @@ async def test_while_its_site_is_suspended_it_is_stopped_and_comes_back_with_it(
     await world.order(site, "start")
 
     await world.ada.post(f"/sites/{site['id']}/suspend", {"suspended": True, "reason": "unpaid"})
-    await world.until(lambda: not world.apps.releases[site["number"]])
+    await world.look()
+    suspended = set(world.apps.releases[site["number"]])
     refused = await world.ada.post(f"/sites/{site['id']}/app/restart")
     await world.ada.post(f"/sites/{site['id']}/suspend", {"suspended": False})
-    await world.until(lambda: world.apps.releases[site["number"]] == {1})
+    await world.look()
 
+    assert suspended == set()
     assert refused.status_code == 409
+    assert world.apps.releases[site["number"]] == {1}
 
 
 async def test_with_its_site_it_is_deleted(world: AppWorld) -> None:
     site = await world.site()
     await world.order(site, "start")
 
-    await world.ada.delete(f"/sites/{site['id']}", {"confirm": site["domain"]})
+    job = (await world.ada.delete(f"/sites/{site['id']}", {"confirm": site["domain"]})).json()
+    await world.panel.job_ended(job["id"])
+    await world.look()
 
-    await world.until(lambda: not world.apps.releases.get(site["number"]) and site["number"] not in world.apps.live)
+    assert not world.apps.releases.get(site["number"])
+    assert site["number"] not in world.apps.live
 
 
 async def test_after_a_restart_of_the_core_what_shall_run_runs(panel_database: Database, tmp_path: Path) -> None:
@@ -155,8 +161,7 @@ async def test_after_a_restart_of_the_core_what_shall_run_runs(panel_database: D
     async with open_panel(panel_database, tmp_path, loops=["applications of sites", "jobs", "web server"]) as panel:
         apps = cast(RecordedApps, panel.host.apps)
         with trio.fail_after(60):
-            while site["number"] not in apps.live:
-                await trio.sleep(0.005)
+            await apps.went_over.wait()
 
         assert apps.live[site["number"]].release == 1
 

@@ -29,8 +29,9 @@ RECORD = "_acme-challenge.example.com"
 
 
 @pytest.fixture(autouse=True)
-def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc_actors.panel.certificates.site_certificates.LOOK_SECONDS", 0.05)
+def asking_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The authority of these tests has decided by then."""
+    monkeypatch.setattr("svc_actors.certificates.keeper.SHORTEST_POLL_SECONDS", 0.0)
 
 
 @dataclass
@@ -65,9 +66,7 @@ class Server:
         self, database: Database, folder: Path, open_acme: Callable[[], httpx.AsyncClient] | None = None
     ) -> AsyncIterator[World]:
         host = replace(recorded_host(self.knot), delegations=self.parents, open_acme=open_acme or self.authority.client)
-        async with open_panel(
-            database, folder, host, acme=ACME, mail=MAIL, loops=["certificates of sites", "web server"]
-        ) as panel:
+        async with open_panel(database, folder, host, acme=ACME, mail=MAIL, loops=["web server"]) as panel:
             site = await database.fetchval("SELECT id FROM sites")
             person = await database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
             ada = panel.program(await panel.token(person or await panel.person("ada@example.com")))
@@ -81,7 +80,8 @@ class Server:
                 )
                 site = made.json()["id"]
                 world = World(self, panel, ada, root, site)
-                await world.until("state", "active")
+                await world.look()
+                assert (await world.shown())["state"] == "active"
                 assert (await ada.post(f"/sites/{site}/dns/point")).status_code == 200
             yield World(self, panel, ada, root, site)
 
@@ -98,28 +98,15 @@ class World:
         found: dict[str, Any] = (await self.ada.get(f"/sites/{self.site}/ssl")).json()
         return found
 
-    async def until(self, name: str, wanted: Any) -> dict[str, Any]:
-        with trio.fail_after(60):
-            while (shown := await self.shown())[name] != wanted:
-                await trio.sleep(0.01)  # The loop that looks after certificates is another task.
-        return shown
+    async def look(self) -> None:
+        """The panel does for certificates what there is to do, and the orders that were due have ended."""
+        await self.panel.step("certificates of sites")
 
-    async def failed_again(self, before: str | None) -> str:
-        with trio.fail_after(60):
-            while (at := await self._failed_at()) in (None, before):
-                await trio.sleep(0.01)
-        return str(at)
-
-    async def _failed_at(self) -> str | None:
+    async def failed_at(self) -> str | None:
         at: str | None = await self.panel.database.fetchval(
             "SELECT failed_at::text FROM acme_certificates WHERE name LIKE 'site:%'"
         )
         return at
-
-    async def until_failed(self, site: str) -> None:
-        with trio.fail_after(60):
-            while (await self.ada.get(f"/sites/{site}/ssl")).json()["last_error"] is None:
-                await trio.sleep(0.01)
 
     async def issue(self, by: Client | None = None, **wish: Any) -> httpx.Response:
         return await (by or self.ada).post(f"/sites/{self.site}/ssl", wish)
@@ -136,21 +123,22 @@ async def test_a_wildcard_is_certified_by_records_beside_the_customers_own_that_
         server.authority.verdict = server.found
 
         ordered = await world.issue(challenge="dns-01", wildcards=["*.EXAMPLE.com"])
-        shown = await world.until("names", ["example.com", "*.example.com"])
-        with trio.fail_after(60):
-            while server.knot.answers(RECORD, "TXT") != {'"hers"'}:
-                await trio.sleep(0.01)  # They go when the order has ended.
+        await world.look()
+        shown = await world.shown()
+        left = server.knot.answers(RECORD, "TXT")
         records = (await world.ada.get(f"/sites/{world.site}/dns")).json()["records"]
         first = shown["fingerprint"]
         renewed = await world.issue(by=world.root)
-        with trio.fail_after(60):
-            while (again := await world.shown())["fingerprint"] == first:
-                await trio.sleep(0.01)
+        await world.look()
+        again = await world.shown()
         events = await panel_database.fetch("SELECT event FROM webhook_events WHERE event LIKE 'ssl.%'")
 
     assert ordered.status_code == 200, ordered.text
     assert (shown["challenge"], shown["wildcards"]) == ("dns-01", ["*.example.com"])
+    assert shown["names"] == ["example.com", "*.example.com"]
+    assert left == {'"hers"'}
     assert renewed.status_code == 200
+    assert again["fingerprint"] != first
     assert (again["challenge"], again["names"]) == ("dns-01", ["example.com", "*.example.com"])
     assert [(each["ttl"], each["managed"]) for each in records if each["type"] == "TXT"] == [(7200, False)]
     assert {row["event"] for row in events} == {"ssl.issued"}
@@ -163,21 +151,23 @@ async def test_a_name_below_the_wildcard_is_served_with_it_and_another_sites_is_
     async with server.core(panel_database, tmp_path) as world:
         server.authority.verdict = server.found
         await world.issue(challenge="dns-01", wildcards=["*.example.com"])
-        await world.until("names", ["example.com", "*.example.com"])
+        await world.look()
+        assert (await world.shown())["names"] == ["example.com", "*.example.com"]
         server.authority.verdict = lambda token, name: {"type": "urn:ietf:params:acme:error:dns", "detail": "none"}
         other = await world.ada.post("/sites", {"domain": "other.example.com", "type": "static"})
 
         await world.ada.post(f"/sites/{world.site}/domains", {"name": "new.example.com"})
         web: Any = world.panel.host.web
         served = {each.domain: each for each in web.sites.values()}
-        # The other site's order fails only after the loop has looked at both.
-        await world.until_failed(other.json()["id"])
+        await world.look()
+        failed = (await world.ada.get(f"/sites/{other.json()['id']}/ssl")).json()["last_error"]
         orders = [order.names for order in server.authority.orders.values()]
 
     assert "new.example.com" in served["example.com"].hosts
     assert served["example.com"].certificate is not None
     assert "other.example.com" not in served["example.com"].hosts
     assert served["other.example.com"].certificate is None
+    assert failed is not None
     assert orders.count(["example.com", "*.example.com"]) == 1, "the certificate that there is covers it"
 
 
@@ -248,19 +238,20 @@ async def test_what_a_core_that_was_killed_has_left_in_the_zone_goes_with_the_ne
 
         return httpx.AsyncClient(transport=httpx.MockTransport(answer))
 
-    async with server.core(panel_database, tmp_path, hanging) as world:
+    async with server.core(panel_database, tmp_path, hanging) as world, trio.open_nursery() as nursery:
         await world.issue(challenge="dns-01", wildcards=["*.example.com"])
-        with trio.fail_after(60):
-            await looking.wait()
+        nursery.start_soon(world.look)
+        await looking.wait()
+        nursery.cancel_scope.cancel()
     left = server.knot.answers(RECORD, "TXT")
     server.authority.verdict = server.found
 
     async with server.core(panel_database, tmp_path) as world:
-        await world.until("names", ["example.com", "*.example.com"])
-        with trio.fail_after(60):
-            while server.knot.answers(RECORD, "TXT"):
-                await trio.sleep(0.01)
+        await world.look()
+        names = (await world.shown())["names"]
 
+    assert names == ["example.com", "*.example.com"]
+    assert server.knot.answers(RECORD, "TXT") == set()
     assert len(left) == 2
     assert server.orders() == 2, "the order that was under way goes on"
 
@@ -273,17 +264,20 @@ async def test_a_proof_that_does_not_hold_is_told_to_the_owner_once(panel_databa
             "detail": "Incorrect TXT record found",
         }
         await world.issue(challenge="dns-01", wildcards=["*.example.com"])
-        first = await world.failed_again(None)
+        await world.look()
+        first = await world.failed_at()
         again = await world.issue(by=world.root)
-        await world.failed_again(first)
+        await world.look()
+        second = await world.failed_at()
         shown = await world.shown()
         events = await panel_database.fetch("SELECT body FROM webhook_events WHERE event = 'ssl.failed'")
         mails = await panel_database.fetch("SELECT recipient, subject FROM mails")
-        with trio.fail_after(60):
-            while server.knot.answers(RECORD, "TXT"):
-                await trio.sleep(0.01)  # They go when the order has ended.
+        left = server.knot.answers(RECORD, "TXT")
 
     assert again.status_code == 200
+    assert None not in (first, second)
+    assert first != second
+    assert left == set()
     assert "Incorrect TXT record" in shown["last_error"]
     assert shown["names"] == ["example.com", "www.example.com"], "what is served stays"
     assert len(events) == 1

@@ -11,5 +11,5 @@ from tests.panel.sites.world import World, world_of
 
 @pytest.fixture
 async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World]:
-    async with world_of(panel_database, tmp_path, loops=["programs of sites"]) as made:
+    async with world_of(panel_database, tmp_path) as made:
         yield made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,16 +16,21 @@ from svc_actors.host.php import Pool, socket_of
 from svc_actors.host.site_runtime import site_group
 from svc_actors.panel.sites import programs
 from svc_actors.panel.sites.resuming import resume_sites
-from tests.panel.sites.world import World
+from svc_actors.store import Database
+from tests.panel.sites.world import World, world_of
 from tests.support.panel import RecordedLauncher
 from tests.support.panel_php import RecordedPhp
 
 
 @pytest.fixture
-def looking_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds follow one another at once, and nothing is left running for those who came late."""
-    monkeypatch.setattr(programs, "ROUND_SECONDS", 0.01)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left running for those who came late."""
     monkeypatch.setattr(programs, "GRACE_SECONDS", 0.0)
+
+
+async def look(world: World) -> None:
+    """The panel compares the records with what runs, and what it stops has ended."""
+    await world.panel.step("programs of sites")
 
 
 def php_of(world: World) -> RecordedPhp:
@@ -44,12 +50,6 @@ def socket(world: World, pool: Pool) -> str:
 
 async def php_site(world: World, domain: str = "shop.example.net", **values: Any) -> dict[str, Any]:
     return await world.create(domain, **({"type": "php"} | values))
-
-
-async def until_only(world: World, number: int, *pools: Pool) -> None:
-    with trio.fail_after(60):
-        while set(php_of(world).of(number)) != set(pools):
-            await trio.sleep(0.01)
 
 
 async def test_a_site_with_php_has_the_newest_version_and_is_served_by_what_answers(world: World) -> None:
@@ -104,53 +104,66 @@ async def test_settings_are_changed_one_by_one_and_the_web_server_goes_over_to_w
     assert served_socket(world, "shop.example.net") == socket(world, now) != socket(world, before)
 
 
-async def looked(world: World) -> None:
-    """Three whole rounds have passed."""
-    before = php_of(world).looks
-    with trio.fail_after(60):
-        while php_of(world).looks < before + 4:
-            await trio.sleep(0.01)
-
-
-async def test_what_served_before_runs_on_for_those_whose_upload_it_began_with(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(programs, "ROUND_SECONDS", 0.01)
+async def test_what_served_before_runs_on_for_those_whose_upload_it_began_with(world: World) -> None:
     site = await php_site(world)
     [before] = php_of(world).of(site["number"])
 
     await world.ada.post(f"/sites/{site['id']}/php/restart")
-    await looked(world)
+    for _ in range(3):
+        await look(world)
 
     assert php_of(world).of(site["number"]) == [before, replace(before, restarts=1)]
 
 
-@pytest.mark.usefixtures("looking_all_the_time")
+@pytest.mark.usefixtures("no_grace")
 async def test_it_is_stopped_when_that_time_is_over(world: World) -> None:
     site = await php_site(world)
     [before] = php_of(world).of(site["number"])
 
     await world.ada.post(f"/sites/{site['id']}/php/restart")
+    await look(world)
 
-    await until_only(world, site["number"], replace(before, restarts=1))
+    assert php_of(world).of(site["number"]) == [replace(before, restarts=1)]
     assert php_of(world).stopped == [before.service_name]
 
 
-@pytest.mark.usefixtures("looking_all_the_time")
+@pytest.mark.usefixtures("no_grace")
+async def test_it_is_looked_at_as_soon_as_the_web_server_has_gone_over(
+    panel_database: Database, tmp_path: Path
+) -> None:
+    async with world_of(panel_database, tmp_path, loops=["programs of sites"]) as world:
+        site = await php_site(world)
+        [before] = php_of(world).of(site["number"])
+        stopping = trio.Event()
+
+        async def note() -> None:
+            stopping.set()
+
+        php_of(world).before_stop = note
+        await world.ada.post(f"/sites/{site['id']}/php/restart")
+
+        with trio.fail_after(programs.ROUND_SECONDS / 2):
+            await stopping.wait()
+
+    assert php_of(world).stopped == [before.service_name]
+
+
+@pytest.mark.usefixtures("no_grace")
 async def test_php_that_does_not_answer_leaves_what_served_before_untouched(world: World) -> None:
     site = await php_site(world)
     [before] = php_of(world).of(site["number"])
     php_of(world).refuses["7.4"] = "Unable to load a library"
 
     refused = await world.ada.patch(f"/sites/{site['id']}/php", {"version": "7.4"})
-    await looked(world)
+    await look(world)
     still = php_of(world).of(site["number"])
     socket_then = served_socket(world, "shop.example.net")
     php_of(world).refuses.clear()
     await resume_sites(world.panel.database, world.panel.services.actors)
     now = replace(before, version="7.4")
-    await until_only(world, site["number"], now)
+    await look(world)
 
+    assert php_of(world).of(site["number"]) == [now]
     assert refused.status_code == 503
     assert "Unable to load a library" in refused.json()["error"]["message"]
     assert still == [before]
@@ -172,19 +185,21 @@ async def test_limits_of_a_site_reach_what_runs_without_another_start(world: Wor
     assert refused.status_code == 403
 
 
-@pytest.mark.usefixtures("looking_all_the_time")
+@pytest.mark.usefixtures("no_grace")
 async def test_a_suspended_site_has_no_php_and_gets_it_back_before_visitors_come(world: World) -> None:
     site = await php_site(world)
     [pool] = php_of(world).of(site["number"])
 
     await world.ada.post(f"/sites/{site['id']}/suspend", {"suspended": True, "reason": "unpaid"})
     suspended = world.served("shop.example.net")
-    await until_only(world, site["number"])
+    await look(world)
+    stopped = php_of(world).of(site["number"])
     await world.ada.post(f"/sites/{site['id']}/suspend", {"suspended": False})
     back = php_of(world).of(site["number"])
 
     assert suspended is not None
     assert isinstance(suspended.serves, Suspended)
+    assert stopped == []
     assert back == [pool]
     assert served_socket(world, "shop.example.net") == socket(world, pool)
 
@@ -198,30 +213,31 @@ async def test_nothing_of_php_is_left_of_a_deleted_site(world: World) -> None:
     assert php_of(world).of(site["number"]) == []
 
 
-@pytest.mark.usefixtures("looking_all_the_time")
+@pytest.mark.usefixtures("no_grace")
 async def test_what_a_power_cut_ended_is_started_again_and_strays_are_stopped(world: World) -> None:
     site = await php_site(world)
     [pool] = php_of(world).of(site["number"])
     nobodys = Pool(SiteAccount(9999), "8.2")
 
     php_of(world).pools = {nobodys.service_name: nobodys}
-    await until_only(world, site["number"], pool)
-    await until_only(world, 9999)
+    await look(world)
 
+    assert php_of(world).of(site["number"]) == [pool]
+    assert php_of(world).of(9999) == []
     assert php_of(world).stopped == [nobodys.service_name]
 
 
-@pytest.mark.usefixtures("looking_all_the_time")
+@pytest.mark.usefixtures("no_grace")
 async def test_php_that_runs_keeps_what_it_would_be_started_with_again(world: World) -> None:
     site = await php_site(world)
     [pool] = php_of(world).of(site["number"])
 
-    await looked(world)
+    await look(world)
 
     assert pool in php_of(world).held
 
 
-@pytest.mark.usefixtures("looking_all_the_time")
+@pytest.mark.usefixtures("no_grace")
 async def test_php_that_cannot_be_started_again_is_an_alert_until_it_is(world: World) -> None:
     site = await php_site(world)
     php_of(world).refuses["8.2"] = "out of memory"
@@ -233,14 +249,13 @@ async def test_php_that_cannot_be_started_again_is_an_alert_until_it_is(world: W
         )
         return [row["message"] for row in rows]
 
-    with trio.fail_after(60):
-        while not (raised := await alerts()):
-            await trio.sleep(0.01)
-        php_of(world).refuses.clear()
-        while await alerts():
-            await trio.sleep(0.01)
+    await look(world)
+    raised = await alerts()
+    php_of(world).refuses.clear()
+    await look(world)
 
     assert raised == [f"PHP of site {site['number']} does not run: out of memory"]
+    assert await alerts() == []
     assert len(php_of(world).of(site["number"])) == 1
 
 
@@ -278,21 +293,15 @@ async def test_what_php_says_is_a_log_of_the_site(world: World) -> None:
     assert lines == ["PHP Warning: one"]
 
 
-async def test_masters_are_looked_at_for_ten_minutes_without_a_request(
-    world: World, looking_all_the_time: None
-) -> None:
+async def test_masters_are_looked_at_for_ten_minutes_without_a_request(world: World) -> None:
     await php_site(world)
 
-    with trio.fail_after(60):
-        while not php_of(world).rested:
-            await trio.sleep(0.01)
+    await look(world)
 
-    assert set(php_of(world).rested) == {600.0}
+    assert php_of(world).rested == [600.0]
 
 
-async def test_what_was_started_for_a_site_that_is_gone_leaves_nothing(
-    world: World, looking_all_the_time: None
-) -> None:
+async def test_what_was_started_for_a_site_that_is_gone_leaves_nothing(world: World) -> None:
     site = await php_site(world)
     [pool] = php_of(world).of(site["number"])
     await world.delete(site)
@@ -300,14 +309,14 @@ async def test_what_was_started_for_a_site_that_is_gone_leaves_nothing(
 
     # By who had read the record before it was removed.
     await php_of(world).start(pool)
+    await look(world)
 
-    await until_only(world, site["number"])
+    assert php_of(world).of(site["number"]) == []
     assert php_of(world).removed == [pool.account]
 
 
-async def test_a_site_that_is_put_back_while_its_php_is_being_stopped_has_it_again(
-    world: World, looking_all_the_time: None
-) -> None:
+@pytest.mark.usefixtures("no_grace")
+async def test_a_site_that_is_put_back_while_its_php_is_being_stopped_has_it_again(world: World) -> None:
     site = await php_site(world)
     stopping, let_go = trio.Event(), trio.Event()
 
@@ -318,9 +327,9 @@ async def test_a_site_that_is_put_back_while_its_php_is_being_stopped_has_it_aga
     php_of(world).before_stop = hang
     php_of(world).done.clear()
     await world.ada.post(f"/sites/{site['id']}/suspend", {"suspended": True, "reason": "holidays"})
-    with trio.fail_after(60):
-        await stopping.wait()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(look, world)
+        await stopping.wait()
         nursery.start_soon(world.ada.post, f"/sites/{site['id']}/suspend", {"suspended": False})
         with trio.fail_after(60):
             while (await world.ada.get(f"/sites/{site['id']}")).json()["status"] != "active":

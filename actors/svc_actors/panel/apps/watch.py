@@ -50,6 +50,11 @@ class AppWatch:
                     with trio.move_on_after(ROUND_SECONDS):
                         await woken.wait()
 
+    async def round(self) -> None:
+        """As `run`, for a single look: what it starts and stops is done when it returns."""
+        async with trio.open_nursery() as nursery:
+            await self._round(nursery)
+
     def _wake(self, _: str) -> None:
         self._woken.set()
 

@@ -107,21 +107,20 @@ class SiteCertificates:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await trio.to_thread.run_sync(self._challenges.clear)
-        await self._proving.clear()
+        await self._clear()
         limit = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
             while True:
                 self._asked = trio.Event()
-                await self._install_issued()
-                await self._want_missing()
-                for name in await self._due():
-                    if name not in self._under_way:
-                        self._under_way.add(name)
-                        nursery.start_soon(self._attempt, name, limit)
-                await compare_served(self._database, self._serving)
+                await self._look(nursery, limit)
                 with trio.move_on_after(LOOK_SECONDS):
                     await self._asked.wait()
+
+    async def round(self) -> None:
+        """As `run`, for a single look: the orders that are due have ended when it returns."""
+        await self._clear()
+        async with trio.open_nursery() as nursery:
+            await self._look(nursery, trio.CapacityLimiter(AT_ONCE))
 
     async def issue(
         self, caller: Caller, site: SiteRow, wish: Wish, not_sooner_than: timedelta | None = AFTER_FAILURE
@@ -211,6 +210,20 @@ class SiteCertificates:
             except (CannotUnseal, OSError) as error:
                 # Of one site, which the web server leaves out with an alert.
                 log.error("certificate.not_restored", site_number=row["number"], error=str(error))
+
+    async def _clear(self) -> None:
+        """Take away the proofs that a core which ended in the middle has left."""
+        await trio.to_thread.run_sync(self._challenges.clear)
+        await self._proving.clear()
+
+    async def _look(self, nursery: trio.Nursery, limit: trio.CapacityLimiter) -> None:
+        await self._install_issued()
+        await self._want_missing()
+        for name in await self._due():
+            if name not in self._under_way:
+                self._under_way.add(name)
+                nursery.start_soon(self._attempt, name, limit)
+        await compare_served(self._database, self._serving)
 
     async def _install_issued(self) -> None:
         """Serve what an authority has made and a core that ended did not come to hand over."""

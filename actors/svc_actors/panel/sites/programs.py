@@ -90,6 +90,11 @@ class SitePrograms:
                 with trio.move_on_after(ROUND_SECONDS):
                     await self._woken.wait()
 
+    async def round(self) -> None:
+        """As `run`, for a single look: what it stops has ended when it returns."""
+        async with trio.open_nursery() as nursery:
+            await self._round(nursery)
+
     async def _round(self, nursery: trio.Nursery) -> None:
         # From before the look, which may still show what has stopped since.
         stopping = frozenset(self._stopping)
