@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from unittest import mock
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -26,6 +27,7 @@ from svc_actors.host.site_use import SiteUse
 from svc_actors.host.vitals import Filled
 from svc_actors.listening import Listener, families
 from svc_actors.mail import MailSettings
+from svc_actors.panel import web_server
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.panel.jobs import Job, get_job
 from svc_actors.sealing import Sealer
@@ -210,7 +212,8 @@ async def open_panel(
     loops: Collection[PanelLoop] | None = (),
 ) -> AsyncIterator[PanelHarness]:
     """A panel whose data folder is `folder`. `work` is that of kinds of jobs of the test's own. Of the loops those that
-    are named run (None: all, as in the service)."""
+    are named run (None: all, as in the service). A recorded web server gets each change at once: the time that a change
+    waits for others to be merged with would be most of a test's time."""
     config = PanelConfig(
         data_dir=folder,
         public_host="panel.test",
@@ -236,11 +239,13 @@ async def open_panel(
         recovering=recovering,
         wanted=loops,
     )
-    async with services_of as services:
-        authentication = Authentication(database, REALM)
-        app = create_app(panel_registry(), services, authenticator=authentication, origins=config.origins)
-        world = PanelHarness(app, services, REALM, ORIGIN, host)
-        try:
-            yield world
-        finally:
-            await world.close()
+    merging = 0.0 if isinstance(host.web, RecordedServing) else web_server.MERGE_SECONDS
+    with mock.patch.object(web_server, "MERGE_SECONDS", merging):
+        async with services_of as services:
+            authentication = Authentication(database, REALM)
+            app = create_app(panel_registry(), services, authenticator=authentication, origins=config.origins)
+            world = PanelHarness(app, services, REALM, ORIGIN, host)
+            try:
+                yield world
+            finally:
+                await world.close()
