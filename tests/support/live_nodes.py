@@ -28,6 +28,7 @@ from svc_nodeagent.protocol import (
     VmLiveSettle,
     VmStart,
 )
+from tests.support.changes import Changes
 from tests.support.machine_service import FakeGateway
 
 
@@ -57,6 +58,8 @@ class LiveNodes:
     running: set[UUID] = field(default_factory=set)
     begun: dict[str, trio.Event] = field(default_factory=dict)
     lost: set[UUID] = field(default_factory=set)
+    told: Changes = field(default_factory=Changes)
+    """Of what they begin and lose."""
     hold: bool = False
     """The guest does not go over before it is cancelled."""
 
@@ -75,14 +78,14 @@ class LiveNodes:
                 return self._word(node)  # An agent goes on while the controller is away.
             case VmLiveReceive():
                 self.begun["receive"] = arrived = trio.Event()
+                self.told.tell()
                 self._come_to(At.BEGUN)
                 await self._until_over(arrived, operation_id)
                 if self.places.get(node) is not LivePlace.ARRIVED:
                     raise cut_short()
                 return self._word(node)
             case VmLiveSend():
-                while "receive" not in self.begun:
-                    await trio.sleep(0.001)
+                await self.told.until(lambda: "receive" in self.begun)
                 if self.begun["receive"].is_set():
                     del self.begun["receive"]
                     raise cut_short()
@@ -116,17 +119,18 @@ class LiveNodes:
         """One that refuses ends its streams, which the other notices."""
         match operation:
             case VmLiveSend():
-                while "receive" not in self.begun:
-                    await trio.sleep(0.001)
+                await self.told.until(lambda: "receive" in self.begun)
                 self.begun.pop("receive").set()
             case VmLiveReceive():
                 self.begun["receive"] = over = trio.Event()
                 over.set()
+                self.told.tell()
 
     def loses(self, node: UUID) -> None:
         """Its QEMU has gone, and with it the guest that had come."""
         self.places.pop(node)
         self.lost.add(node)
+        self.told.tell()
 
     def _run(self, node: UUID) -> None:
         self.running.add(node)

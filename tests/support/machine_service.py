@@ -65,6 +65,7 @@ from svc_nodeagent.protocol import (
     VolumeDetach,
 )
 from tests.support.callers import ADMINISTRATOR
+from tests.support.changes import Changes
 
 DIGEST = "a" * 64
 OnProgress = Callable[[Progress], Awaitable[None]]
@@ -93,6 +94,8 @@ class FakeGateway:
     away: dict[UUID, trio.Event] = field(default_factory=dict)
     """Nodes that are not connected; the event is their coming back."""
     lost: set[UUID] = field(default_factory=set)
+    told: Changes = field(default_factory=Changes)
+    """Of what nodes are asked, and of their going away."""
     under_way: list[trio.CancelScope] = field(default_factory=list)
 
     def is_online(self, node_id: UUID) -> bool:
@@ -114,6 +117,7 @@ class FakeGateway:
 
     def leave(self, node_id: UUID) -> None:
         self.away[node_id] = trio.Event()
+        self.told.tell()
 
     def come_back(self, node_id: UUID) -> None:
         self.away.pop(node_id).set()
@@ -130,6 +134,7 @@ class FakeGateway:
         self.asked.append(operation)
         self.asked_ids.append(operation_id)
         self.asked_of.append(node_id)
+        self.told.tell()
         if operation_id not in self.journal:
             with trio.move_on_after(timeout) as under_way:
                 self.under_way.append(under_way)
@@ -289,9 +294,7 @@ class Service:
 
     async def until_asked(self, op: str, count: int = 1) -> OperationId:
         """The id of the operation, once the node was asked for it `count` times."""
-        with trio.fail_after(60):
-            while sum(operation.op == op for operation in self.gateway.asked) < count:
-                await trio.sleep(0.002)
+        await self.gateway.told.until(lambda: sum(operation.op == op for operation in self.gateway.asked) >= count)
         index = max(i for i, operation in enumerate(self.gateway.asked) if operation.op == op)
         return self.gateway.asked_ids[index]
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from svc.registry.principal import Role
+from svc_actors.controller.reconcile.power_watch import PowerWatch
+from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database
 from tests.support.machine_api import Api, person
@@ -43,6 +45,18 @@ class MachineHarness:
         answer = await (api or self.customer)("vm.create", **self.order(**changes))
         await self.service.ended(answer.task.id)
         return answer
+
+    async def tidied(self) -> None:
+        """Nodes have been asked to remove what moves have left on them."""
+        await RemainsWatch(self.service.database, self.service.gateway).round()
+
+    async def powered(self) -> None:
+        """What shall run has been started, as once hosts have told of all their machines."""
+        database = self.service.database
+        await database.execute("UPDATE vms SET observed_at = observed_at - interval '5 seconds'")
+        await PowerWatch(database, self.service.actors).look()
+        for row in await database.fetch("SELECT id FROM tasks WHERE status IN ('queued', 'running')"):
+            await self.service.ended(row["id"])
 
 
 @asynccontextmanager

@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import pytest
 import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.reconcile.power_watch import PowerWatch
+from svc_actors.controller.machines import draining
 from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FailureCode, NodeOperation, OperationResult
 from tests.support.machine_service import FakeGateway, make_node, open_service
 from tests.support.machines import MachineHarness, refusal, stage
+
+
+@pytest.fixture(autouse=True)
+def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a machine has moved, and whether the node has let go of it."""
+    monkeypatch.setattr(draining, "_LOOK_SECONDS", 0.01)
 
 
 @dataclass
@@ -53,7 +60,6 @@ class Drain:
 async def a_drain(database: Database) -> AsyncIterator[Drain]:
     async with stage(database) as now, trio.open_nursery() as nursery:
         await nursery.start(RemainsWatch(database, now.service.gateway, interval=0.02).run)
-        await nursery.start(PowerWatch(database, now.service.actors, interval=0.02).run)
         yield Drain(now, now.world.node_id)
         nursery.cancel_scope.cancel()
 
@@ -91,9 +97,8 @@ async def test_machines_that_run_stay_unless_they_may_be_restarted(database: Dat
 
         assert (await drain.ended(restart=True)).status == "succeeded"
         assert await drain.where() == dict.fromkeys(machines, beta)
-        with trio.fail_after(20):
-            while await database.fetchval("SELECT count(*) FROM vms WHERE status = 'running'") < 2:
-                await trio.sleep(0.01)
+        await drain.now.powered()
+        assert [await drain.now.service.status(vm_id) for vm_id in machines] == ["running"] * 2
 
 
 async def test_what_no_node_can_take_or_whose_move_fails_stays_and_is_named(database: Database) -> None:

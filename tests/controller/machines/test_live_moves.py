@@ -11,8 +11,6 @@ import pytest
 import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.reconcile.power_watch import PowerWatch
-from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import FACTS, FailureCode, LivePlace, VmLiveFinish, VmLiveReceive
@@ -28,16 +26,12 @@ class Live(Move):
     nodes: LiveNodes
 
     async def runs_at(self) -> UUID:
-        """Where it runs, once nothing of it is anywhere else and no task is open; the record says the same."""
+        """Where it runs, once what is left of the move is removed and what shall run is started; the record says the
+        same."""
         database = self.now.service.database
-        with trio.fail_after(20):
-            while await database.fetchval(
-                """SELECT vms.status <> 'running' OR moving_to IS NOT NULL OR moved_from IS NOT NULL
-                          OR EXISTS (SELECT FROM tasks WHERE status IN ('queued', 'running'))
-                   FROM vms WHERE id = $1""",
-                self.vm_id,
-            ):
-                await trio.sleep(0.01)
+        await self.settled()
+        await self.now.powered()
+        assert await self.now.service.status(self.vm_id) == "running"
         here: UUID = await database.fetchval("SELECT node_id FROM vms WHERE id = $1", self.vm_id)
         assert self.nodes.running == {here}
         assert self.nodes.places == {here: LivePlace.HERE}
@@ -49,7 +43,7 @@ class Live(Move):
 
 @asynccontextmanager
 async def a_live_move(database: Database) -> AsyncIterator[Live]:
-    """A running machine on alpha, and beta, alike, with what tidies up and starts what shall run."""
+    """A running machine on alpha, and beta, alike."""
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
         beta = await make_node(database, now.world.location_id, "beta")
@@ -59,11 +53,7 @@ async def a_live_move(database: Database) -> AsyncIterator[Live]:
         now.service.gateway.asked_of[:] = []
         now.service.gateway.asked[:] = []
         now.service.gateway.asked_ids[:] = []
-        live = Live(now, vm_id, now.world.node_id, beta, nodes)
-        async with live.watched(), trio.open_nursery() as nursery:
-            await nursery.start(PowerWatch(database, now.service.actors, interval=0.02).run)
-            yield live
-            nursery.cancel_scope.cancel()
+        yield Live(now, vm_id, now.world.node_id, beta, nodes)
 
 
 async def test_it_goes_on_at_the_other_node_and_is_not_restarted(database: Database) -> None:
@@ -162,16 +152,13 @@ async def test_the_controller_dies_at_each_step_and_its_next_life_ends_the_move(
         task = await move.order()
         with trio.fail_after(20):
             await died.wait()
-    async with open_service(database, move.now.service.gateway) as service, trio.open_nursery() as nursery:
-        await nursery.start(RemainsWatch(database, service.gateway, interval=0.02).run)
-        await nursery.start(PowerWatch(database, service.actors, interval=0.02).run)
+    async with open_service(database, move.now.service.gateway) as service:
         ended = await service.ended(task.id)
         move.now.service = service
 
         assert (ended.status, ended.error_message) == ("succeeded", None)
         assert await move.runs_at() == move.beta
         assert move.starts() == 0
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("node", ["alpha", "beta"])
@@ -188,9 +175,7 @@ async def test_a_node_that_goes_away_once_the_guest_has_left_is_waited_for(
 
         move.nodes.points[at] = leave
         task = await move.order()
-        with trio.fail_after(20):
-            while goes not in gateway.away:
-                await trio.sleep(0.005)
+        await gateway.told.until(lambda: goes in gateway.away)
         gateway.come_back(goes)
 
         assert (await move.now.service.ended(task.id)).status == "succeeded"
@@ -204,9 +189,7 @@ async def test_a_guest_that_the_other_node_has_lost_is_started_where_it_was(data
             move.nodes.points[At.TOLD] = lambda: None
         move.nodes.points[At.OVER] = lambda: move.nodes.loses(move.beta)
         task = await move.order()
-        with trio.fail_after(20):
-            while not move.nodes.lost:
-                await trio.sleep(0.005)
+        await move.nodes.told.until(lambda: move.nodes.lost)
         await move.now.administrator("task.cancel", id=task.id)
         ended = await move.now.service.ended(task.id)
 
@@ -229,10 +212,8 @@ async def test_once_it_has_gone_over_the_other_node_is_waited_for_beyond_the_dea
 
         gateway.answers["vm.live.finish"] = finish  # type: ignore[assignment]
         task = await move.order()
-        with trio.fail_after(30):
-            # Asked anew by the task that is taken up again
-            while sum(isinstance(each, VmLiveFinish) for each in gateway.asked) < 2:
-                await trio.sleep(0.01)
+        # Asked anew by the task that is taken up again
+        await move.now.service.until_asked("vm.live.finish", 2)
         assert await move.where() == (move.beta, None, move.alpha)
         let_go.set()
 

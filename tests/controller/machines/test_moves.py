@@ -9,12 +9,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.reconcile.inventory import Reported, compare, concerned_machines
-from svc_actors.controller.reconcile.remains_watch import RemainsWatch
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from svc_nodeagent.protocol import (
@@ -60,21 +58,10 @@ class Move:
         return [node for node, each in zip(gateway.asked_of, gateway.asked, strict=True) if isinstance(each, VmDelete)]
 
     async def settled(self) -> None:
-        """Nothing is left anywhere to be removed."""
-        with trio.fail_after(20):
-            while True:
-                _, moving_to, moved_from = await self.where()
-                if moving_to is None and moved_from is None:
-                    return
-                await trio.sleep(0.01)
-
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        watch = RemainsWatch(self.now.service.database, self.now.service.gateway, interval=0.02)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(watch.run)
-            yield
-            nursery.cancel_scope.cancel()
+        """Nodes have been asked to remove what is left on them, and have."""
+        await self.now.tidied()
+        _, moving_to, moved_from = await self.where()
+        assert (moving_to, moved_from) == (None, None)
 
 
 @asynccontextmanager
@@ -104,8 +91,7 @@ async def test_a_machine_moves_with_all_that_is_its_own(database: Database) -> N
         assert (ended.op, ended.status) == ("vm.migrate", "succeeded")
         assert await move.where() == (move.beta, None, move.alpha)
         assert await move.promised() == {"alpha": 1, "beta": 1}
-        async with move.watched():
-            await move.settled()
+        await move.settled()
         assert move.removed_at() == [move.alpha]
         assert await move.promised() == {"alpha": 0, "beta": 1}
         after = await move.now.customer("vm.show", id=move.vm_id)
@@ -170,8 +156,7 @@ async def test_a_step_that_fails_leaves_it_where_it_was_and_nothing_at_the_other
 
         assert (ended.status, ended.error_message) == ("failed", "The disk broke.")
         assert (await move.where())[0] == move.alpha
-        async with move.watched():
-            await move.settled()
+        await move.settled()
         assert await move.where() == (move.alpha, None, None)
         assert set(move.removed_at()) == {move.beta}
         assert await move.promised() == {"alpha": 1, "beta": 0}
@@ -225,8 +210,7 @@ async def test_a_move_that_is_cancelled_leaves_the_machine_where_it_was(database
         await move.now.administrator("task.cancel", id=task.id)
 
         assert (await move.now.service.ended(task.id)).status == "cancelled"
-        async with move.watched():
-            await move.settled()
+        await move.settled()
         assert await move.where() == (move.alpha, None, None)
         assert set(move.removed_at()) == {move.beta}
 
@@ -273,16 +257,16 @@ async def test_until_its_old_node_has_let_go_it_is_neither_started_nor_deleted(d
         gateway = move.now.service.gateway
         await move.ended()
         gateway.leave(move.alpha)
-        async with move.watched():
-            refused = [
-                (await refusal(move.now.customer, name, id=move.vm_id, **values)).code
-                for name, values in (("vm.start", {}), ("vm.delete", {"confirm": "web"}))
-            ]
-            again = await refusal(move.now.administrator, "vm.migrate", id=move.vm_id, node_id=move.alpha)
-            assert [*refused, again.code] == [ErrorCode.NOT_READY] * 3
-            assert await move.where() == (move.beta, None, move.alpha)
-            gateway.come_back(move.alpha)
-            await move.settled()
+        await move.now.tidied()
+        refused = [
+            (await refusal(move.now.customer, name, id=move.vm_id, **values)).code
+            for name, values in (("vm.start", {}), ("vm.delete", {"confirm": "web"}))
+        ]
+        again = await refusal(move.now.administrator, "vm.migrate", id=move.vm_id, node_id=move.alpha)
+        assert [*refused, again.code] == [ErrorCode.NOT_READY] * 3
+        assert await move.where() == (move.beta, None, move.alpha)
+        gateway.come_back(move.alpha)
+        await move.settled()
 
         assert await move.where() == (move.beta, None, None)
         assert (await move.ended(node_id=move.alpha)).status == "succeeded"
@@ -293,8 +277,7 @@ async def test_a_node_that_is_lost_is_not_waited_for(database: Database) -> None
         await move.ended()
         move.now.service.gateway.leave(move.alpha)
         await database.execute("UPDATE nodes SET lost_at = now(), state = 'offline' WHERE id = $1", move.alpha)
-        async with move.watched():
-            await move.settled()
+        await move.settled()
         assert await move.where() == (move.beta, None, None)
         assert move.removed_at() == []
 

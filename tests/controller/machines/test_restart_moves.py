@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.machines.machine import Machine
@@ -23,28 +22,18 @@ from tests.support.machines import refusal, stage
 
 @asynccontextmanager
 async def a_running_machine(database: Database) -> AsyncIterator[Move]:
-    """On alpha, with what tidies up after moves and starts what shall run."""
+    """On alpha."""
     async with stage(database) as now:
         vm_id = (await now.created()).vm.id
         beta = await make_node(database, now.world.location_id, "beta")
-        move = Move(now, vm_id, now.world.node_id, beta)
-        power = PowerWatch(database, now.service.actors, interval=0.02)
-        async with move.watched(), trio.open_nursery() as nursery:
-            await nursery.start(power.run)
-            yield move
-            nursery.cancel_scope.cancel()
+        yield Move(now, vm_id, now.world.node_id, beta)
 
 
 async def runs(move: Move) -> None:
-    """Until it does, with nothing under way."""
-    database = move.now.service.database
-    with trio.fail_after(20):
-        while await database.fetchval(
-            """SELECT vms.status <> 'running' OR EXISTS (SELECT FROM tasks WHERE status IN ('queued', 'running'))
-               FROM vms WHERE id = $1""",
-            move.vm_id,
-        ):
-            await trio.sleep(0.01)
+    """It does, once what is left of the move is removed and what shall run is started; nothing is under way."""
+    await move.settled()
+    await move.now.powered()
+    assert await move.now.service.status(move.vm_id) == "running"
 
 
 def asked(move: Move) -> list[tuple[str, UUID]]:

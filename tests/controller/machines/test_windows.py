@@ -66,33 +66,24 @@ class WindowsGuest:
 
 
 @asynccontextmanager
-async def watched(service: Service) -> AsyncIterator[None]:
-    watch = WindowsWatch(
-        service.database, service.gateway, service.actors, service.passwords, interval=0.01, pause=0.01
-    )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch.run)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
 async def windows_stage(database: Database, guest: WindowsGuest) -> AsyncIterator[MachineHarness]:
     async with stage(database) as now:
         await database.execute("UPDATE images SET os_family = 'windows'")
         guest.live_on(now.service.gateway)
-        async with watched(now.service):
-            yield now
+        yield now
 
 
-async def setup(api: Api, vm_id: UUID, *, booted: bool = True) -> Any:
-    """What is shown of the first boot, once it has ended."""
-    with trio.fail_after(30):
-        while True:
-            shown = await api("vm.windows", id=vm_id)
-            if (shown.booted_at is not None) is booted:
-                return shown
-            await trio.sleep(0.01)
+async def looked(service: Service) -> None:
+    """Every machine whose first boot is awaited has been asked."""
+    await WindowsWatch(service.database, service.gateway, service.actors, service.passwords).round()
+
+
+async def setup(service: Service, api: Api, vm_id: UUID, *, booted: bool = True) -> Any:
+    """What is shown of the first boot once the machine has been asked, whose system is `booted`."""
+    await looked(service)
+    shown = await api("vm.windows", id=vm_id)
+    assert (shown.booted_at is not None) is booted
+    return shown
 
 
 async def running(now: MachineHarness, **order: object) -> Any:
@@ -113,11 +104,11 @@ async def test_a_chosen_password_is_set_after_the_first_boot_and_stored_nowhere(
     guest = WindowsGuest()
     async with windows_stage(database, guest) as now:
         made = await running(now, set_password=CHOSEN)
-        early = await setup(now.customer, made.vm.id, booted=False)
+        early = await setup(now.service, now.customer, made.vm.id, booted=False)
         before = list(guest.given)
         stored = await everything_stored(database)
         guest.booted = True
-        shown = await setup(now.customer, made.vm.id)
+        shown = await setup(now.service, now.customer, made.vm.id)
         taken = await refusal(now.customer, "vm.windows_credential", id=made.vm.id)
         [created] = [asked for asked in now.service.gateway.asked if isinstance(asked, VmCreate)]
         stored += await everything_stored(database)
@@ -137,7 +128,7 @@ async def test_a_generated_password_is_answered_once_and_is_the_one_that_is_set(
     guest = WindowsGuest(booted=True)
     async with windows_stage(database, guest) as now:
         made = await running(now, password=True)
-        await setup(now.customer, made.vm.id)
+        await setup(now.service, now.customer, made.vm.id)
 
     assert guest.given == [("Administrator", made.password)]
 
@@ -146,7 +137,7 @@ async def test_in_place_of_a_refused_password_the_machines_own_is_offered_once(d
     guest = WindowsGuest(booted=True, refuses=True)
     async with windows_stage(database, guest) as now:
         made = await running(now, set_password=CHOSEN)
-        shown = await setup(now.customer, made.vm.id)
+        shown = await setup(now.service, now.customer, made.vm.id)
         given: list[Any] = []
         refused: list[Any] = []
 
@@ -181,9 +172,9 @@ async def test_a_restart_before_the_first_boot_has_ended_loses_the_password_and_
         made = await running(now, set_password=CHOSEN)
         gateway = now.service.gateway
     guest.booted = True
-    async with open_service(database, gateway) as service, watched(service):
+    async with open_service(database, gateway) as service:
         api = Api(service, await person(database, Role.ADMINISTRATOR))
-        shown = await setup(api, made.vm.id)
+        shown = await setup(service, api, made.vm.id)
         own = await api("vm.windows_credential", id=made.vm.id)
 
     assert shown.password_error == LOST
@@ -195,7 +186,7 @@ async def test_without_an_ordered_password_the_machines_own_is_offered_while_it_
     guest = WindowsGuest(booted=True)
     async with windows_stage(database, guest) as now:
         made = await running(now)
-        shown = await setup(now.customer, made.vm.id)
+        shown = await setup(now.service, now.customer, made.vm.id)
         guest.booted = False
         off = await refusal(now.customer, "vm.windows_credential", id=made.vm.id)
         guest.booted, guest.own = True, None
@@ -212,6 +203,7 @@ async def test_nothing_is_set_or_offered_before_the_first_boot_has_ended(databas
     guest = WindowsGuest()
     async with windows_stage(database, guest) as now:
         made = await running(now, set_password=CHOSEN)
+        await looked(now.service)
         refused = [
             await refusal(now.customer, name, id=made.vm.id) for name in ("vm.windows_credential", "vm.reset_password")
         ]
@@ -224,7 +216,7 @@ async def test_a_running_windows_is_given_another_password_by_its_agent(database
     guest = WindowsGuest(booted=True)
     async with windows_stage(database, guest) as now:
         made = await running(now)
-        await setup(now.customer, made.vm.id)
+        await setup(now.service, now.customer, made.vm.id)
         chosen = await now.customer("vm.reset_password", id=made.vm.id, password=CHOSEN)
         first = await now.service.ended(chosen.task_id)
         generated = await now.customer("vm.reset_password", id=made.vm.id)
@@ -247,14 +239,14 @@ async def test_a_reinstallation_has_a_first_boot_of_its_own(database: Database) 
     guest = WindowsGuest(booted=True)
     async with windows_stage(database, guest) as now:
         made = await running(now)
-        await setup(now.customer, made.vm.id)
+        await setup(now.service, now.customer, made.vm.id)
         guest.booted = False
         order = {"id": made.vm.id, "confirm": made.vm.name, "set_password": CHOSEN}
         begun = await now.customer("vm.reinstall", **order)
         ended = await now.service.ended(begun.task.id)
         during = await now.customer("vm.windows", id=made.vm.id)
         guest.booted = True
-        shown = await setup(now.customer, made.vm.id)
+        shown = await setup(now.service, now.customer, made.vm.id)
         [asked] = [asked for asked in now.service.gateway.asked if isinstance(asked, VmReinstall)]
 
     assert ended.status.value == "succeeded"

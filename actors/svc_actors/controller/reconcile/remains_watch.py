@@ -6,6 +6,7 @@ under way; the record is cleared when the node has said that nothing is left, or
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -61,18 +62,23 @@ class RemainsWatch:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
-
-            async def look() -> None:
-                due = await remains(self._database)
-                self._resting = {left: rest for left, rest in self._resting.items() if left in due}
-                for left in due:
-                    rested = self._resting.get(left, (0.0, 0.0))[0] <= trio.current_time()
-                    if left not in self._under_way and rested and (left.lost or self._gateway.is_online(left.node_id)):
-                        self._under_way.add(left)
-                        nursery.start_soon(self._remove, left)
-
             task_status.started()
+            look = partial(self._look, nursery)
             await keep_repeating("remains of moves", self._interval, look, self._alert)
+
+    async def round(self) -> None:
+        """As `run`, for a single look: the nodes that it asks have answered when it returns."""
+        async with trio.open_nursery() as nursery:
+            await self._look(nursery)
+
+    async def _look(self, nursery: trio.Nursery) -> None:
+        due = await remains(self._database)
+        self._resting = {left: rest for left, rest in self._resting.items() if left in due}
+        for left in due:
+            rested = self._resting.get(left, (0.0, 0.0))[0] <= trio.current_time()
+            if left not in self._under_way and rested and (left.lost or self._gateway.is_online(left.node_id)):
+                self._under_way.add(left)
+                nursery.start_soon(self._remove, left)
 
     async def _remove(self, left: Remains) -> None:
         done = False

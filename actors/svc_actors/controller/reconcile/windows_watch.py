@@ -5,6 +5,7 @@ Invariant: a password is sent to a guest only after it has reported the end of i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -67,19 +68,24 @@ class WindowsWatch:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
-
-            async def look() -> None:
-                due = await awaited(self._database)
-                ids = {each.vm_id for each in due}
-                self._resting = {vm_id: rest for vm_id, rest in self._resting.items() if vm_id in ids}
-                for each in due:
-                    rested = self._resting.get(each.vm_id, (0.0, 0.0))[0] <= trio.current_time()
-                    if each.vm_id not in self._under_way and rested and self._gateway.is_online(each.node_id):
-                        self._under_way.add(each.vm_id)
-                        nursery.start_soon(self._ask, each)
-
             task_status.started()
+            look = partial(self._look, nursery)
             await keep_repeating("first boots of Windows", self._interval, look, self._alert)
+
+    async def round(self) -> None:
+        """As `run`, for a single look: the machines that it asks have answered when it returns."""
+        async with trio.open_nursery() as nursery:
+            await self._look(nursery)
+
+    async def _look(self, nursery: trio.Nursery) -> None:
+        due = await awaited(self._database)
+        ids = {each.vm_id for each in due}
+        self._resting = {vm_id: rest for vm_id, rest in self._resting.items() if vm_id in ids}
+        for each in due:
+            rested = self._resting.get(each.vm_id, (0.0, 0.0))[0] <= trio.current_time()
+            if each.vm_id not in self._under_way and rested and self._gateway.is_online(each.node_id):
+                self._under_way.add(each.vm_id)
+                nursery.start_soon(self._ask, each)
 
     async def _ask(self, machine: Awaited) -> None:
         done = False
