@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from svc.cli.backup.restore import UNFINISHED, begin
-from svc.cli.controller_services import ControllerLoop, open_services
+from svc.cli.controller_services import open_services
 from svc.cli.disk import disk_guard, guarded
 from svc.cli.figures import LoopLag, watch_controller
 from svc.cli.machine_consoles import MachineConsoles
@@ -30,6 +30,7 @@ from svc.cli.traces import open_tracing
 from svc.controller import certificate as public_certificate
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
+from svc.controller.loops import ControllerLoop
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token

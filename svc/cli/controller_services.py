@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Literal
 
 import trio
 
@@ -16,6 +15,7 @@ from svc.cli.retention import add_retention
 from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
+from svc.controller.loops import ControllerLoop, ControllerLoops
 from svc.controller.nodes.package import agent_release
 from svc.controller.services import Controller
 from svc.identity.passwords import Passwords
@@ -48,13 +48,7 @@ from svc_actors.mail import Outbox
 from svc_actors.outbound import Outbound
 from svc_actors.runtime import ActorSystem
 from svc_actors.sealing import Sealer
-from svc_actors.store import (
-    LANE,
-    Database,
-    EventLog,
-    Loops,
-    ServiceLoop,
-)
+from svc_actors.store import LANE, Database, EventLog
 from svc_actors.tracing import ORIGIN, Tracer
 from svc_actors.webhooks.dispatch import add_webhook_loops, install_webhooks
 from svc_actors.webhooks.endpoint import Delivering
@@ -63,25 +57,6 @@ from svc_actors.webhooks.receivers import Receivers
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
 """The views that count the lists whose numbers are kept."""
 DRAIN_SECONDS = 10.0
-
-ControllerLoop = (
-    ServiceLoop
-    | Literal[
-        "alert webhooks",
-        "backups",
-        "backups of machines",
-        "certificate by ACME",
-        "first boots of Windows",
-        "machine watch",
-        "network watch",
-        "node watch",
-        "power watch",
-        "remains of moves",
-        "service watch",
-        "traffic watch",
-    ]
-)
-"""The background loops, by the names that alerts and the log give them; a watch may have several."""
 
 
 @asynccontextmanager
@@ -107,7 +82,7 @@ async def open_services(
         ActorSystem.open(on_alert=alerts.notice, carried=(LANE, ORIGIN)) as actors,
         trio.open_nursery() as nursery,
     ):
-        loops = Loops[ControllerLoop](nursery, loop_alerts.notice, wanted)
+        loops = ControllerLoops(nursery, loop_alerts.notice, wanted)
         watch = NodeWatch(
             actors,
             database,
@@ -185,6 +160,7 @@ async def open_services(
                 outbox,
                 receivers,
                 agent,
+                loops,
                 keeper,
             )
         finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 from svc.controller.config import ControllerConfig
+from svc.controller.loops import ControllerLoops
 from svc.controller.newcomers import give_project
 from svc.controller.realm import REALM
 from svc.identity.passwords import Passwords
@@ -46,6 +47,7 @@ class Controller:
     """Of alerts by webhook."""
     agent: AgentRelease
     """What nodes are upgraded to."""
+    loops: ControllerLoops
     certificate: Keeper[Http01] | None = None
     """Of the certificate by ACME, where the settings want one."""
     downloads: Downloads = field(default_factory=Downloads)

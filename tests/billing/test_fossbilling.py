@@ -75,16 +75,17 @@ class Fossbilling:
         with trio.fail_after(60):
             async with Client.open(self.house.profile) as client:
                 while True:
+                    await self.house.step("service watch")
                     path, query = f"/provision/by-ref/{service}", {"integration": "fossbilling"}
                     found: dict[str, Any] = await client.call("GET", path, query=query)
                     if found["settled"] and (found["machine"] or {}).get("status") != "unknown":
                         return found
-                    await trio.sleep(0.05)  # the controller's own work
+                    await trio.sleep(0.05)  # the task, and the node's own report
 
 
 @pytest.fixture
 async def fossbilling(database_url: str, tmp_path: Path) -> AsyncIterator[Fossbilling]:
-    async with open_house(database_url, tmp_path, loops=["events", "node watch", "service watch"]) as house:
+    async with open_house(database_url, tmp_path) as house:
         await house.node()
         await house.image()
         for slug, memory in (("web-s", 128), ("web-l", 256)):

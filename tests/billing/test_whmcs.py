@@ -79,17 +79,18 @@ class Whmcs:
         with trio.fail_after(60):
             async with Client.open(self.house.profile) as client:
                 while True:
+                    await self.house.step("service watch")
                     found: dict[str, Any] = await client.call(
                         "GET", f"/provision/by-ref/{service}", query={"integration": "whmcs"}
                     )
                     if found["settled"] and (found["machine"] or {}).get("status") != "unknown":
                         return found
-                    await trio.sleep(0.05)  # the controller's own work
+                    await trio.sleep(0.05)  # the task, and the node's own report
 
 
 @pytest.fixture
 async def whmcs(database_url: str, tmp_path: Path) -> AsyncIterator[Whmcs]:
-    async with open_house(database_url, tmp_path, loops=["events", "node watch", "service watch"]) as house:
+    async with open_house(database_url, tmp_path) as house:
         await house.node()
         await house.image()
         for slug, memory in (("web-s", 128), ("web-l", 256)):

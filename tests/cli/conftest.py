@@ -23,9 +23,10 @@ from svc.cli import profiles
 from svc.cli.app import execute
 from svc.cli.client import Client
 from svc.cli.compose import open_controller
-from svc.cli.controller_services import ControllerLoop
 from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
+from svc.controller.loops import ControllerLoop
+from svc.controller.services import Controller
 from svc_actors.mail import MailSettings
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
@@ -103,6 +104,12 @@ class House(Terminal):
     profile: Profile = field(default_factory=lambda: Profile(url=""))
     nodes: Path = Path()
     nursery: trio.Nursery | None = None
+    services: Controller | None = None
+
+    async def step(self, loop: ControllerLoop) -> None:
+        """What a loop does again and again is done once."""
+        assert self.services is not None
+        await self.services.loops.step(loop)
 
     async def node(self, behaviour: Behaviour | None = None) -> None:
         """Join a simulated node, and wait until it is online."""
@@ -188,6 +195,7 @@ async def opened_house(
             profile=replace(profile, token=token),
             nodes=folder / "nodes",
             nursery=nursery,
+            services=running.services,
         )
         opened.home.mkdir()
         profiles.save(opened.variables(), ProfileFile("house", {"house": opened.profile}))

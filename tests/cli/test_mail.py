@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from svc.cli.check import findings
-from svc.cli.controller_services import ControllerLoop
 from svc.cli.failures import Exit
 from svc.cli.finding import Verdict
 from svc.controller.config import ControllerConfig
+from svc.controller.loops import ControllerLoop
 from tests.cli.conftest import EMAIL, PASSWORD, House, Terminal, open_house
 from tests.support.smtp import WAIT, MailServer, mail_server, password_file
 

@@ -12,8 +12,9 @@ from uuid import UUID, uuid4
 import httpx
 import trio
 
-from svc.cli.controller_services import ControllerLoop, open_services
+from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
+from svc.controller.loops import ControllerLoop
 from svc.controller.nodes import joining as nodes_joining
 from svc.controller.nodes import nodes
 from svc.controller.nodes.models import NodeDetail

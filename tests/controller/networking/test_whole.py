@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import trio
 
-from svc.cli.controller_services import ControllerLoop
+from svc.controller.loops import ControllerLoop
 from svc.controller.nodes import network as nodes_network
 from svc.controller.nodes import nodes
 from svc_actors.controller.networking.changes import network_changed
