@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -29,7 +29,7 @@ from svc_actors.listening import Listener, families
 from svc_actors.mail import MailSettings
 from svc_actors.panel import web_server
 from svc_actors.panel.dns.settings import DnsSettings
-from svc_actors.panel.jobs import Job, get_job
+from svc_actors.panel.jobs import Job, JobStatus, get_job
 from svc_actors.sealing import Sealer
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
@@ -179,8 +179,20 @@ class PanelHarness(Harness[Panel]):
 
     async def job_ended(self, job_id: int) -> Job:
         """The job, once it has ended."""
+        return await self._job_once(job_id, lambda job: not job.status.open)
+
+    async def job_begun(self, job_id: int) -> Job:
+        """The job, once it is no longer queued."""
+        return await self._job_once(job_id, lambda job: job.status is not JobStatus.QUEUED)
+
+    async def jobs_ended(self) -> None:
+        """Until all jobs have ended, and those that have followed from them."""
+        while (job_id := await self.database.fetchval("SELECT min(id) FROM jobs WHERE ended_at IS NULL")) is not None:
+            await self.job_ended(job_id)
+
+    async def _job_once(self, job_id: int, holds: Callable[[Job], bool]) -> Job:
         with self.services.jobs.watching(job_id) as changed, trio.fail_after(60):
-            while (job := await get_job(self.database, job_id)) is None or job.status.open:
+            while (job := await get_job(self.database, job_id)) is None or not holds(job):
                 await changed()
         return job
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from svc_actors.host.sftp import HostKey, SftpError, SftpLogin
+from tests.support.changes import Changes
 
 
 @dataclass
@@ -16,6 +17,7 @@ class RecordedSftp:
     logins: dict[str, SftpLogin] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
     refuses: str | None = None
+    told: Changes = field(default_factory=Changes)
 
     async def hold(self) -> None:
         return
@@ -25,6 +27,7 @@ class RecordedSftp:
             raise SftpError(self.refuses)
         self.logins = {login.name: login for login in logins}
         self.ended += ended
+        self.told.tell()
 
     async def host_keys(self) -> list[HostKey]:
         return [HostKey("ssh-ed25519", "SHA256:of-a-test", "ssh-ed25519 AAAA")]

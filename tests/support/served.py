@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from svc_actors.host.nginx import NginxError, SiteServer
+from tests.support.changes import Changes
 
 
 @dataclass
 class RecordedServing:
-    """`sites` are served now. `refuses` says why a site is not taken, `down` why nothing is."""
+    """`sites` are served now. `refuses` says why a site is not taken, `down` why nothing is. `told` changes with each
+    order."""
 
     sites: dict[int, SiteServer] = field(default_factory=dict)
     refuses: dict[int, str] = field(default_factory=dict)
@@ -18,12 +20,14 @@ class RecordedServing:
     rotations: int = 0
     looks: int = 0
     applied: list[dict[int, SiteServer | None]] = field(default_factory=list)
+    told: Changes = field(default_factory=Changes)
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
         if self.down is not None:
             raise NginxError(self.down)
         wanted = {site.number: site for site in sites}
         self.sites = {number: site for number, site in wanted.items() if number not in self.refuses}
+        self.told.tell()
         return {number: words for number, words in self.refuses.items() if number in wanted}
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
@@ -31,6 +35,7 @@ class RecordedServing:
             self.applied.append(dict(changes))
         else:
             self.looks += 1
+        self.told.tell()
         if self.down is not None:
             raise NginxError(self.down)
         for number, site in changes.items():
@@ -45,4 +50,5 @@ class RecordedServing:
 
     async def rotate_logs(self) -> int:
         self.rotations += 1
+        self.told.tell()
         return 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import trio
 
 from svc_actors.host.site_tasks import SiteScript, SiteVisit, Take
+from tests.support.changes import Changes
 
 Task = SiteScript | SiteVisit
 Act = Callable[[Task, Take], Awaitable[int]]
@@ -26,6 +27,7 @@ class RecordedTasks:
     act: Act = succeed
     begun: list[Task] = field(default_factory=list)
     cut: list[Task] = field(default_factory=list)
+    told: Changes = field(default_factory=Changes)
 
     async def run(self, script: SiteScript, take: Take) -> int:
         return await self._play(script, take)
@@ -35,6 +37,7 @@ class RecordedTasks:
 
     async def _play(self, task: Task, take: Take) -> int:
         self.begun.append(task)
+        self.told.tell()
         try:
             return await self.act(task, take)
         except trio.Cancelled:

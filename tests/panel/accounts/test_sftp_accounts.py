@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import trio
 
 from svc_actors.host.sftp import AccessKind
 from svc_actors.store import Database
@@ -32,12 +31,6 @@ async def access(world: World, site: dict[str, Any], **body: Any) -> dict[str, A
     answer = await world.ada.post(f"/sites/{site['id']}/sftp", {"name": "ada"} | body)
     assert answer.status_code == 201, answer.text
     return cast(dict[str, Any], answer.json())
-
-
-async def until(holds: Any) -> None:
-    with trio.fail_after(30):
-        while not holds():
-            await trio.sleep(0.01)
 
 
 async def test_an_account_is_known_to_the_server_when_it_is_answered(world: World) -> None:
@@ -115,6 +108,7 @@ async def test_credentials_are_changed_and_sessions_end_with_them(world: World) 
 async def test_nobody_signs_in_to_a_site_that_is_suspended_or_deleted(world: World) -> None:
     site = await world.create("a.example")
     made = await access(world, site)
+    until = server(world).told.until
 
     await world.root.post(f"/sites/{site['id']}/suspend", {"reason": "late"})
     await until(lambda: server(world).logins == {})

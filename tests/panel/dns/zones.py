@@ -13,7 +13,6 @@ from uuid import UUID
 import httpx
 
 from svc_actors.panel.dns.settings import DnsSettings
-from svc_actors.panel.dns.watch import ZoneWatch
 from svc_actors.store import Database
 from tests.support.dns import RecordedDelegations, RecordedNameServer
 from tests.support.harness import Client
@@ -53,7 +52,7 @@ class World:
 
     async def compare(self) -> None:
         """A round of the watch, now."""
-        await ZoneWatch(self.panel.database, self.panel.services.actors, self.knot).round()
+        await self.panel.step("zones")
 
 
 @asynccontextmanager
@@ -61,7 +60,7 @@ async def dns_world(database: Database, folder: Path, knot: RecordedNameServer |
     host = recorded_host(knot)
     assert isinstance(host.name_server, RecordedNameServer)
     assert isinstance(host.delegations, RecordedDelegations)
-    async with open_panel(database, folder, host, dns=SETTINGS, loops=["web server", "zones"]) as panel:
+    async with open_panel(database, folder, host, dns=SETTINGS, loops=["web server"]) as panel:
         ada = await panel.database.fetchval("SELECT id FROM users WHERE email = 'ada@example.com'")
         site = await panel.database.fetchval("SELECT id FROM sites WHERE domain = 'example.test'")
         if ada is None:

@@ -181,8 +181,9 @@ async def test_a_name_that_another_customer_has_fails_the_import_and_nothing_is_
 
 
 async def test_an_import_that_a_restart_interrupted_is_applied_again_without_duplicates(
-    panel_database: Database, tmp_path: Path
+    panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
     async with world_of(panel_database, tmp_path) as world:
         imported = await world.uploaded(foreign.cpanel(foreign.model()))
         loading = trio.Event()
@@ -224,14 +225,11 @@ async def test_a_reading_that_a_restart_interrupted_begins_anew_and_names_its_jo
         patched.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
         async with world_of(panel_database, tmp_path) as world:
             begun = await world.upload(foreign.by_hand(foreign.model()))
-            with trio.fail_after(60):
-                while (await world.ada.get(f"/jobs/{begun['job_id']}")).json()["status"] != "running":
-                    await trio.sleep(0.01)
+            await world.panel.job_begun(begun["job_id"])
             host = world.panel.host
     async with world_of(panel_database, tmp_path, host) as world:
-        with trio.fail_after(60):
-            while (imported := await world.shown(begun))["status"] == "analysing":
-                await trio.sleep(0.01)
+        await world.panel.jobs_ended()
+        imported = await world.shown(begun)
         read = (await world.ada.get(f"/jobs/{imported['job_id']}")).json()
 
     assert imported["status"] == "ready", imported

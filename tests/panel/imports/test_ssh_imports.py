@@ -49,6 +49,8 @@ class RecordedForeignHosts:
     orders: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
     hangs: bool = False
+    asked: trio.Event = field(default_factory=trio.Event)
+    """Something was ordered of it."""
     more: dict[str, bytes] = field(default_factory=dict)
     """Of its files, by their paths there."""
 
@@ -58,6 +60,7 @@ class RecordedForeignHosts:
 
     async def fetch(self, run: JobRun, folder: SiteFolder, order: dict[str, Any]) -> None:
         self.orders.append(order)
+        self.asked.set()
         if self.hangs:
             await trio.sleep_forever()
         if self.problem is not None:
@@ -213,21 +216,20 @@ async def test_a_fetch_that_failed_says_why_and_forgets_what_opens_the_host(
 
 
 async def test_a_fetch_that_a_restart_interrupted_begins_anew(
-    panel_database: Database, tmp_path: Path, hosts: RecordedForeignHosts
+    panel_database: Database, tmp_path: Path, hosts: RecordedForeignHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
     server = replace(recorded_host(), accounts=FolderAccounts(tmp_path / "sites"), foreign_hosts=hosts)
     hosts.hangs = True
     async with world_of(panel_database, tmp_path, server, new=True) as world:
         answer = await world.ada.post("/imports/ssh", {**ASKED, "host_key": KEY.fingerprint})
         begun = answer.json()["begun"]
         with trio.fail_after(60):
-            while not hosts.orders:
-                await trio.sleep(0.01)
+            await hosts.asked.wait()
     hosts.hangs = False
     async with world_of(panel_database, tmp_path, server) as world:
-        with trio.fail_after(60):
-            while (imported := await world.shown(begun))["status"] in ("fetching", "analysing"):
-                await trio.sleep(0.01)
+        await world.panel.jobs_ended()
+        imported = await world.shown(begun)
 
     assert imported["status"] == "ready", imported
     assert len(hosts.orders) == 2

@@ -23,7 +23,7 @@ from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings
 from tests.panel.imports.world import FolderAccounts
 from tests.support.harness import Client
-from tests.support.panel import open_panel, recorded_host
+from tests.support.panel import PanelHarness, open_panel, recorded_host
 from tests.support.site_files import give
 from tests.support.stack import free_port
 
@@ -129,6 +129,7 @@ async def hosts() -> AsyncIterator[tuple[Host, Host]]:
 
 @dataclass
 class World:
+    panel: PanelHarness
     ada: Client
     bob: Client
     site: dict[str, Any]
@@ -140,12 +141,9 @@ class World:
         wanted = {"address": "127.0.0.1", "https": False, "port": self.old.port} | more
         answer = await self.ada.post(f"/sites/{self.site['id']}/migration/verify", wanted)
         assert answer.status_code == 200, answer.text
-        with trio.fail_after(60):
-            while True:
-                job: dict[str, Any] = (await self.ada.get(f"/jobs/{answer.json()['id']}")).json()
-                if job["ended_at"] is not None:
-                    return job
-                await trio.sleep(0.01)
+        await self.panel.job_ended(answer.json()["id"])
+        job: dict[str, Any] = (await self.ada.get(f"/jobs/{answer.json()['id']}")).json()
+        return job
 
 
 @pytest.fixture
@@ -162,7 +160,7 @@ async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World
         made = (await ada.post("/sites", {"domain": "shop.example", "type": "php"})).json()
         uid = 1_900_000_000 + made["number"]
         give(SiteFolder(tmp_path / "sites" / f"s{made['number']}", uid, uid), "public/style.css")
-        yield World(ada, bob, made, old, new)
+        yield World(panel, ada, bob, made, old, new)
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of sites are other accounts'")

@@ -11,6 +11,7 @@ import trio
 from svc_actors.panel.jobs import JobRun, read_lines
 from svc_actors.store import Database
 from tests.panel.jobs.work import Held, Steps, ended, nothing, open_jobs, queue
+from tests.support.changes import Changes
 from tests.support.panel import open_panel
 
 WRITERS = 4
@@ -21,17 +22,17 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
+        self._changes = Changes()
         monkeypatch.setattr("svc.panel.jobs.read_lines", self._read)
 
     async def _read(self, *arguments: Any, **named: Any) -> Any:
         lines = await read_lines(*arguments, **named)
         self.count += 1
+        self._changes.tell()
         return lines
 
     async def reach(self, count: int) -> None:
-        with trio.fail_after(60):
-            while self.count < count:
-                await trio.sleep(0.01)
+        await self._changes.until(lambda: self.count >= count)
 
 
 async def test_no_line_is_repeated_or_left_out_while_four_write_and_cores_die(panel_database: Database) -> None:

@@ -12,6 +12,7 @@ import trio
 from svc_actors.panel.jobs import Job, JobClass, JobRun, Jobs, JobStatus, NewJob, enqueue, get_job, steps_of
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction
+from tests.support.changes import Changes
 
 
 class Held:
@@ -21,31 +22,26 @@ class Held:
         self.begun: list[int] = []
         self.now: set[int] = set()
         self.most = 0
-        self._changed = trio.Event()
+        self._changes = Changes()
         self._released: set[int] = set()
 
     async def hold(self, run: JobRun) -> None:
         self.begun.append(run.id)
         self.now.add(run.id)
         self.most = max(self.most, len(self.now))
-        self._tell()
+        self._changes.tell()
         try:
             await self.until(lambda: run.id in self._released)
         finally:
             self.now.discard(run.id)
-            self._tell()
+            self._changes.tell()
 
     def release(self, *job_ids: int) -> None:
         self._released.update(job_ids)
-        self._tell()
+        self._changes.tell()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        while not true():
-            await self._changed.wait()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        await self._changes.until(true)
 
 
 class Steps:

@@ -167,8 +167,7 @@ async def test_while_the_records_cannot_be_read_nobody_waits(panel_database: Dat
         broken = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.run)
-            while not serving.sites:
-                await trio.sleep(0.01)
+            await serving.told.until(lambda: serving.sites)
             await _until_changed(server, {2: site(2)})
             nursery.cancel_scope.cancel()
 
@@ -210,9 +209,7 @@ async def test_logs_are_looked_at_while_nobody_changes_anything(
     serving = RecordedServing()
 
     async with running(panel_database, serving, site(1)) as server:
-        with trio.fail_after(30):
-            while serving.rotations < 2:
-                await trio.sleep(0.01)
+        await serving.told.until(lambda: serving.rotations >= 2)
         await server.change({2: site(2)})
 
     assert sorted(serving.sites) == [1, 2]
@@ -225,9 +222,7 @@ async def test_nginx_is_looked_at_while_nobody_changes_anything(
     serving = RecordedServing()
 
     async with running(panel_database, serving, site(1)):
-        with trio.fail_after(30):
-            while serving.looks < 2:
-                await trio.sleep(0.01)
+        await serving.told.until(lambda: serving.looks >= 2)
 
     assert sorted(serving.sites) == [1]
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -76,11 +75,9 @@ class World:
         return await self.ended(answer.json())
 
     async def ended(self, job: dict[str, Any]) -> dict[str, Any]:
-        with trio.fail_after(60):
-            while job["ended_at"] is None:
-                job = (await self.root.get(f"/jobs/{job['id']}")).json()
-                await trio.sleep(0.01)
-        return job
+        await self.panel.job_ended(job["id"])
+        ended: dict[str, Any] = (await self.root.get(f"/jobs/{job['id']}")).json()
+        return ended
 
     async def settled(self) -> dict[str, Any]:
         """What is shown once the core has looked at what became of the trial."""
@@ -423,9 +420,7 @@ async def test_where_a_source_is_named_it_is_looked_at_each_day_and_nothing_is_i
     none = await world.panel.database.fetchval("SELECT count(*) FROM jobs")
     for _ in range(2):
         await watch.look_daily()
-    with trio.fail_after(30):
-        while (await world.show())["looked_at"] is None:
-            await trio.sleep(0.01)
+    await world.panel.jobs_ended()
     await watch.look_daily()
 
     rows = await world.panel.database.fetch("SELECT kind FROM jobs")
@@ -437,9 +432,6 @@ async def test_where_a_source_is_named_it_is_looked_at_each_day_and_nothing_is_i
 async def test_a_daily_look_that_fails_is_shown_and_fails_no_job(world: World) -> None:
     (world.offers / FILE).write_text("rubbish")
     await ReleaseWatch(world.panel.database, world.own, offered=True).look_daily()
-    with trio.fail_after(30):
-        while (await world.show())["look_error"] is None:
-            await trio.sleep(0.01)
     [job] = (await world.root.get("/jobs")).json()["items"]
     ended = await world.ended(job)
 

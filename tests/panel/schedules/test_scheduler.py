@@ -73,7 +73,7 @@ async def test_one_that_is_due_while_it_runs_is_skipped(world: ScheduleWorld, cl
     made = await world.create()
 
     await world.pass_time(clock, minutes=5)
-    await world.until(lambda: world.tasks.begun)
+    await world.until_begun()
     await world.pass_time(clock, minutes=5)
     await world.runs_once(made, "skipped", "running")
     by_hand = await world.ada.post(f"/schedules/{made['id']}/run")
@@ -89,7 +89,7 @@ async def test_one_that_takes_too_long_is_stopped(world: ScheduleWorld, clock: M
     made = await world.create(time_limit_seconds=60)
 
     await world.ada.post(f"/schedules/{made['id']}/run")
-    await world.until(lambda: world.tasks.begun)
+    await world.until_begun()
     await world.pass_time(clock, seconds=61)
     [run] = await world.runs_once(made, "timed_out")
     log = (await world.ada.get(f"/schedules/{made['id']}/runs/{run['id']}")).json()
@@ -168,7 +168,7 @@ async def test_for_a_suspended_site_nothing_runs_and_what_runs_is_ended(world: S
     world.tasks.act = Held()
     made = await world.create()
     await world.ada.post(f"/schedules/{made['id']}/run")
-    await world.until(lambda: world.tasks.begun)
+    await world.until_begun()
 
     await world.ada.post(f"/sites/{world.site}/suspend", {"suspended": True, "reason": "unpaid"})
     await world.runs_once(made, "stopped")
@@ -177,7 +177,7 @@ async def test_for_a_suspended_site_nothing_runs_and_what_runs_is_ended(world: S
     due = await next_due(world, made["id"], after="2026-11-22T12:05:00Z")
     await world.ada.post(f"/sites/{world.site}/suspend", {"suspended": False})
     await world.pass_time(clock, minutes=5)
-    await world.until(lambda: len(world.tasks.begun) == 2)
+    await world.until_begun(2)
 
     assert world.tasks.cut == world.tasks.begun[:1]
     assert by_hand.status_code == 409
@@ -197,7 +197,7 @@ async def test_a_run_that_a_core_left_is_called_interrupted(panel_database: Data
         first.tasks.act = Held()
         made = await first.create()
         await first.ada.post(f"/schedules/{made['id']}/run")
-        await first.until(lambda: first.tasks.begun)
+        await first.until_begun()
 
     async with open_schedules(panel_database, tmp_path, at=BEGIN + timedelta(seconds=30)) as second:
         runs = await second.runs(made)
@@ -239,7 +239,7 @@ async def test_a_customer_with_many_tasks_leaves_room_for_another(world: Schedul
 
     for schedule in made:
         await world.ada.post(f"/schedules/{schedule['id']}/run")
-    await world.until(lambda: len(world.tasks.begun) == 4)
+    await world.until_begun(4)
     statuses = [(await world.runs(schedule))[0]["status"] for schedule in made]
     held.release.set()
     for schedule in made:
@@ -269,7 +269,7 @@ async def waiting_behind_four(world: ScheduleWorld, held: Held) -> dict[str, Any
     for name in ("one", "two", "three", "four"):
         other = await world.create(name=name, path=f"private/{name}.py")
         await world.ada.post(f"/schedules/{other['id']}/run")
-    await world.until(lambda: len(world.tasks.begun) == 4)
+    await world.until_begun(4)
     waiting = await world.create(name="late")
     await world.ada.post(f"/schedules/{waiting['id']}/run")
     await world.runs_once(waiting, "queued")
@@ -330,10 +330,11 @@ async def test_a_run_that_cannot_be_recorded_pauses_and_is_not_started_anew(
     world: ScheduleWorld, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await world.create(), await world.create(name="second")
-    starts, ends = list[int](), list[int]()
+    starts, ends, started = list[int](), list[int](), trio.Event()
 
     async def start(tx: Any, run_id: int, *rest: Any) -> bool:
         starts.append(run_id)
+        started.set()
         if run_id == starts[0]:
             raise ValueError("a defect")
         return await write_started(tx, run_id, *rest)
@@ -347,7 +348,7 @@ async def test_a_run_that_cannot_be_recorded_pauses_and_is_not_started_anew(
     monkeypatch.setattr(scheduler, "write_started", start)
     monkeypatch.setattr(scheduler, "write_ended", end)
     await world.ada.post(f"/schedules/{first['id']}/run")
-    await world.until(lambda: starts)
+    await started.wait()
     await world.ada.post(f"/schedules/{second['id']}/run")
     await world.runs_once(second, "succeeded")
     await world.pass_time(clock, seconds=31)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -53,11 +53,9 @@ class ScheduleWorld:
         """Newest first."""
         return cast(list[dict[str, Any]], (await self.ada.get(f"/schedules/{schedule['id']}/runs")).json())
 
-    async def until(self, true: Callable[[], object]) -> None:
-        """What the scheduler does by itself is waited for, however long it takes it."""
-        with trio.fail_after(60):
-            while not true():
-                await trio.sleep(0.005)
+    async def until_begun(self, count: int = 1) -> None:
+        """So many tasks have been begun."""
+        await self.tasks.told.until(lambda: len(self.tasks.begun) >= count)
 
     async def runs_once(self, schedule: dict[str, Any], *statuses: str) -> list[dict[str, Any]]:
         """Its runs, newest first, once their statuses are these."""

@@ -138,10 +138,10 @@ async def test_a_deletion_that_a_restart_interrupted_goes_on(panel_database: Dat
         await panel_database.execute("UPDATE jobs SET status = 'running' WHERE ended_at IS NULL")
         world.panel.services.jobs._hosted.clear()
 
-    async with open_panel(panel_database, tmp_path, loops=["jobs", "sites to resume", "web server"]) as panel:
-        with trio.fail_after(30):
-            while await panel.database.fetchval("SELECT count(*) FROM sites"):
-                await trio.sleep(0.05)
+    async with open_panel(panel_database, tmp_path, loops=["jobs", "web server"]) as panel:
+        await panel.jobs_ended()
+        sites = await panel.database.fetchval("SELECT count(*) FROM sites")
         statuses = [row["status"] for row in await panel.database.fetch("SELECT status FROM jobs ORDER BY id")]
 
+    assert sites == 0
     assert statuses[0] == "failed"

@@ -104,10 +104,8 @@ async def test_a_handover_that_a_killed_core_left_goes_on(
         await world.root.patch(f"/sites/{site['id']}", {"owner_email": "bob@example.com"})
         with trio.fail_after(60):
             await reached.wait()
-    async with open_panel(panel_database, tmp_path, host, loops=["handovers of sites", "jobs", "web server"]):
-        with trio.fail_after(60):
-            while not wordpress.handed_over:
-                await trio.sleep(0.01)
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "web server"]) as panel:
+        await panel.jobs_ended()
 
     user = cast(RecordedDatabases, host.databases[EngineKind.MARIADB]).accounts[
         UserName(f"{site['account']}_wordpress")
@@ -222,11 +220,11 @@ async def test_a_handover_that_failed_is_tried_again_by_the_next_core(panel_data
         await handed_over(world, site)
     await make_due(panel_database)
     cast(RecordedSftp, host.sftp).refuses = None
-    async with open_panel(panel_database, tmp_path, host, loops=["handovers of sites", "jobs", "web server"]):
-        with trio.fail_after(60):
-            while await alerts_of(panel_database):
-                await trio.sleep(0.01)
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "web server"]) as panel:
+        await panel.step("handovers of sites")
+        await panel.jobs_ended()
 
+    assert await alerts_of(panel_database) == []
     assert len(wordpress.handed_over) == 1
 
 

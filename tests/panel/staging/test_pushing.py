@@ -16,6 +16,7 @@ from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import DatabaseError
 from svc_actors.host.site_tasks import Take
 from svc_actors.host.staging import trees
+from svc_actors.panel.jobs import JobStatus
 from svc_actors.panel.staging import selection
 from svc_actors.panel.staging.pushing import look
 from svc_actors.panel.staging.records import Baseline, pair_of
@@ -26,7 +27,6 @@ from tests.panel.sites.world import world_of
 from tests.panel.staging.shops import DOMAIN, TABLES, Shop, home_of, put
 from tests.panel.staging.shops import shop as made_shop
 from tests.panel.wordpress.blogs import databases_of
-from tests.support.harness import Client
 from tests.support.panel import open_panel, recorded_host
 from tests.support.recorded_databases import undisturbed
 from tests.support.site_tasks import Task
@@ -423,17 +423,16 @@ async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorde
     shop.tables.before, shop.tasks.act = failing("never"), _answers
     if at == "recorded":
         databases_of(world).before = undisturbed
-    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "pushes to undo", "web server"]) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "web server"]) as panel:
         root = await panel.administrator("other@example.com")
         [job] = [each for each in (await root.get("/jobs")).json()["items"] if each["kind"] == "staging.push"]
         shown = (await root.get(shop.path)).json()
-        with trio.fail_after(30):
-            while shop.left():
-                await trio.sleep(0.01)
-        live = shop.live()
+        await panel.step("pushes to undo")
+        left, live = shop.left(), shop.live()
 
     assert job["error"]["message"] == "interrupted: core restarted"
     assert shown["status"] == "ready"
+    assert left == []
     if at == "recorded":
         assert live[1] == PUSHED
         assert live[0]["index.php"] == "new index"
@@ -449,7 +448,6 @@ async def test_no_job_of_a_site_begins_before_its_push_is_undone(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.1)
-    monkeypatch.setattr("svc.cli.panel.site_data.UNDO_SECONDS", 0.05)
     host = recorded_host()
     async with world_of(panel_database, tmp_path, host=host) as world:
         shop = await made_shop(world)
@@ -473,17 +471,19 @@ async def test_no_job_of_a_site_begins_before_its_push_is_undone(
             await reached.wait()
 
     shop.tasks.act = _answers
-    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "pushes to undo", "web server"]) as panel:
+    async with open_panel(panel_database, tmp_path, host, loops=["jobs", "web server"]) as panel:
         root = await panel.administrator("other@example.com")
         shown = (await root.get(shop.path)).json()
         refused = await root.post(f"{shop.path}/refresh", {})
         [backup] = [(await root.post(f"/sites/{shop.site['id']}/backups", {})).json()]
         elsewhere = (await root.post("/sites", {"domain": "other.example", "type": "static"})).json()
         other = (await root.post(f"/sites/{elsewhere['id']}/backups", {})).json()
-        await ended_in(root, other["id"])
+        await panel.job_ended(other["id"])
+        await panel.step("pushes to undo")
         waiting = (await root.get(f"/jobs/{backup['id']}")).json()
         shop.tables.before = failing("never")
-        done = await ended_in(root, backup["id"])
+        await panel.step("pushes to undo")
+        done = await panel.job_ended(backup["id"])
         after = (await root.get(shop.path)).json()
         live = shop.live()
 
@@ -491,19 +491,10 @@ async def test_no_job_of_a_site_begins_before_its_push_is_undone(
     assert refused.status_code == 409
     assert "as soon as the database server answers" in refused.json()["error"]["hint"]
     assert waiting["status"] == "queued"
-    assert done["status"] == "succeeded"
+    assert done.status is JobStatus.SUCCEEDED
     assert (after["status"], after["reason"]) == ("ready", shown["reason"])
     assert live == old
     assert shop.left() == []
-
-
-async def ended_in(root: Client, job_id: int) -> dict[str, Any]:
-    with trio.fail_after(30):
-        while True:
-            job: dict[str, Any] = (await root.get(f"/jobs/{job_id}")).json()
-            if job["ended_at"] is not None:
-                return job
-            await trio.sleep(0.01)
 
 
 def _at_drop(reached: trio.Event) -> Callable[[str], Awaitable[None]]:

@@ -117,12 +117,13 @@ async def test_scheduled_tasks_of_the_copy_keep_their_mail_and_those_of_the_site
         made = (await shop.by.post(f"/sites/{site_id}/schedules", body)).json()
         assert (await shop.by.post(f"/schedules/{made['id']}/run", {})).is_success
 
-    with trio.fail_after(30):
-        while len(begun := [task for task in shop.tasks.begun if isinstance(task, SiteScript)]) < 2:
-            await trio.sleep(0.01)
+    def scripts() -> list[SiteScript]:
+        return [task for task in shop.tasks.begun if isinstance(task, SiteScript)]
+
+    await shop.tasks.told.until(lambda: len(scripts()) == 2)
 
     live = shop.site["account"]
-    assert {task.account.name == live: task.staged for task in begun} == {True: False, False: True}
+    assert {task.account.name == live: task.staged for task in scripts()} == {True: False, False: True}
 
 
 async def test_what_cannot_be_copied_is_refused(shop: Shop) -> None:
@@ -229,11 +230,10 @@ async def test_a_deleted_site_takes_its_copy_along(shop: Shop) -> None:
     copy = await shop.copy()
 
     job = await shop.world.delete(shop.site)
-    with trio.fail_after(30):
-        while (await shop.by.get(f"/sites/{copy['id']}")).status_code == 200:
-            await trio.sleep(0.01)
+    await shop.world.panel.jobs_ended()
 
     assert job["status"] == "succeeded", job
+    assert (await shop.by.get(f"/sites/{copy['id']}")).status_code == 404
     assert shop.world.served(COPY) is None
     assert await shop.world.panel.database.fetch("SELECT * FROM stagings") == []
 
