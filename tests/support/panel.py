@@ -111,6 +111,7 @@ class RecordedVitals:
     loaded: float = 0.1
     kept: bool = True
     used: dict[int, SiteUse] = field(default_factory=dict)
+    calling: dict[str, int] = field(default_factory=dict)
 
     def filled(self, folder: Path) -> Filled:
         return Filled(self.bytes, self.inodes)
@@ -126,6 +127,9 @@ class RecordedVitals:
 
     def sites(self) -> dict[int, SiteUse]:
         return self.used
+
+    def callers(self, ports: Collection[int]) -> dict[str, int]:
+        return self.calling
 
 
 class UnboundVisitors:

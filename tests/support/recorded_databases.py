@@ -48,6 +48,7 @@ class RecordedDatabases:
     accounts: dict[UserName, RecordedUser] = field(default_factory=dict)
     loaded: list[tuple[DatabaseName, Path | SiteFile, SiteAccount]] = field(default_factory=list)
     greedy: list[Session] = field(default_factory=list)
+    open: list[Session] = field(default_factory=list)
     """Sessions that the next look finds taking too much."""
     running: bool = False
     exists: bool = False
@@ -77,6 +78,10 @@ class RecordedDatabases:
         await self.before("end_greedy")
         ended, self.greedy = self.greedy, []
         return ended
+
+    async def sessions(self) -> list[Session]:
+        await self.before("sessions")
+        return self.open
 
     async def create_database(self, name: DatabaseName) -> None:
         await self._begin("create_database")

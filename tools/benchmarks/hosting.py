@@ -30,6 +30,7 @@ import trio
 
 from svc_actors.host.accounts import FIRST_UID
 from svc_actors.host.launcher import Service, ServiceName
+from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import HealthWatch
 from svc_actors.store import PANEL_SCHEMA, Database, embedded, known_migrations, migrate
@@ -259,7 +260,9 @@ async def health_round(folder: Path) -> Figure:
         host = replace(recorded_host(names), launcher=launcher, vitals=vitals)
         async with open_panel(database, folder, host, loops=None) as panel:
             owner = await panel.person("ada@example.com")
-            watch = HealthWatch(database, Checks(database, launcher, names, vitals, host.databases, folder).all())
+            busiest = Busiest(database, vitals, host.databases, {}, ())
+            checks = Checks(database, launcher, names, vitals, host.databases, folder, busiest)
+            watch = HealthWatch(database, checks.all())
 
             async def grown(begin: int, end: int) -> float:
                 for number in range(begin, end):

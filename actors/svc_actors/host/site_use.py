@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,28 +24,34 @@ _UNIFIED: Final = ""
 
 @dataclass(frozen=True)
 class SiteUse:
-    """`processor_seconds` and `killed` count since the group was made: a program killed for want of memory was one of
-    those. None: the kernel does not count it here."""
+    """`processor_seconds`, `killed` (programs, for want of memory) and `refused` (processes and threads, at the limit
+    of their number) count since the group was made. `written_bytes` is what the programs that run have written to
+    disks, with those that they have waited for. None: the kernel does not count it here."""
 
     processor_seconds: float | None = None
     memory_bytes: int | None = None
     killed: int | None = None
+    refused: int | None = None
+    written_bytes: int | None = None
 
 
 def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
     """By the numbers of sites of which something runs. Raises OSError. Blocks."""
     mounts = dict(_mounts((proc / "self/mounts").read_text()))
     folders: dict[int, dict[str, Path]] = {}
+    written: Counter[int] = Counter()
     for process in proc.iterdir():
         if process.name.isdecimal():
             try:
                 lines = (process / "cgroup").read_text()
             except (FileNotFoundError, ProcessLookupError):
                 continue  # It has ended.
-            for number, controller, path in _groups(lines):
-                if controller in mounts:
-                    folders.setdefault(number, {})[controller] = mounts[controller] / path
-    return {number: _use(of) for number, of in folders.items()}
+            found = [group for group in _groups(lines) if group[1] in mounts]
+            for number, controller, path in found:
+                folders.setdefault(number, {})[controller] = mounts[controller] / path
+            if found and (bytes_of_process := _value(process, "io", "write_bytes:")) is not None:
+                written[found[0][0]] += bytes_of_process
+    return {number: replace(_use(of), written_bytes=written.get(number)) for number, of in folders.items()}
 
 
 def group_use(pid: int, proc: Path = Path("/proc")) -> tuple[int, int] | None:
@@ -101,11 +108,15 @@ def _use(folders: Mapping[str, Path]) -> SiteUse:
     if memory is None:
         legacy = folders.get("memory")
         memory = _value(legacy, "memory.usage_in_bytes")
-        # v1 counts a process that is killed at this group's limit for its own group alone, which is one beneath.
-        groups = [legacy, *_beneath(legacy)]
-        counts = [count for each in groups if (count := _value(each, "memory.oom_control", "oom_kill")) is not None]
-        killed = sum(counts) if counts else None
-    return SiteUse(seconds, memory, killed)
+        killed = _summed(legacy, "memory.oom_control", "oom_kill")
+    return SiteUse(seconds, memory, killed, _summed(folders.get("pids", unified), "pids.events", "max"))
+
+
+def _summed(folder: Path | None, name: str, key: str) -> int | None:
+    """v1 counts what happened at this group's limit for the process's own group alone, which is one beneath; so does v2
+    for processes that were refused, before Linux 6.11."""
+    counts = [count for each in (folder, *_beneath(folder)) if (count := _value(each, name, key)) is not None]
+    return sum(counts) if counts else None
 
 
 def _beneath(folder: Path | None) -> list[Path]:

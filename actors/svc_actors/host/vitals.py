@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -13,6 +16,10 @@ from svc_actors.host.site_use import SiteUse, site_uses
 
 _TIME_ERROR: Final = 5
 """adjtimex(2): the clock is not synchronised."""
+_ESTABLISHED: Final = "01"
+"""Linux: include/net/tcp_states.h."""
+_VISITOR_BITS: Final = 64
+"""Of an IPv6 address: all beneath are one visitor."""
 _TIMEX_BYTES: Final = 512
 """More than its structure has."""
 
@@ -46,6 +53,10 @@ class Vitals(Protocol):
         """What the programs of each site use, by its number."""
         ...
 
+    def callers(self, ports: Collection[int]) -> Mapping[str, int]:
+        """How many connections each address has to these ports; an IPv6 network of 64 bits is one."""
+        ...
+
 
 @dataclass(frozen=True)
 class SystemVitals:
@@ -77,3 +88,25 @@ class SystemVitals:
 
     def sites(self) -> Mapping[int, SiteUse]:
         return site_uses()
+
+    def callers(self, ports: Collection[int]) -> Mapping[str, int]:
+        found: Counter[str] = Counter()
+        for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+            if not table.exists():
+                continue  # A kernel without IPv6.
+            for line in table.read_text().splitlines()[1:]:
+                _, local, remote, state, *_ = line.split()
+                if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) in ports:
+                    found[_caller(remote.partition(":")[0])] += 1
+        return found
+
+
+def _caller(digits: str) -> str:
+    """Of an address as /proc/net/tcp has it: words of 32 bits in the order of this machine's bytes."""
+    words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
+    address = ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+    if isinstance(address, IPv4Address):
+        return str(address)
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((address, _VISITOR_BITS), strict=False))

@@ -44,6 +44,7 @@ from svc_actors.panel.dns.zone import DnsZone, Naming
 from svc_actors.panel.files import Uploads
 from svc_actors.panel.handover import ROUND_SECONDS as HANDOVER_SECONDS
 from svc_actors.panel.handover import retry_handovers
+from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.watch import ROUND_SECONDS as HEALTH_SECONDS
 from svc_actors.panel.health.watch import HealthWatch
@@ -181,7 +182,11 @@ async def open_services(
         uploads = Uploads(database, files, folders)
         loops.repeat_from_now("removal of old imports", IMPORTS_SECONDS, imports.sweep)
         start_accounting(loops, database, folders, host.measure, host.databases)
-        checks = Checks(database, host.launcher, host.name_server, host.vitals, host.databases, config.data_dir)
+        ports = (config.sites_http_port, config.sites_https_port)
+        busiest = Busiest(database, host.vitals, host.databases, data.databases.ended, ports)
+        checks = Checks(
+            database, host.launcher, host.name_server, host.vitals, host.databases, config.data_dir, busiest
+        )
         loops.repeat("health", HEALTH_SECONDS, HealthWatch(database, checks.all()).round)
         loops.repeat("updates of packages", UPDATES_SECONDS, partial(look_daily, database))
         loops.repeat("sites without a record", UNRECORDED_SECONDS, UnrecordedSites(database, folders).round)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from socket import AF_INET, AF_INET6, create_connection, socket
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +15,15 @@ import pytest
 
 from svc_actors.errors import unavailable
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases import EngineKind, Session
 from svc_actors.host.knot import KnotError
 from svc_actors.host.launcher import Service, ServiceName, ServiceStatus
 from svc_actors.host.site_runtime import service_name
 from svc_actors.host.site_use import SiteUse
 from svc_actors.host.vitals import SystemVitals
+from svc_actors.panel.databases.agreeing import SiteDatabases
 from svc_actors.panel.health import CheckName, HealthStatus
+from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks
 from svc_actors.panel.health.records import Finding
 from svc_actors.panel.health.watch import HealthWatch
@@ -27,6 +32,7 @@ from tests.support.dns import RecordedNameServer
 from tests.support.harness import Client
 from tests.support.panel import PanelHarness, RecordedLauncher, RecordedVitals, open_panel, recorded_host
 from tests.support.panel_sites import site_row
+from tests.support.recorded_databases import RecordedDatabases
 
 RESTING = service_name(SiteAccount(1001), "php-8.2")
 """Of a site that nobody visits."""
@@ -51,6 +57,7 @@ class World:
     launcher: Launched
     name_server: RecordedNameServer
     vitals: RecordedVitals
+    databases: SiteDatabases
     checks: Checks
 
     @property
@@ -83,8 +90,10 @@ async def world(panel_database: Database, tmp_path: Path) -> AsyncIterator[World
         for name in (ServiceName("nginx"), RESTING):
             await launcher.ensure(Service(name, ("/bin/true",)))
         site = await site_row(panel_database, await panel.person("ada@example.com"), "ada.example.com")
-        checks = Checks(panel_database, launcher, name_server, vitals, host.databases, tmp_path)
-        yield World(panel, await panel.administrator(), site, launcher, name_server, vitals, checks)
+        databases = SiteDatabases(panel_database, host.databases)
+        busiest = Busiest(panel_database, vitals, host.databases, databases.ended, (80, 443))
+        checks = Checks(panel_database, launcher, name_server, vitals, host.databases, tmp_path, busiest)
+        yield World(panel, await panel.administrator(), site, launcher, name_server, vitals, databases, checks)
 
 
 def looking(world: World, *found: HealthStatus) -> HealthWatch:
@@ -268,6 +277,23 @@ async def test_this_machine_says_how_it_is(tmp_path: Path) -> None:
     assert vitals.synchronised() in (True, False)
 
 
+async def test_this_machine_says_who_has_connections_to_a_port() -> None:
+    with ExitStack() as stack:
+        ports = []
+        for family, address, number in ((AF_INET, "127.0.0.1", 3), (AF_INET6, "::1", 2)):
+            listening = stack.enter_context(socket(family))
+            listening.bind((address, 0))
+            listening.listen()
+            ports.append(port := listening.getsockname()[1])
+            for _ in range(number):
+                stack.enter_context(create_connection((address, port)))
+        found = SystemVitals().callers(ports)
+        of_one = SystemVitals().callers(ports[:1])
+
+    assert found == {"127.0.0.1": 3, "::/64": 2}
+    assert of_one == {"127.0.0.1": 3}
+
+
 async def test_a_number_that_stays_at_a_level_is_one_incident(world: World) -> None:
     world.vitals.bytes = 94
     found = {before: (await world.checks.disk(before)).status for before in (OK, WARNING, CRITICAL)}
@@ -379,29 +405,102 @@ async def test_administrators_alone_read_it_also_with_the_scope_jobs(world: Worl
     assert allowed == [200, 200, 403, 403, 403]
 
 
-async def test_the_site_that_uses_most_of_the_processors_is_named(world: World) -> None:
+LOAD, MEMORY, DISK, SERVICES, QUEUE = (
+    CheckName.LOAD,
+    CheckName.MEMORY,
+    CheckName.DISK,
+    CheckName.SERVICES,
+    CheckName.QUEUE,
+)
+
+
+async def processor(world: World, number: int) -> None:
+    world.vitals.used[number] = SiteUse(processor_seconds=1e6)
+
+
+async def processes(world: World, number: int) -> None:
+    world.vitals.used[number] = SiteUse(refused=7)
+
+
+async def memory_limit(world: World, number: int) -> None:
+    world.vitals.used[number] = SiteUse(memory_bytes=1 << 20, killed=4)
+
+
+async def memory_of_sessions(world: World, number: int) -> None:
+    server = world.databases.server(EngineKind.MARIADB)
+    assert isinstance(server, RecordedDatabases)
+    server.greedy = [Session(5, f"s{number}_shop", 600 << 20)]
+    await world.databases.end_greedy(EngineKind.MARIADB)
+
+
+async def writing(world: World, number: int) -> None:
+    world.vitals.used[number] = SiteUse(written_bytes=1 << 40)
+
+
+async def sessions(world: World, number: int) -> None:
+    server = world.databases.server(EngineKind.POSTGRESQL)
+    assert isinstance(server, RecordedDatabases)
+    server.open = [Session(each, f"s{number}_shop", 1 << 20) for each in range(20)]
+
+
+async def connections(world: World, number: int) -> None:
+    world.vitals.calling = {"192.0.2.7": 980, "192.0.2.8": 1}
+
+
+async def jobs(world: World, number: int) -> None:
+    for status in ("running", *["queued"] * 7):
+        await world.sql(
+            "INSERT INTO jobs (kind, title, class, status, site_id) VALUES ('test', 'Test', 'system', $1, $2)",
+            status,
+            world.site,
+        )
+
+
+NOISES: tuple[tuple[CheckName, Callable[[World, int], Awaitable[None]], str], ...] = (
+    (LOAD, processor, "ada.example.com uses"),
+    (LOAD, processes, "ada.example.com reached the process limit."),
+    (MEMORY, memory_limit, "killed at the memory limit of ada.example.com."),
+    (MEMORY, memory_of_sessions, "sessions of ada.example.com were terminated for their memory use."),
+    (DISK, writing, "ada.example.com writes"),
+    (SERVICES, sessions, "ada.example.com has 20 connections to postgresql."),
+    (SERVICES, connections, "192.0.2.7 has 980 connections to the web server."),
+    (QUEUE, jobs, "ada.example.com has 8 of the 8 queued or running jobs."),
+)
+
+
+@pytest.mark.parametrize(("name", "noise", "words"), NOISES, ids=[noise.__name__ for _, noise, _ in NOISES])
+async def test_who_uses_what_all_share_is_named_while_all_is_well(
+    world: World, name: CheckName, noise: Callable[[World, int], Awaitable[None]], words: str
+) -> None:
+    check = world.checks.all()[name]
     number = await world.database.fetchval("SELECT number FROM sites")
-    world.vitals.used = {number: SiteUse(processor_seconds=100.0), 9999: SiteUse(processor_seconds=7000.0)}
-    first = await world.checks.load(HealthStatus.OK)
-    world.vitals.used = {number: SiteUse(processor_seconds=1e6), 9999: SiteUse(processor_seconds=7000.0)}
-    second = await world.checks.load(HealthStatus.OK)
-    third = await world.checks.load(HealthStatus.OK)
+    quiet = SiteUse(processor_seconds=100.0, memory_bytes=64 << 20, killed=3, refused=1, written_bytes=1000)
+    world.vitals.used = {number: quiet, 9999: replace(quiet, processor_seconds=7000.0, written_bytes=1 << 40)}
+    before = [await check(OK), await check(OK)]
+    await noise(world, number)
+    finding = await check(OK)
 
-    assert "ada.example.com" not in first.message
-    assert "ada.example.com uses " in second.message
-    assert "uses" not in third.message
-    assert {first.status, second.status, third.status} == {HealthStatus.OK}
+    for each in before:
+        assert "ada.example.com" not in each.message
+        assert "192.0.2.7" not in each.message
+    assert finding.status is OK
+    assert words in finding.message, finding.message
 
 
-async def test_sites_that_meet_their_limit_of_memory_are_named_before_the_largest(world: World) -> None:
+async def test_where_no_site_meets_its_limit_the_largest_is_named(world: World) -> None:
     number = await world.database.fetchval("SELECT number FROM sites")
     world.vitals.used = {
         number: SiteUse(memory_bytes=64 << 20, killed=3),
         9999: SiteUse(memory_bytes=3 << 30, killed=0),
     }
-    first = await world.checks.memory(HealthStatus.OK)
-    world.vitals.used = world.vitals.used | {number: SiteUse(memory_bytes=1 << 20, killed=4)}
-    second = await world.checks.memory(HealthStatus.OK)
+    finding = await world.checks.memory(OK)
 
-    assert first.message.endswith("s9999 uses 3.0 GiB.")
-    assert second.message.endswith("Programs were ended at the memory limit of ada.example.com.")
+    assert finding.message.endswith("s9999 uses 3.0 GiB.")
+
+
+async def test_a_site_that_begins_again_is_not_named_for_what_it_used_before(world: World) -> None:
+    number = await world.database.fetchval("SELECT number FROM sites")
+    used = {number: SiteUse(processor_seconds=1e6, killed=3, refused=5, written_bytes=1 << 40)}
+    for world.vitals.used in ({}, used, {}, used):
+        messages = [(await world.checks.all()[name](OK)).message for name in (LOAD, MEMORY, DISK)]
+        assert "ada.example.com" not in "".join(messages)

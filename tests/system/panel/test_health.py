@@ -17,6 +17,7 @@ from svc_actors.host.nginx.program import NGINX
 from svc_actors.host.vitals import SystemVitals
 from svc_actors.panel.health import CheckName
 from svc_actors.panel.health import checks as checks_module
+from svc_actors.panel.health.busiest import Busiest
 from svc_actors.panel.health.checks import Checks, Levels
 from svc_actors.panel.health.watch import BETTER_LOOKS, WORSE_LOOKS, HealthWatch
 from svc_actors.store import Database
@@ -110,7 +111,8 @@ async def server(
         async with real_knot() as knot:
             await sites.generations.start([])
             launched = Launched(knot, sites, engines)
-            checks = Checks(panel_database, launched, knot.server, SystemVitals(), engines.servers, disk)  # type: ignore[arg-type]
+            busiest = Busiest(panel_database, SystemVitals(), engines.servers, {}, ())
+            checks = Checks(panel_database, launched, knot.server, SystemVitals(), engines.servers, disk, busiest)  # type: ignore[arg-type]
             wanted = {CheckName.DISK, CheckName.INODES, CheckName.SERVICES, CheckName.DNS}
             watch = HealthWatch(panel_database, {name: check for name, check in checks.all().items() if name in wanted})
             yield Server(panel_database, watch, knot, sites, engines, disk)
@@ -223,7 +225,8 @@ async def test_a_database_whose_answers_are_lost_is_critical_and_well_once_they_
     panel_database: Database, panel_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with proxy_to(panel_database_url) as proxy, Database.open(proxy.url) as behind:
-        checks = Checks(behind, None, None, SystemVitals(), {}, Path("/"))  # type: ignore[arg-type]
+        busiest = Busiest(behind, SystemVitals(), {}, {}, ())
+        checks = Checks(behind, None, None, SystemVitals(), {}, Path("/"), busiest)  # type: ignore[arg-type]
         watch = HealthWatch(panel_database, {CheckName.DATABASE: checks.answering})
         proxy.answering = False
         for _ in range(WORSE_LOOKS):

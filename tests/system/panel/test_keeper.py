@@ -379,6 +379,15 @@ async def test_a_command_outlives_the_last_service_of_its_group_within_the_same_
     assert left == {"site-1001", "commands"}
 
 
+FORKING = """import os, time
+while True:
+    try:
+        if os.fork() == 0: time.sleep(60)
+    except OSError:
+        time.sleep(0.05)
+"""
+
+
 async def test_health_names_the_site_whose_group_is_busy_or_full(
     place: Place, panel_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,19 +395,19 @@ async def test_health_names_the_site_whose_group_is_busy_or_full(
     monkeypatch.setattr(busiest, "_NOTABLE_SHARE", 0.005)
     group = GroupName("site-990001")
     large = replace(place.service("large", "grow", "512", limits=Limits(memory_mib=48)), limit_group=group)
-    load, memory = (busiest.Busiest(panel_database, SystemVitals()) for _ in range(2))
+    looking = busiest.Busiest(panel_database, SystemVitals(), {}, {}, ())
 
     async def named() -> bool:
-        return "s990001 uses " in await load.of_processor()
+        return "s990001 uses " in await looking.of_processor()
 
     async def killed() -> bool:
-        return await memory.of_memory() == " Programs were ended at the memory limit of s990001."
+        return await looking.of_memory() == " Programs were killed at the memory limit of s990001."
 
     async with trio.open_nursery() as nursery:
         beginning = await place.launcher.within(group, Limits(memory_mib=48))
         process = await nursery.start(trio.run_process, [*beginning, PYTHON, "-c", "while True: pass"])
         await until(named)
-        before = await memory.of_memory()
+        before = await looking.of_memory()
         await place.launcher.ensure(large)
         await until(killed)
         alive = place.alive(process.pid)
@@ -407,6 +416,20 @@ async def test_health_names_the_site_whose_group_is_busy_or_full(
 
     assert "s990001" not in before
     assert alive, "the largest one was killed"
+
+
+async def test_health_names_the_site_that_meets_its_limit_of_processes(place: Place, panel_database: Database) -> None:
+    group, limits = GroupName("site-990001"), Limits(processes=5)
+    looking = busiest.Busiest(panel_database, SystemVitals(), {}, {}, ())
+
+    async def named() -> bool:
+        return "s990001 reached the process limit." in await looking.of_processor()
+
+    async with trio.open_nursery() as nursery:
+        beginning = await place.launcher.within(group, limits)
+        await nursery.start(trio.run_process, [*beginning, PYTHON, "-c", FORKING])
+        await until(named)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_keeper_of_a_release_that_could_not_be_joined_is_replaced_and_what_it_holds_goes_on(

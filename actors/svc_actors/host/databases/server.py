@@ -92,6 +92,10 @@ class DatabaseServer(Protocol):
         """End the sessions of sites that take more memory than they may, and say which. None where it does not run."""
         ...
 
+    async def sessions(self) -> list[Session]:
+        """Those of sites that are open. None where it does not run."""
+        ...
+
     async def create_database(self, name: DatabaseName) -> None: ...
 
     async def empty_database(self, name: DatabaseName) -> None:

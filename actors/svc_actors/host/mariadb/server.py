@@ -203,6 +203,11 @@ class MariaDb:
             await self.empty_memory_tables()
         return ended
 
+    async def sessions(self) -> list[Session]:
+        if not (await trio.to_thread.run_sync(resident, self._pid_file))[0]:
+            return []
+        return [Session(number, user, size) for number, user, size, _ in await self._sessions()]
+
     async def empty_memory_tables(self) -> None:
         """No site has more than it may in tables that are kept in memory."""
         await memory_tables.empty_largest(self._instance.data, self.owners, self._end_users, self._tables_known)

@@ -165,6 +165,10 @@ class Postgres:
             await self.end_who_keeps_numbers()
         return ended
 
+    async def sessions(self) -> list[Session]:
+        pid, _ = await self._running()
+        return await trio.to_thread.run_sync(sessions_of, pid) if pid else []
+
     async def end_who_keeps_numbers(self) -> None:
         """No session keeps numbers of transactions until the server has none left."""
         found = await self._superuser.ask(Do.KEEPING_NUMBERS(number=_MOST_NUMBERS, seconds=_NUMBERS_SECONDS))

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -54,6 +54,8 @@ class SiteDatabases:
         self._servers = servers
         self._sites: defaultdict[UUID, trio.Lock] = defaultdict(trio.Lock)
         self._engines = {kind: trio.Lock() for kind in EngineKind}
+        self.ended: Counter[str] = Counter()
+        """How many sessions of each site's account were ended for their memory, since this process began."""
 
     def server(self, kind: EngineKind) -> DatabaseServer:
         return self._servers[kind]
@@ -104,6 +106,7 @@ class SiteDatabases:
             except DatabaseError as error:
                 log.warning("databases.memory_not_looked_at", engine=kind.value, error=str(error))
         for session in ended:
+            self.ended[session.site] += 1
             log.warning("databases.session_ended", engine=kind.value, user=session.user, mib=session.bytes >> 20)
 
     async def _agree(self, site_id: UUID) -> None:

@@ -1,17 +1,20 @@
-"""Which site uses most of what all share: a server that is slow is mended by whoever knows who makes it so.
+"""Names the site or visitor that uses most of a shared resource: the likely cause when a server is slow.
 
-It changes no status: a site within its limits may use them. `load` and `memory` say it in their message, also while
-they are well, since a visitor of another site may notice before the server is short of anything.
+The name changes no status: a site may use what its limits allow. Checks report it while they are ok, too, because
+visitors of other sites may notice a slow server before any resource runs out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
+from svc_actors.host.databases import CONNECTIONS, DatabaseError, DatabaseServers
 from svc_actors.host.site_use import SiteUse
 from svc_actors.host.vitals import Vitals
 from svc_actors.store import Database
@@ -19,60 +22,147 @@ from svc_actors.store import Database
 _NOTABLE_SHARE: Final = 0.25
 """Of one processor, between two looks."""
 _NOTABLE_BYTES: Final = 256 << 20
+_NOTABLE_WRITES: Final = 4 << 20
+"""Bytes per second, between two looks."""
+_NOTABLE_SESSIONS: Final = 2 / 3
+"""Of the sessions that one site may have on a server."""
+_NOTABLE_CALLER: Final = 200
+"""Connections of one visitor. A browser opens six per site."""
+_NOTABLE_JOBS: Final = 5
+_ANSWER_SECONDS: Final = 2.0
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Resource use of a site now and at the previous look, `seconds` earlier."""
+
+    now: SiteUse
+    before: SiteUse
+    seconds: float
+
+    @property
+    def processor(self) -> float:
+        """Of one processor."""
+        return max(0.0, (self.now.processor_seconds or 0) - (self.before.processor_seconds or 0)) / self.seconds
+
+    @property
+    def writes(self) -> float:
+        """Bytes per second, without processes that have exited since."""
+        return max(0, (self.now.written_bytes or 0) - (self.before.written_bytes or 0)) / self.seconds
+
+    @property
+    def was_killed(self) -> bool:
+        return (self.now.killed or 0) > (self.before.killed or 0)
+
+    @property
+    def was_refused(self) -> bool:
+        return (self.now.refused or 0) > (self.before.refused or 0)
 
 
 @dataclass
-class Busiest:
-    """Compares what sites had used at its last look with what they have used now."""
+class SiteLooks:
+    """Compares each look at the sites with the previous one."""
 
-    database: Database
     vitals: Vitals
     _before: Mapping[int, SiteUse] = field(default_factory=dict)
     _at: float | None = None
 
+    async def changed(self) -> dict[int, Changed]:
+        """Sites with running processes, by number. A site seen for the first time counts as unchanged, because its
+        control group may be older than this process."""
+        now = await trio.to_thread.run_sync(self.vitals.sites)
+        at, before = self._at, self._before
+        self._at, self._before = trio.current_time(), {**before, **now}
+        seconds = 1.0 if at is None else max(self._at - at, 0.001)
+        return {number: Changed(use, before.get(number, use), seconds) for number, use in now.items()}
+
+
+@dataclass
+class Busiest:
+    """Each method serves one check, once a minute, and returns a sentence with a leading space, or nothing."""
+
+    database: Database
+    vitals: Vitals
+    databases: DatabaseServers
+    ended: Mapping[str, int]
+    """Number of database sessions terminated for their memory use, by site account."""
+    ports: Collection[int]
+    """Of the web server."""
+
+    def __post_init__(self) -> None:
+        self._processor, self._memory, self._disk = (SiteLooks(self.vitals) for _ in range(3))
+        self._ended_before: Mapping[str, int] = dict(self.ended)
+
     async def of_processor(self) -> str:
-        """Nothing at the first look, and where no site is notable."""
-        since, before, now = await self._look()
-        if since is None:
-            return ""
-        shares = {
-            number: (use.processor_seconds - _seconds(before.get(number))) / since
-            for number, use in now.items()
-            if use.processor_seconds is not None
-        }
-        number = max(shares, key=lambda each: shares[each], default=None)
-        if number is None or shares[number] < _NOTABLE_SHARE:
-            return ""
-        return f" {await self._name(number)} uses {100 * shares[number]:.0f} % of one processor."
+        changed = await self._processor.changed()
+        said = ""
+        number = max(changed, key=lambda each: changed[each].processor, default=None)
+        if number is not None and changed[number].processor >= _NOTABLE_SHARE:
+            said = f" {await self._name(number)} uses {100 * changed[number].processor:.0f} % of one processor."
+        if refused := await self._names(number for number, use in changed.items() if use.was_refused):
+            said += f" {refused} reached the process limit."
+        return said
 
     async def of_memory(self) -> str:
-        """Sites whose programs were ended at their limit come first: they want more than they have."""
-        _, before, now = await self._look()
-        ended = sorted(
-            number
-            for number, use in now.items()
-            if number in before and (use.killed or 0) > (before[number].killed or 0)
-        )
-        if ended:
-            names = ", ".join([await self._name(number) for number in ended[:3]])
-            return f" Programs were ended at the memory limit of {names}."
-        number = max(now, key=lambda each: now[each].memory_bytes or 0, default=None)
-        size = 0 if number is None else now[number].memory_bytes or 0
+        """Sites that hit a limit come before the largest one."""
+        changed = await self._memory.changed()
+        said = ""
+        if killed := await self._names(number for number, use in changed.items() if use.was_killed):
+            said = f" Programs were killed at the memory limit of {killed}."
+        before, self._ended_before = self._ended_before, dict(self.ended)
+        grown = [account for account, count in self._ended_before.items() if count > before.get(account, 0)]
+        if ended := await self._names(_number(account) for account in grown):
+            said += f" Database sessions of {ended} were terminated for their memory use."
+        if said:
+            return said
+        number = max(changed, key=lambda each: changed[each].now.memory_bytes or 0, default=None)
+        size = 0 if number is None else changed[number].now.memory_bytes or 0
         if number is None or size < _NOTABLE_BYTES:
             return ""
         return f" {await self._name(number)} uses {size / 2**30:.1f} GiB."
 
-    async def _look(self) -> tuple[float | None, Mapping[int, SiteUse], Mapping[int, SiteUse]]:
-        """Seconds since the look before, None for the first; what was used then, and now."""
-        now = await trio.to_thread.run_sync(self.vitals.sites)
-        at, before = self._at, self._before
-        self._at, self._before = trio.current_time(), now
-        return None if at is None else max(self._at - at, 0.001), before, now
+    async def of_disk(self) -> str:
+        changed = await self._disk.changed()
+        number = max(changed, key=lambda each: changed[each].writes, default=None)
+        if number is None or changed[number].writes < _NOTABLE_WRITES:
+            return ""
+        return f" {await self._name(number)} writes {changed[number].writes / 2**20:.0f} MiB/s to disk."
+
+    async def of_connections(self) -> str:
+        """Connections of visitors to the web server, and of sites to the database servers."""
+        callers = await trio.to_thread.run_sync(self.vitals.callers, self.ports)
+        said = ""
+        caller = max(callers, key=lambda each: callers[each], default=None)
+        if caller is not None and callers[caller] >= _NOTABLE_CALLER:
+            said = f" {caller} has {callers[caller]} connections to the web server."
+        for kind, server in self.databases.items():
+            open_: Counter[str] = Counter()
+            # The check itself reports a server that does not answer.
+            with suppress(DatabaseError), trio.move_on_after(_ANSWER_SECONDS):
+                open_.update(session.site for session in await server.sessions())
+            for account, count in open_.most_common(1):
+                if count >= _NOTABLE_SESSIONS * CONNECTIONS[kind].site:
+                    said += f" {await self._name(_number(account))} has {count} connections to {kind.value}."
+        return said
+
+    async def of_jobs(self) -> str:
+        row = await self.database.fetchrow(
+            """SELECT domain, count(*) AS own, sum(count(*)) OVER () AS together
+               FROM jobs LEFT JOIN sites ON sites.id = site_id WHERE jobs.status IN ('queued', 'running')
+               GROUP BY domain ORDER BY domain IS NULL, own DESC LIMIT 1"""
+        )
+        if row is None or row["domain"] is None or row["own"] < _NOTABLE_JOBS:
+            return ""
+        return f" {row['domain']} has {row['own']} of the {row['together']} queued or running jobs."
+
+    async def _names(self, numbers: Iterable[int]) -> str:
+        return ", ".join([await self._name(number) for number in sorted(numbers)[:_NAMED]])
 
     async def _name(self, number: int) -> str:
         domain = await self.database.fetchval("SELECT domain FROM sites WHERE number = $1", number)
         return f"s{number}" if domain is None else str(domain)
 
 
-def _seconds(use: SiteUse | None) -> float:
-    return 0.0 if use is None else use.processor_seconds or 0.0
+def _number(account: str) -> int:
+    return int(account.removeprefix("s"))

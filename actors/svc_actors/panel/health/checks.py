@@ -7,7 +7,7 @@ a level before that is over, so that what stays at a level is one incident.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -75,11 +75,7 @@ class Checks:
     vitals: Vitals
     databases: DatabaseServers
     data: Path
-    _busiest: Mapping[CheckName, Busiest] = field(init=False)
-    """Each compares with its own last look."""
-
-    def __post_init__(self) -> None:
-        self._busiest = {name: Busiest(self.database, self.vitals) for name in (CheckName.MEMORY, CheckName.LOAD)}
+    busiest: Busiest
 
     def all(self) -> Mapping[CheckName, Check]:
         return {
@@ -99,7 +95,9 @@ class Checks:
 
     async def disk(self, before: HealthStatus) -> Finding:
         value = (await trio.to_thread.run_sync(self.vitals.filled, self.data)).bytes
-        return Finding(FILLED.judged(value, before), f"The disk of {self.data} is {value:.0f} % full.", value)
+        busiest = await self.busiest.of_disk()
+        message = f"The disk of {self.data} is {value:.0f} % full.{busiest}"
+        return Finding(FILLED.judged(value, before), message, value)
 
     async def inodes(self, before: HealthStatus) -> Finding:
         value = (await trio.to_thread.run_sync(self.vitals.filled, self.data)).inodes
@@ -109,12 +107,12 @@ class Checks:
 
     async def memory(self, before: HealthStatus) -> Finding:
         value = await trio.to_thread.run_sync(self.vitals.memory)
-        busiest = await self._busiest[CheckName.MEMORY].of_memory()
+        busiest = await self.busiest.of_memory()
         return Finding(MEMORY.judged(value, before), f"{value:.0f} % of the memory is in use.{busiest}", value)
 
     async def load(self, before: HealthStatus) -> Finding:
         value = await trio.to_thread.run_sync(self.vitals.load)
-        busiest = await self._busiest[CheckName.LOAD].of_processor()
+        busiest = await self.busiest.of_processor()
         return Finding(LOAD.judged(value, before), f"The load is {value:.1f} of each processor.{busiest}", value)
 
     async def services(self, before: HealthStatus) -> Finding:
@@ -126,7 +124,8 @@ class Checks:
             return Finding(HealthStatus.CRITICAL, _several("Services do not run", list(down)), len(down))
         if silent := await self._silent(names):
             return Finding(HealthStatus.CRITICAL, _several("Database servers do not answer", silent), len(silent))
-        return Finding(HealthStatus.OK, f"{len(names)} services run.", 0)
+        busiest = await self.busiest.of_connections()
+        return Finding(HealthStatus.OK, f"{len(names)} services run.{busiest}", 0)
 
     async def _silent(self, started: Collection[str]) -> list[str]:
         found: list[str] = []
@@ -189,10 +188,11 @@ class Checks:
     async def queue(self, before: HealthStatus) -> Finding:
         age = await self.database.fetchval("SELECT now() - min(created_at) FROM jobs WHERE status = 'queued'")
         value = 0.0 if age is None else age.total_seconds()
+        busiest = await self.busiest.of_jobs()
         status = QUEUED_SECONDS.judged(value, before)
         if status is HealthStatus.OK:
-            return Finding(status, "No job has waited long.", value)
-        return Finding(status, f"A job has waited for {value / 3600:.1f} hours.", value)
+            return Finding(status, f"No job has waited long.{busiest}", value)
+        return Finding(status, f"A job has waited for {value / 3600:.1f} hours.{busiest}", value)
 
     async def answering(self, before: HealthStatus) -> Finding:
         """Of the panel's own database."""
