@@ -73,6 +73,7 @@ class Hosts(FakeGateway):
     ) -> OperationResult:
         self.asked.append(operation)
         self.asked_ids.append(operation_id)
+        self.told.tell()
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
