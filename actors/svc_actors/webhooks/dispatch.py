@@ -34,7 +34,8 @@ def install_webhooks(actors: ActorSystem, delivering: Delivering) -> None:
 
 
 def add_webhook_loops(loops: Loops[ServiceLoop], actors: ActorSystem, delivering: Delivering) -> None:
-    loops.keep("webhooks", Dispatcher(actors, delivering).run)
+    dispatcher = Dispatcher(actors, delivering)
+    loops.keep("webhooks", dispatcher.run, step=dispatcher.round)
     loops.repeat("webhook history", _FORGET_SECONDS, partial(_forget, delivering))
 
 
@@ -60,6 +61,11 @@ class Dispatcher:
                     pause = await self._look(nursery)
                     with trio.move_on_after(pause):
                         await self._woken.wait()
+
+    async def round(self) -> None:
+        """As `run`, for a single look: the attempts that are due have an outcome when it returns."""
+        async with trio.open_nursery() as nursery:
+            await self._look(nursery)
 
     async def _look(self, nursery: trio.Nursery) -> float:
         """Wake the actors of all endpoints that have something due; returns the seconds to the next look."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ import trio
 
 from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
+from svc.controller.loops import ControllerLoop
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.alert_webhooks.endpoints import MOST_FAILURES
 from svc_actors.controller.alert_webhooks.telling import tell_receivers
@@ -54,21 +55,29 @@ class World:
     async def opens(self, key: str, severity: Severity = Severity.CRITICAL) -> None:
         """It is opened, and receivers are told."""
         await self.database.transact(partial(raise_alert, key=key, message=f"{key} is wrong", severity=severity))
-        await tell_receivers(self.database)
+        await self.tell()
 
     async def closes(self, key: str) -> None:
         await self.database.transact(partial(close_alert, key=key))
-        await tell_receivers(self.database)
+        await self.tell()
 
-    async def recorded(self, webhook: dict[str, Any], *, attempts: int = 1) -> dict[str, Any]:
-        """The newest delivery, once so many attempts have an outcome."""
-        with trio.fail_after(60):
-            while True:
-                listed = (await self.root.get(f"/alerts/webhooks/{webhook['id']}/deliveries")).json()["items"]
-                if listed and listed[0]["attempts"] >= attempts:
-                    newest: dict[str, Any] = listed[0]
-                    return newest
-                await trio.sleep(0.02)
+    async def tell(self) -> None:
+        """Receivers are told what there is to tell, and what came of it is recorded."""
+        await tell_receivers(self.database)
+        await self.house.services.loops.step("webhooks")
+
+    async def tested(self, webhook: dict[str, Any]) -> int:
+        """The status of the answer to an order of a test, which was sent."""
+        answer = await self.root.post(f"/alerts/webhooks/{webhook['id']}/test")
+        await self.tell()
+        return answer.status_code
+
+    async def newest(self, webhook: dict[str, Any]) -> dict[str, Any]:
+        """Its newest delivery, of which an attempt has been made."""
+        newest: dict[str, Any]
+        newest, *_ = (await self.root.get(f"/alerts/webhooks/{webhook['id']}/deliveries")).json()["items"]
+        assert newest["attempts"] >= 1
+        return newest
 
     async def alert(self, webhook: dict[str, Any]) -> Any:
         key = f"webhook:{webhook['id']}"
@@ -81,7 +90,9 @@ async def told(receiver: Receiver) -> Received:
 
 
 @asynccontextmanager
-async def running(database: Database, folder: Path, receiving: Receiving) -> AsyncIterator[World]:
+async def running(
+    database: Database, folder: Path, receiving: Receiving, loops: Collection[ControllerLoop] = ()
+) -> AsyncIterator[World]:
     networks = (ip_network("127.0.0.1/32"), ip_network("::1/128"))
     config = ControllerConfig(
         data_dir=folder,
@@ -91,7 +102,7 @@ async def running(database: Database, folder: Path, receiving: Receiving) -> Asy
         webhooks=WebhookSettings(networks=networks, ca_file=receiving.authorities),
     )
     async with (
-        open_services(config, database, passwords=CheapPasswords(), wanted=["webhooks"]) as services,
+        open_services(config, database, passwords=CheapPasswords(), wanted=loops) as services,
         open_identity(database, services=services) as house,
     ):
         if not await database.fetchval("SELECT EXISTS (SELECT FROM users)"):
@@ -117,11 +128,11 @@ async def test_an_alert_is_told_from_its_opening_to_its_end(world: World) -> Non
     requests.append(await told(receiver))
     [alert] = (await world.root.get("/alerts")).json()["items"]
     await world.root.post(f"/alerts/{alert['id']}/ack")
-    await tell_receivers(world.database)
+    await world.tell()
     requests.append(await told(receiver))
     await world.closes("node-1")
     requests.append(await told(receiver))
-    await tell_receivers(world.database)
+    await world.tell()
 
     events = [
         stripe.Webhook.construct_event(request.body, request.signature, webhook["secret"]) for request in requests
@@ -165,33 +176,29 @@ async def test_a_receiver_that_refuses_is_disabled_and_says_so_once(world: World
 
     await world.opens("node-1")
     await told(receiver)
-    refused = await world.recorded(webhook)
-    with trio.fail_after(60):
-        while (first := await world.alert(webhook)) is None:
-            await trio.sleep(0.02)
+    refused = await world.newest(webhook)
+    first = await world.alert(webhook)
     for _ in range(MOST_FAILURES - 1):
-        assert (await world.root.post(f"{path}/test")).status_code == 200
+        assert (await world.root.get(path)).json()["enabled"]
+        assert await world.tested(webhook) == 200
         await told(receiver)
-        await world.recorded(webhook)
-    with trio.fail_after(60):
-        while (await world.root.get(path)).json()["enabled"]:
-            await trio.sleep(0.02)
+        await world.newest(webhook)
+    assert not (await world.root.get(path)).json()["enabled"]
     disabled = await world.alert(webhook)
     await world.opens("node-2")
-    await tell_receivers(world.database)
-    late = await world.root.post(f"{path}/test")
+    late = await world.tested(webhook)
     alerts = await world.database.fetchval("SELECT count(*) FROM alerts WHERE starts_with(key, 'webhook:')")
     sent = len(receiver.received)
     receiver.answers = [200]
     enabled = await world.root.patch(path, {"enabled": True})
-    await tell_receivers(world.database)
+    await world.tell()
     again = await told(receiver)
 
     assert (refused["status"], refused["response_status"]) == ("failed", answer)
     assert (first["severity"], disabled["severity"]) == ("warning", "critical")
     assert "localhost" in disabled["message"]
     assert "key=1" not in disabled["message"]
-    assert (alerts, sent, late.status_code) == (1, MOST_FAILURES, 409)
+    assert (alerts, sent, late) == (1, MOST_FAILURES, 409)
     assert enabled.json()["enabled"]
     assert await world.alert(webhook) is None
     assert again.json()["subject"]["name"] == "node-2"
@@ -205,7 +212,7 @@ async def test_alerts_about_webhooks_are_told_by_none(world: World) -> None:
     await world.opens(f"webhook:{UUID(int=1)}")
     await world.opens("node-1")
     request = await told(receiver)
-    await tell_receivers(world.database)
+    await world.tell()
 
     assert request.json()["subject"]["name"] == "node-1"
     assert len(receiver.received) == 1
@@ -215,9 +222,9 @@ async def test_a_failing_server_is_tried_again_later(world: World) -> None:
     receiver = await world.receiver(500)
     webhook = await world.webhook(receiver)
 
-    await world.root.post(f"/alerts/webhooks/{webhook['id']}/test")
+    await world.tested(webhook)
     request = await told(receiver)
-    delivery = await world.recorded(webhook)
+    delivery = await world.newest(webhook)
 
     assert request.json()["event"] == "alert.test"
     assert request.json()["data"] == {"test": True}
@@ -231,13 +238,15 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_after_a_restart(
     monkeypatch.setattr("svc.cli.controller_services.DRAIN_SECONDS", 0.1)
     async with open_receiving(tmp_path) as receiving:
         receiver = await receiving.receiver(HANG, 200)
-        async with running(database, tmp_path, receiving) as world:
+        async with running(database, tmp_path, receiving, ["webhooks"]) as world:
             webhook = await world.webhook(receiver)
-            await world.opens("node-1")
+            await world.database.transact(partial(raise_alert, key="node-1", message="m", severity=Severity.CRITICAL))
+            await tell_receivers(world.database)
             first = await told(receiver)
         async with running(database, tmp_path, receiving) as world:
+            await world.tell()
             second = await told(receiver)
-            delivery = await world.recorded(webhook)
+            delivery = await world.newest(webhook)
         receiving.nursery.cancel_scope.cancel()
 
     assert (second.delivery, second.body) == (first.delivery, first.body)
@@ -248,11 +257,12 @@ async def test_no_secret_is_in_the_database_or_an_answer_and_changes_are_audited
     receiver = await world.receiver()
     webhook = await world.webhook(receiver)
     path = f"/alerts/webhooks/{webhook['id']}"
-    await world.root.post(f"{path}/test")
+    await world.tested(webhook)
     tested = await told(receiver)
-    delivery = await world.recorded(webhook)
+    delivery = await world.newest(webhook)
     rotated = (await world.root.post(f"{path}/rotate")).json()
     await world.root.post(f"{path}/deliveries/{delivery['id']}/replay")
+    await world.tell()
     replayed = await told(receiver)
     shown = ("/alerts/webhooks", path, f"{path}/deliveries/{delivery['id']}")
     read = "".join([(await world.root.get(found)).text for found in shown])
