@@ -34,7 +34,8 @@ async def add_identity_loops(
         await database.transact(partial(close_alert, key=MAIL_ALERT))
     else:
         loops.keep("mail delivery", Delivery(database, outbox, mail).run)
-        loops.keep("password asks", PasswordAsks(database, outbox).run)
+        asks = PasswordAsks(database, outbox)
+        loops.keep("password asks", asks.run, step=asks.round)
         loops.repeat("alert mail", ALERT_MAIL_SECONDS, partial(tell_operators, database, outbox))
     loops.keep("list counts", partial(counts.run, database, counted))
     loops.repeat("sealing the audit", SEAL_SECONDS, Sealer(database).round)

@@ -200,10 +200,14 @@ class PasswordAsks:
         with self._database.announcements.listener(CHANNEL, lambda _: self._woken.set()):
             while True:
                 self._woken = trio.Event()
-                while await self._database.transact(self._answer_one):
-                    pass
+                await self.round()
                 with trio.move_on_after(_LOOK_SECONDS):
                     await self._woken.wait()
+
+    async def round(self) -> None:
+        """Answer those that wait now."""
+        while await self._database.transact(self._answer_one):
+            pass
 
     async def _answer_one(self, tx: Transaction) -> bool:
         """Answer the one that waits longest; False when none does."""
