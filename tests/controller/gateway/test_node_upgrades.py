@@ -17,6 +17,7 @@ from svc_actors.errors import ErrorCode, ServiceError
 from svc_nodeagent.host import HostError, OpenStream, Report
 from svc_nodeagent.protocol import FailureCode, NodeUpgrade
 from svc_nodeagent.upgrade import Upgrader
+from tests.support.changes import Changes
 from tests.support.gateway import NodeOnDisk
 from tests.support.node_api import NodeApiHarness
 from tests.support.releases import installed, kept_release, launched, wheel_of
@@ -27,6 +28,9 @@ class Scripted(Upgrader):
 
     under_way = 0
     most = 0
+    together = 1
+    """How many have to be under way before the first of them ends."""
+    begun = Changes()
 
     def __init__(self, node: NodeOnDisk, *, fails: bool = False) -> None:
         super().__init__(node.folder.path, "0.9-000000000000", node.folder.authority)
@@ -35,7 +39,9 @@ class Scripted(Upgrader):
     async def upgrade(self, operation: NodeUpgrade, open_stream: OpenStream, report: Report) -> None:
         Scripted.under_way += 1
         Scripted.most = max(Scripted.most, Scripted.under_way)
-        await trio.sleep(0.2)
+        Scripted.begun.tell()
+        await Scripted.begun.until(lambda: Scripted.most >= Scripted.together)
+        await trio.sleep(0.2)  # So that one more than may be would be seen.
         Scripted.under_way -= 1
         if self._fails:
             raise HostError(FailureCode.HOST, "Release 1 was tried and given up.")
@@ -102,8 +108,11 @@ async def test_the_first_failure_stops_the_nodes_that_wait(site: NodeApiHarness)
         assert await site.count("SELECT count(*) FROM alerts WHERE key = $1 AND closed_at IS NULL", key) == 1
 
 
-async def test_several_nodes_are_upgraded_at_once_and_no_more_than_asked(site: NodeApiHarness) -> None:
+async def test_several_nodes_are_upgraded_at_once_and_no_more_than_asked(
+    site: NodeApiHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Scripted.under_way = Scripted.most = 0
+    monkeypatch.setattr(Scripted, "together", 2)
     async with AsyncExitStack() as running:
         for number in range(4):
             node = await site.join(await site.bootstrap(f"node-{number}"))
