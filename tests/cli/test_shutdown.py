@@ -26,7 +26,6 @@ async def test_the_end_of_a_task_is_stored_by_its_actor_during_a_shutdown(databa
         api_port=0,
         gateway_port=0,
         operations_port=0,
-        heartbeat_seconds=0.5,
     )
     has_outcome, stopping = trio.Event(), trio.Event()
 

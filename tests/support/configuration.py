@@ -18,6 +18,5 @@ def local_config(folder: Path, **changes: Any) -> ControllerConfig:
         api_port=free_port(),
         gateway_port=free_port(),
         operations_port=free_port(),
-        heartbeat_seconds=0.5,
     )
     return replace(config, **changes)

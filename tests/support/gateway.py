@@ -43,6 +43,8 @@ from svc_nodeagent.upgrade import Upgrader
 
 BRISK = Patience(first_pause=0.01, longest_pause=0.1, settled_after=5.0, stopping=1.0)
 PATIENCE = 60.0
+HEARTBEAT_SECONDS = 5.0
+"""As in the service: a node that a busy machine keeps from speaking for a few seconds is not taken for lost."""
 
 
 @dataclass
@@ -76,6 +78,7 @@ class GatewayHarness:
     authority: Authority
     folder: Path
     nursery: trio.Nursery
+    heartbeat_seconds: float
     heard: Heard = field(default_factory=Heard)
     port: int = 0
     gateway: Gateway = field(init=False)
@@ -89,7 +92,7 @@ class GatewayHarness:
             lambda: self.authority.server_certificate(self.folder, "localhost"),
             bind_host="127.0.0.1",
             port=self.port,
-            heartbeat_seconds=1.0,
+            heartbeat_seconds=self.heartbeat_seconds,
             hooks=self.heard.hooks(),
             find_file=lambda key: self.folder / "files" / key,
             versions=versions,
@@ -182,12 +185,14 @@ async def _shared(host: SimulatedHost) -> AsyncIterator[Host]:
 
 
 @asynccontextmanager
-async def open_rig(database: Database, folder: Path) -> AsyncIterator[GatewayHarness]:
+async def open_rig(
+    database: Database, folder: Path, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+) -> AsyncIterator[GatewayHarness]:
     authority = await Authority.open(database, Sealer(b"k" * 32))
     (folder / "files").mkdir()
     with trio.fail_after(PATIENCE * 3):
         async with trio.open_nursery() as nursery:
-            rig = GatewayHarness(database, authority, folder, nursery)
+            rig = GatewayHarness(database, authority, folder, nursery, heartbeat_seconds)
             await rig.start_gateway()
             yield rig
             nursery.cancel_scope.cancel()

@@ -94,7 +94,6 @@ async def open_site(
         api_port=0,
         gateway_port=0,
         operations_port=0,
-        heartbeat_seconds=1.0,
     )
     with trio.fail_after(60):
         async with open_services(config, database, wanted=loops) as services:

@@ -8,13 +8,19 @@ from pathlib import Path
 import pytest
 
 from svc_actors.store import Database
-from tests.support.gateway import GatewayHarness, open_rig
+from tests.support.gateway import HEARTBEAT_SECONDS, GatewayHarness, open_rig
 from tests.support.node_api import NodeApiHarness, open_site
 
 
 @pytest.fixture
-async def rig(database: Database, tmp_path: Path) -> AsyncIterator[GatewayHarness]:
-    async with open_rig(database, tmp_path) as opened:
+def heartbeat_seconds() -> float:
+    """Those of `rig`; less where tests wait for a silent link to be given up."""
+    return HEARTBEAT_SECONDS
+
+
+@pytest.fixture
+async def rig(database: Database, tmp_path: Path, heartbeat_seconds: float) -> AsyncIterator[GatewayHarness]:
+    async with open_rig(database, tmp_path, heartbeat_seconds=heartbeat_seconds) as opened:
         yield opened
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 import trio
 
+from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainResult, DomainState, OperationId, VmCreate
 from svc_nodeagent.simulated import Behaviour
-from tests.support.gateway import GatewayHarness, create, until
+from tests.support.gateway import GatewayHarness, create, open_rig, until
 from tests.support.tcp_proxy import proxy_to
 
 
@@ -71,9 +73,9 @@ async def test_agents_killed_at_random_end_with_one_machine_for_each_order(rig: 
     assert set(results) == set(orders)
 
 
-async def test_a_half_open_connection_is_noticed_by_both_sides_and_replaced(rig: GatewayHarness) -> None:
-    node = await rig.new_node()
-    async with proxy_to(rig.port) as proxy:
+async def test_a_half_open_connection_is_noticed_by_both_sides_and_replaced(database: Database, tmp_path: Path) -> None:
+    async with open_rig(database, tmp_path, heartbeat_seconds=0.5) as rig, proxy_to(rig.port) as proxy:
+        node = await rig.new_node()
         node.dial_through(proxy.port)
         async with node.running() as agent:
             await rig.until_online(node.node_id)

@@ -140,6 +140,11 @@ async def controller(database: Database, gateway: Gateway, rig: GatewayHarness) 
 
 
 @pytest.fixture
+def heartbeat_seconds() -> float:
+    return 1.0
+
+
+@pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Short: sockets are in it."""
     for module, name, value in (

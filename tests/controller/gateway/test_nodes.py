@@ -276,14 +276,15 @@ async def test_an_hours_sample_is_the_mean_of_its_minutes(site: NodeApiHarness) 
     node = await site.join(await site.bootstrap())
     watch = NodeWatch(site.services.actors, site.services.database, machine_deliverer(site.services.actors))
     watch.watch(site.services.gateway)
-    async with node.running():
-        await site.until_state(node.node_id, NodeState.ONLINE)
-        for load in (2, 4):
-            node.host.machines.clear()
-            node.host.populate(load * 20)
+    for load in (2, 4):
+        node.host.machines.clear()
+        node.host.populate(load * 20)
+        # An agent says what it has free as soon as it is connected.
+        async with node.running():
             with trio.fail_after(60):
                 while (beat := site.services.gateway.heartbeat(node.node_id)) is None or beat.capacity.load_1m != load:
                     await trio.sleep(0.02)
+            await site.until_state(node.node_id, NodeState.ONLINE)
             await watch.record()
     page = await site.call(nodes.node_samples, nodes.NodeSamplesRequest(id=node.node_id, hours=2))
     [sample] = page.items
