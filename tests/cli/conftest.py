@@ -152,6 +152,14 @@ def terminal(tmp_path: Path) -> Terminal:
 
 
 @pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not answer is given up at once: commands do not pause before they ask again, nor is a database waited
+    for that may just be starting."""
+    monkeypatch.setattr("svc.cli.client._pause", lambda _: 0.0)
+    monkeypatch.setattr("svc_actors.store.database.CONNECT_TIMEOUT", 0.1)
+
+
+@pytest.fixture
 async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
     async with open_house(database_url, tmp_path) as opened:
         yield opened

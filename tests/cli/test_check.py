@@ -69,6 +69,7 @@ async def test_where_every_address_is_asked_for_the_ports_of_both_families_are_l
     assert f"[::]:{port} is free" in found[1]
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_database_that_is_away_is_named_without_its_password(terminal: Terminal, tmp_path: Path) -> None:
     url = f"postgresql://svc:hunter2@127.0.0.1:{free_port()}/svc"
 

@@ -54,6 +54,7 @@ async def test_a_token_is_used_over_the_socket_too(panel_database: Database, ter
     assert me.json["email"] == "ada@example.com"
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_core_that_is_not_there_is_told_with_what_to_do(terminal: Terminal) -> None:
     ended = await terminal.svc("--socket", "/nonexistent/core.sock", "site", "list")
 

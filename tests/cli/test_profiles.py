@@ -84,6 +84,7 @@ async def test_profiles_are_listed_chosen_and_forgotten(terminal: Terminal) -> N
     assert (await terminal.svc("profile", "use", "there")).code == Exit.NOT_FOUND
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_file_that_others_may_read_is_pointed_out(terminal: Terminal) -> None:
     unreachable = Profile(url="https://127.0.0.1:1", token="svcvm_x")
     profiles.save(terminal.variables(), ProfileFile("x", {"x": unreachable}))

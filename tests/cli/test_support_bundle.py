@@ -9,6 +9,8 @@ import tarfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from svc.cli.failures import Exit
 from tests.cli.conftest import EMAIL, PASSWORD, Ended, House, Terminal
 from tests.support.stack import free_port
@@ -53,6 +55,7 @@ async def test_a_bundle_tells_of_the_fleet_and_of_nobodys_secrets(
     assert not re.search(r"svc(vm|node|setup)_[A-Za-z0-9_-]{20}|PRIVATE KEY|argon2", everything)
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_a_bundle_is_made_where_nothing_works(terminal: Terminal, tmp_path: Path) -> None:
     url = f"postgresql://svc:hunter2@127.0.0.1:{free_port()}/svc"
     file = tmp_path / "bundle.tar.gz"

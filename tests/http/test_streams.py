@@ -207,11 +207,15 @@ async def test_streams_opened_at_once_are_counted_and_one_that_nobody_reads_give
             await opened.pop().aclose()
 
 
+@pytest.fixture
+def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the server starts, whose first pause it is."""
+    monkeypatch.setattr(svc_http.streaming, "RECHECK", 0.05)
+
+
+@pytest.mark.usefixtures("asked_often")
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_stream_ends_when_its_session_does(
-    server: Served, database: Database, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(svc_http.streaming, "RECHECK", 0.1)
+async def test_a_stream_ends_when_its_session_does(server: Served, database: Database, version: str) -> None:
     async with reading(server, version) as reader:
         await until_open(server, 1)
         await database.execute("INSERT INTO settings (name, value) VALUES ('ended', 'true')")

@@ -215,7 +215,7 @@ async def test_a_commit_whose_answer_is_lost_is_reported_as_unknown(
 
 
 async def test_a_write_of_its_own_whose_answer_is_lost_is_reported_as_unknown(
-    table: Database, database_url: str
+    table: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with proxy_to(database_url) as proxy, Database.open(proxy.url, size=1) as database:
         await database.execute("INSERT INTO note VALUES ($1, 'a')", 1)
@@ -223,7 +223,8 @@ async def test_a_write_of_its_own_whose_answer_is_lost_is_reported_as_unknown(
         proxy.after = lambda piece: True
         with pytest.raises(ServiceError) as caught:
             await database.execute("INSERT INTO note VALUES ($1, 'a')", 2)
-        with pytest.raises(ServiceError) as read:
+        with monkeypatch.context() as patched, pytest.raises(ServiceError) as read:
+            patched.setattr(pool_module, "CONNECT_TIMEOUT", 0.1)
             await database.fetchval("SELECT count(*) FROM note")
     assert caught.value.details == {"outcome": "unknown"}
     assert "outcome" not in (read.value.details or {})

@@ -27,6 +27,7 @@ from svc_actors.store import (
     Subscription,
     append,
     migrate,
+    sequencing,
 )
 from svc_actors.store import events as events_module
 from svc_actors.store.sequencing import WRITE_TO_INBOX, prune
@@ -96,10 +97,12 @@ async def test_what_json_cannot_say_is_refused_when_it_is_appended(database: Dat
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_events_come_in_commit_order_whoever_writes_and_whatever_is_held_open(
-    database: Database, database_url: str, seed: int
+    database: Database, database_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each writer appends first and only then takes the lock that decides the order of the commits, so an order by the
     time of appending would be wrong."""
+    # What was held open is found by a sweep.
+    monkeypatch.setattr(sequencing, "SWEEP_PERIOD", 0.2)
     choose = random.Random(seed)
     await database.execute("CREATE TABLE counter (value int)")
     await database.execute("INSERT INTO counter VALUES (0)")
