@@ -19,7 +19,7 @@ import pytest
 import structlog
 import trio
 
-from svc.cli import profiles
+from svc.cli import following, profiles
 from svc.cli.app import execute
 from svc.cli.client import Client
 from svc.cli.compose import open_controller
@@ -76,12 +76,14 @@ class Terminal:
         return own | self.environment | more
 
     async def svc(self, *arguments: str, typed: str | None = None, given: str = "", **more: str) -> Ended:
-        """Run a command line in this process. `typed` is typed at a terminal; `given` comes from a pipe."""
+        """Run a command line in this process. `typed` is typed at a terminal; `given` comes from a pipe. One that waits
+        for a task looks more often than every half second, which is longer than most of them take here."""
         out, err = io.StringIO(), io.StringIO()
         keyboard = io.StringIO(given) if typed is None else Keyboard(typed)
         with (
             mock.patch.dict(os.environ, self.variables(**more), clear=True),
             mock.patch.object(sys, "stdin", keyboard),
+            mock.patch.object(following, "_POLL_SECONDS", 0.02),
             redirect_stdout(out),
             redirect_stderr(err),
         ):
