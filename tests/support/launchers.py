@@ -71,6 +71,13 @@ def grow(mebibytes):
     kept = [bytearray(b"x" * (1 << 20)) for _ in range(int(mebibytes))]
     time.sleep(3600)
 
+def regrow(mebibytes):
+    # As a pool of PHP: the first process stays, and starts another for each that is killed.
+    while True:
+        if os.fork() == 0:
+            grow(mebibytes)
+        os.wait()
+
 def end(status):
     sys.exit(int(status))
 
