@@ -18,11 +18,12 @@ from svc_nodeagent.releases import Releases, Trial
 from tests.support.gateway import GatewayHarness, NodeOnDisk, create
 from tests.support.releases import installed, kept_release, launched, wheel_of
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+"""A release is installed and started by processes of its own, twice where the power is cut."""
 
 
 def upgrade_to(
-    rig: GatewayHarness, node: NodeOnDisk, release: AgentRelease, *, order: str = "1", trial_seconds: float = 20.0
+    rig: GatewayHarness, node: NodeOnDisk, release: AgentRelease, *, order: str = "1", trial_seconds: float = 60.0
 ) -> NodeUpgrade:
     operation = NodeUpgrade(
         version=release.version,
