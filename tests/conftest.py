@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ from tests.support.turns import Turns, turn_of
 from tests.support.warm_database import WarmDatabase
 
 _MEMORY = "/dev/shm"
+_DROPPING_SECONDS = 10
 SUPERUSER = "postgres"
 _TEMPLATES = {"svc_template": CONTROLLER_SCHEMA, "svc_panel_template": PANEL_SCHEMA}
 _SETTINGS = {
@@ -184,6 +185,24 @@ class Cluster:
                 self.warm[template] = warm
             else:
                 self._give_up(warm)
+
+    @asynccontextmanager
+    async def own_database(self, template: str = "template1") -> AsyncIterator[str]:
+        """One that the caller alone has, for as long as it wants; its URL, for its owner.
+
+        Its name is new each time: files are dealt to workers in parts, so a module's fixture is made more than once in
+        a process.
+        """
+        name = self._new_name()
+        async with Database.open(_as(SUPERUSER, self.url), size=1) as administration:
+            await administration.execute(
+                f"CREATE DATABASE {name} OWNER {OWNER_ROLE} TEMPLATE {template} STRATEGY file_copy"
+            )
+            try:
+                yield self.url_of(name)
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + _DROPPING_SECONDS):
+                    await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def give_up_warm_databases(self) -> None:
         """The next test of each template gets a copy that no test has used."""

@@ -62,13 +62,12 @@ def controller(database_cluster: Cluster, tmp_path_factory: pytest.TempPathFacto
     stop: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
 
     async def serve() -> None:
-        async with Database.open(database_cluster.url, size=1) as administration:
-            await administration.execute("CREATE DATABASE schemathesis TEMPLATE svc_template STRATEGY file_copy")
         config = ControllerConfig(
             data_dir=folder, public_host="localhost", bind_host="127.0.0.1", api_port=0, gateway_port=0
         )
         async with (
-            Database.open(database_cluster.url_of("schemathesis")) as database,
+            database_cluster.own_database("svc_template") as database_url,
+            Database.open(database_url) as database,
             open_services(config, database, wanted=["events"]) as services,
             trio.open_nursery() as nursery,
         ):

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -152,25 +151,21 @@ def test_files_that_leave_a_gap_or_are_misnamed_are_refused(tmp_path: Path, name
 @pytest.fixture
 async def single_list(database_cluster: Cluster) -> AsyncIterator[Database]:
     """A database as the single list of migrations made it."""
-    name = f"single_{uuid4().hex}"
-    async with Database.open(database_cluster.url, size=1) as administration:
-        await administration.execute(f"CREATE DATABASE {name}")
-        async with Database.open(database_cluster.url_of(name)) as database:
+    async with database_cluster.own_database() as url, Database.open(url) as database:
+        await database.execute(
+            """CREATE TABLE schema_migration (number integer PRIMARY KEY, name text NOT NULL,
+               checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"""
+        )
+        for number, file in enumerate(sorted(SINGLE_LIST.glob("*.sql")), start=1):
+            sql = file.read_text()
+            await database.execute(sql)
             await database.execute(
-                """CREATE TABLE schema_migration (number integer PRIMARY KEY, name text NOT NULL,
-                   checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"""
+                "INSERT INTO schema_migration (number, name, checksum) VALUES ($1, $2, $3)",
+                number,
+                file.stem[5:],
+                hashlib.sha256(sql.encode()).hexdigest(),
             )
-            for number, file in enumerate(sorted(SINGLE_LIST.glob("*.sql")), start=1):
-                sql = file.read_text()
-                await database.execute(sql)
-                await database.execute(
-                    "INSERT INTO schema_migration (number, name, checksum) VALUES ($1, $2, $3)",
-                    number,
-                    file.stem[5:],
-                    hashlib.sha256(sql.encode()).hexdigest(),
-                )
-            yield database
-        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        yield database
 
 
 async def test_a_database_of_the_single_list_becomes_what_a_new_one_is_and_keeps_its_rows(

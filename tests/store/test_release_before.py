@@ -47,13 +47,9 @@ def of_release_before(migrations: list[Migration]) -> list[Migration]:
 
 @asynccontextmanager
 async def database_at(cluster: Cluster, migrations: list[Migration]) -> AsyncIterator[Database]:
-    name = f"release_{uuid4().hex}"
-    async with Database.open(cluster.url, size=1) as administration:
-        await administration.execute(f"CREATE DATABASE {name}")
-        async with Database.open(cluster.url_of(name), size=1) as database:
-            await migrate(database, migrations)
-            yield database
-        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    async with cluster.own_database() as url, Database.open(url, size=1) as database:
+        await migrate(database, migrations)
+        yield database
 
 
 async def refused(database: Database, statements: Iterable[str]) -> dict[str, str]:

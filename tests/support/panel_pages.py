@@ -81,6 +81,10 @@ class Browser:
     def shows(self, text: str) -> None:
         expect(self.page.locator("body")).to_contain_text(text)
 
+    def has_status(self, status: str) -> None:
+        """What the page is about, beside its name: a step or a part of it may have the status before it has."""
+        expect(self.page.locator("main .head .badge").first).to_have_text(status)
+
     def row(self, text: str) -> Locator:
         return self.page.locator("main tr").filter(has_text=text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -71,12 +70,8 @@ async def test_the_database_counts_as_we_do(database: Database) -> None:
 @pytest.fixture
 async def blank(database_cluster: Cluster) -> AsyncIterator[Database]:
     """A database without a table."""
-    name = f"blank_{uuid4().hex}"
-    async with Database.open(database_cluster.url, size=1) as administration:
-        await administration.execute(f"CREATE DATABASE {name}")
-        async with Database.open(database_cluster.url_of(name)) as database:
-            yield database
-        await administration.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    async with database_cluster.own_database() as url, Database.open(url) as database:
+        yield database
 
 
 async def test_the_pools_and_addresses_there_were_are_carried_over(blank: Database) -> None:

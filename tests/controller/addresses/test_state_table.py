@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
-import trio
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -355,26 +354,14 @@ class AddressStates(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("cidr", [IPV4, IPV6])
 def test_no_address_is_in_two_hands_and_none_is_lost_whatever_happens(database_cluster: Cluster, cidr: str) -> None:
-    async def make() -> None:
-        async with Database.open(database_cluster.url, size=1) as administration:
-            await administration.execute("CREATE DATABASE address_states TEMPLATE svc_template STRATEGY file_copy")
-
-    async def drop() -> None:
-        async with Database.open(database_cluster.url, size=1) as administration:
-            await administration.execute("DROP DATABASE address_states WITH (FORCE)")
-
-    trio.run(make)
-    try:
-        with opened(database_cluster.url_of("address_states"), make_ground) as (bench, ground):
-            machine = type("AddressStatesOfOnePool", (AddressStates,), {"bench": bench, "ground": ground, "cidr": cidr})
-            run_state_machine_as_test(
-                machine,
-                settings=settings(
-                    max_examples=60,
-                    stateful_step_count=60,
-                    deadline=None,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-    finally:
-        trio.run(drop)
+    with opened(database_cluster.fresh_database("svc_template"), make_ground) as (bench, ground):
+        machine = type("AddressStatesOfOnePool", (AddressStates,), {"bench": bench, "ground": ground, "cidr": cidr})
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=60,
+                stateful_step_count=60,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

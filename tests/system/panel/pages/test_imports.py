@@ -49,7 +49,7 @@ async def test_an_archive_is_gone_through_item_by_item_and_becomes_a_site(
             browser.press("Apply")
             browser.shows("left out")
             browser.press("Apply")
-            expect(browser.page.get_by_text("succeeded").first).to_be_visible()
+            browser.has_status("succeeded")
 
             browser.follow("Imports")
             browser.follow("cpmove-ada.tar.gz")
