@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import svc_actors
-from svc_actors.host import accounts
+from svc_actors.host import accounts, tree_removal
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.confined import tree
 from svc_actors.host.confined.find import find
@@ -105,6 +106,24 @@ def test_what_vanishes_while_it_is_removed_leaves_nothing_beside_it(
 
     assert len(vanished) == 2
     assert not home.exists()
+
+
+def test_what_cannot_be_removed_is_an_error_or_stays_when_errors_are_ignored(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "busy").mkdir()
+
+    def remove(parent: int, name: bytes) -> None:
+        if name == b"busy":
+            raise OSError(errno.EBUSY, "in use")
+        tree.remove(parent, name)
+
+    monkeypatch.setattr(tree_removal, "remove", remove)
+
+    remove_tree(home, ignore_errors=True)
+    assert [each.name for each in home.iterdir()] == ["busy"]
+    with pytest.raises(OSError, match="in use"):
+        remove_tree(home)
 
 
 def test_the_files_of_an_account_are_removed_however_deep_they_lie(place: Path) -> None:
