@@ -27,6 +27,10 @@ import trio
 Attributes = Mapping[str, str | int | float | bool]
 
 
+class TracingSettingsError(ValueError):
+    """What the environment says about tracing cannot be used; the message says why."""
+
+
 class Kind(StrEnum):
     """As OpenTelemetry has them: what is asked of us, what we ask of others, what is neither."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncclick as click
 
-from svc.cli.backup.commands import backup, backups, restore, rewound
+from svc.cli.backup import backup, backups, restore, rewound
 from svc.cli.check import check
 from svc.cli.support_bundle import support_bundle
 

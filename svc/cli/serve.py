@@ -15,13 +15,13 @@ import asyncclick as click
 import structlog
 import trio
 
-from svc.cli.compose import open_controller
 from svc.cli.controller_options import CONTEXT, controller_options
-from svc.cli.garbage import GarbageCollection
 from svc.cli.starting import told_plainly
-from svc.cli.supervisor import tell_supervisor
 from svc.cli.terminal import say
 from svc.controller.config import ControllerConfig
+from svc.service.controller.compose import open_controller
+from svc.service.garbage import GarbageCollection
+from svc.service.supervisor import tell_supervisor
 from svc_actors.admission import raise_descriptor_limit
 from svc_http.metrics import Figure
 

@@ -13,6 +13,7 @@ from svc_actors.store import (
     MigrationError,
     SteppedBackError,
 )
+from svc_actors.tracing import TracingSettingsError
 
 
 @asynccontextmanager
@@ -24,6 +25,8 @@ async def told_plainly() -> AsyncIterator[None]:
         cause = first_cause(error)
         if isinstance(cause, AnotherServiceError | DatabaseInUseError):
             raise Failure(Exit.CONFLICT, str(cause)) from error
+        if isinstance(cause, TracingSettingsError):
+            raise Failure(Exit.INVALID, str(cause)) from error
         if isinstance(cause, DatabaseStartError | MigrationError | SteppedBackError):
             raise Failure(Exit.FAILED, str(cause)) from error
         raise

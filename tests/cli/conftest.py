@@ -22,11 +22,11 @@ import trio
 from svc.cli import following, profiles
 from svc.cli.app import execute
 from svc.cli.client import Client
-from svc.cli.compose import open_controller
 from svc.cli.profiles import Profile, ProfileFile
 from svc.controller.config import ControllerConfig
 from svc.controller.loops import ControllerLoop
 from svc.controller.services import Controller
+from svc.service.controller.compose import open_controller
 from svc_actors.mail import MailSettings
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet

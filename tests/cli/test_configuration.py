@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from svc.cli import serve
-from svc.cli.compose import RunningController
 from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
+from svc.service.controller.compose import RunningController
 from svc_actors.mail import MAIL_VARIABLES
 from tests.cli.conftest import Terminal
 

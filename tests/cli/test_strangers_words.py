@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import svc.cli
+import svc.service
 from svc.cli.failures import Exit, Failure
 from svc.cli.following import check, follow
 from svc.cli.output import Format, Style, show
@@ -94,7 +95,7 @@ async def test_followed_work_has_none_in_its_log_and_title(capsys: pytest.Captur
 
 def test_all_that_is_printed_goes_through_one_door() -> None:
     """A new `print`, `click.echo` or write to a stream beside it would print a stranger's words raw."""
-    package = Path(svc.cli.__file__).parent
+    packages = [Path(svc.cli.__file__).parent, Path(svc.service.__file__).parent]
     raw_by_nature = {
         "terminal.py",
         "output.py",  # its tables are printed by rich, of cells that are made visible
@@ -105,6 +106,7 @@ def test_all_that_is_printed_goes_through_one_door() -> None:
     }
     found = [
         f"{module.relative_to(package)}:{node.lineno}"
+        for package in packages
         for module in sorted(package.rglob("*.py"))
         if module.name not in raw_by_nature
         for node in ast.walk(ast.parse(module.read_text()))

@@ -20,13 +20,13 @@ import pytest
 import requests
 import trio
 
-from svc.cli.controller_services import open_services
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.controller.realm import REALM
 from svc.identity.authenticate import Authentication
 from svc.registry.openapi import document
 from svc.registry.operation import Method, Presentation
+from svc.service.controller.services import open_services
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database
 from svc_http.app import create_app

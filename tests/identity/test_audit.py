@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 import trio
 
-from svc.cli.controller_services import open_services
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.registry.operation import Operation
 from svc.registry.principal import Access
+from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from tests.support.harness import PASSWORD, Client
 from tests.support.identity import CheapPasswords, IdentityHarness, open_identity

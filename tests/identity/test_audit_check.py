@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
+from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from svc_actors.store.audit_seals import Sealer, newest_seal
 from tests.store.test_audit import write_one
@@ -45,7 +45,7 @@ async def test_an_administrator_reads_whether_the_audit_is_whole(house: Identity
 async def test_a_running_service_seals_by_itself(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.cli.identity_loops.SEAL_SECONDS", 0.05)
+    monkeypatch.setattr("svc.service.identity_loops.SEAL_SECONDS", 0.05)
     config = ControllerConfig(data_dir=tmp_path, public_host="localhost", bind_host="127.0.0.1", gateway_port=0)
     async with open_services(config, database, wanted=["sealing the audit"]):
         await write_one(database)

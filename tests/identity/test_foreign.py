@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.registry.parameters import path_parameters
 from svc.registry.principal import Access
+from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from tests.support.harness import said
 from tests.support.identity import CheapPasswords, IdentityHarness, open_identity

@@ -14,9 +14,9 @@ import httpx
 import pytest
 import trio
 
-from svc.cli.backup import restore
 from svc.identity import password_links
 from svc.identity.password_links import PasswordAsks
+from svc.service.controller.backup import restore
 from svc_actors.mail import Delivery, MailKind, NewMail, queue
 from svc_actors.store import Database, Transaction, keep_running
 from tests.support.harness import PASSWORD, Client, said

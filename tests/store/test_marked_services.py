@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("actors/svc_actors", "svc")
-UNMARKED = {"svc/cli/backup/commands.py": "`rewound` forgets the marks, after a step back that was ordered"}
+UNMARKED = {"svc/cli/backup.py": "`rewound` forgets the marks, after a step back that was ordered"}
 INSERTED = re.compile(r"\bINSERT INTO ([a-z_]+)")
 STATEMENTS = {"execute", "executemany", "fetch", "fetchrow", "fetchval", "fetchone", "change"}
 ALONE = {

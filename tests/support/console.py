@@ -15,12 +15,12 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-from svc.cli.machine_consoles import MachineConsoles
 from svc.controller.machines import consoles
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity.authenticate import Authentication
 from svc.registry.registry import Registry
+from svc.service.controller.machine_consoles import MachineConsoles
 from svc_actors.controller.machines.consoles import ConsoleOpen
 from svc_actors.errors import not_ready
 from svc_actors.secrets import fingerprint, new_secret

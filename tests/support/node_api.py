@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 import httpx
 import trio
 
-from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.loops import ControllerLoop
 from svc.controller.nodes import joining as nodes_joining
@@ -22,6 +21,7 @@ from svc.controller.services import Controller
 from svc.registry.operation import Context
 from svc.registry.principal import Principal, Role
 from svc.registry.scopes import Scope
+from svc.service.controller.services import open_services
 from svc_actors.controller.nodes.records import NodeMode, NodeState
 from svc_actors.errors import ServiceError
 from svc_actors.store import Database

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import httpx
 
-from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.loops import ControllerLoop
+from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from tests.support.harness import Client
 from tests.support.identity import CheapPasswords, IdentityHarness, open_identity

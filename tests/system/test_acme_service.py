@@ -16,8 +16,8 @@ import pytest
 import trio
 from cryptography import x509
 
-from svc.cli.compose import open_controller
 from svc.controller.config import ControllerConfig
+from svc.service.controller.compose import open_controller
 from svc_actors.certificates import AcmeSettings
 from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.enrol import enrol

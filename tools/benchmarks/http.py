@@ -26,12 +26,12 @@ import httpx
 import trio
 from pydantic_core import to_json
 
-from svc.cli.garbage import GarbageCollection
 from svc.controller.catalogue import controller_registry
 from svc.controller.machines.models import VM_SELECT
 from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.identity.authenticate import Authentication
+from svc.service.garbage import GarbageCollection
 from svc_actors.sealing import Sealer
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, embedded, migrate

@@ -50,7 +50,7 @@ RULES: Final = (
     Rule("nodeagent/*.py", tests=_OF_SOURCES),
     Rule("tools/*", tests=("tests/tools/*",)),
     Rule("tools/billing/*", tests=("tests/billing/*",)),
-    Rule("tools/monitoring/*", tests=("tests/cli/test_monitoring.py",)),
+    Rule("tools/monitoring/*", tests=("tests/service/controller/test_monitoring.py",)),
     Rule("tests/times.toml", tests=("tests/tools/test_dealing.py",)),
     Rule("tests/flaky.toml", tests=("tests/tools/test_dealing.py",)),
 )
@@ -60,7 +60,10 @@ _SERVICES: Final = (
     # imports the other. The graph of imports says that they meet, since some modules serve both: the command line, and
     # what tests stand on.
     (
-        ("svc/controller/", "actors/svc_actors/controller/", "actors/svc_actors/store/migrations/controller/"),
+        (
+            *("svc/controller/", "svc/service/controller/", "actors/svc_actors/controller/"),
+            "actors/svc_actors/store/migrations/controller/",
+        ),
         ("tests/panel/", "tests/host/", "tests/system/panel/"),
     ),
     (

@@ -18,16 +18,13 @@ import asyncclick as click
 import structlog
 import trio
 
-from svc.cli.disk import disk_guard, guarded
 from svc.cli.failures import Exit, Failure
-from svc.cli.garbage import GarbageCollection
 from svc.cli.panel.compose import open_services
 from svc.cli.panel.host import Host
 from svc.cli.panel.options import CONTEXT, panel_options
 from svc.cli.panel.recovery import Recovering, becoming
 from svc.cli.panel.server import this_server
 from svc.cli.starting import told_plainly
-from svc.cli.supervisor import tell_supervisor
 from svc.identity.authenticate import Authentication
 from svc.identity.password_links import revoke_everybodys_links
 from svc.identity.sessions import end_everybodys
@@ -35,6 +32,9 @@ from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
 from svc.panel.realm import REALM
 from svc.registry.idempotency import refuse_lost
+from svc.service.disk import disk_guard, guarded
+from svc.service.garbage import GarbageCollection
+from svc.service.supervisor import tell_supervisor
 from svc_actors.admission import raise_descriptor_limit
 from svc_actors.host.folders import HostFolders
 from svc_actors.host.self_signed import keep_self_signed

@@ -18,7 +18,7 @@ import trio
 
 from svc.cli.failures import Exit, Failure
 from svc.cli.services import CORE_SOCKET, PANEL_PORT
-from svc.cli.supervisor import KeptListener, tell_supervisor
+from svc.service.supervisor import KeptListener, tell_supervisor
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 

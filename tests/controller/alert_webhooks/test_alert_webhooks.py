@@ -15,9 +15,9 @@ import pytest
 import stripe
 import trio
 
-from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.loops import ControllerLoop
+from svc.service.controller.services import open_services
 from svc_actors.alerts import Severity, close_alert, raise_alert
 from svc_actors.controller.alert_webhooks.endpoints import MOST_FAILURES
 from svc_actors.controller.alert_webhooks.telling import tell_receivers
@@ -235,7 +235,7 @@ async def test_a_failing_server_is_tried_again_later(world: World) -> None:
 async def test_what_was_sent_and_not_recorded_is_sent_again_after_a_restart(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.cli.controller_services.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("svc.service.controller.services.DRAIN_SECONDS", 0.1)
     async with open_receiving(tmp_path) as receiving:
         receiver = await receiving.receiver(HANG, 200)
         async with running(database, tmp_path, receiving, ["webhooks"]) as world:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import trio
 
-from svc.cli.controller_services import open_services
+from svc.service.controller.services import open_services
 from svc.controller.config import ControllerConfig
 from svc_actors.store import Database
 from svc_actors.webhooks.settings import WebhookSettings

@@ -17,11 +17,11 @@ from uuid import UUID
 
 import pytest
 
-from svc.cli.controller_services import open_services
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
 from svc.registry.operation import Method, Operation
 from svc.registry.parameters import path_parameters
+from svc.service.controller.services import open_services
 from svc_actors.store import Database
 from tests.support.harness import Client
 from tests.support.identity import CheapPasswords, IdentityHarness, open_identity

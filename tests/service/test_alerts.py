@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from svc.cli.service_alerts import ActorAlerts, LoopAlerts
+from svc.service.alerts import ActorAlerts, LoopAlerts
 from svc_actors.errors import unavailable
 from svc_actors.runtime import Actor, ActorCrashed, ActorSystem, ActorUnavailable, RestartPolicy
 from svc_actors.store import Database, Transaction, keep_repeating, keep_running

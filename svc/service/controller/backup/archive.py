@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from svc.cli.backup.age import CannotDecrypt, Decrypting, Encrypting
+from svc.service.controller.backup.age import CannotDecrypt, Decrypting, Encrypting
 
 FORMAT: Final = 1
 MANIFEST, CONFIGURATION = "manifest.json", "controller.toml"

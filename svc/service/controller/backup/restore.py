@@ -15,11 +15,11 @@ from typing import Final
 
 import trio
 
-from svc.cli.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAnArchive
 from svc.controller.config import ControllerConfig
 from svc.identity.password_links import revoke_everybodys_links
 from svc.identity.sessions import end_everybodys
 from svc.registry.idempotency import refuse_lost
+from svc.service.controller.backup.archive import CONFIGURATION, ArchiveReader, Manifest, NotAnArchive
 from svc_actors.controller.reconcile.restored import Past, begin_restored
 from svc_actors.durable import sync_folder
 from svc_actors.mail.queue import end_all as end_mails

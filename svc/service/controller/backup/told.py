@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from svc.cli.backup.take import Taken
+from svc.service.controller.backup.take import Taken
 from svc_actors.alerts import Severity, set_alert
 from svc_actors.store import Database, Transaction
 

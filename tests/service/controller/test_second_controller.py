@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from svc.cli.compose import open_controller
 from svc.cli.failures import first_cause
+from svc.service.controller.compose import open_controller
 from svc_actors.store import AnotherServiceError, Database
 from tests.support.configuration import local_config
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.cli.backup import age
+from svc.service.controller.backup import age
 
 
 @pytest.fixture

@@ -19,14 +19,6 @@ from pathlib import Path
 import structlog
 import trio
 
-from svc.cli.backup.restore import UNFINISHED, begin
-from svc.cli.controller_services import open_services
-from svc.cli.disk import disk_guard, guarded
-from svc.cli.figures import LoopLag, watch_controller
-from svc.cli.machine_consoles import MachineConsoles
-from svc.cli.public_certificate import serve_challenges, tell_of_certificates
-from svc.cli.supervisor import KeptListener
-from svc.cli.traces import open_tracing
 from svc.controller import certificate as public_certificate
 from svc.controller.catalogue import controller_registry
 from svc.controller.config import ControllerConfig
@@ -35,6 +27,14 @@ from svc.controller.realm import REALM
 from svc.controller.services import Controller
 from svc.controller.setup import ensure_setup_token
 from svc.identity.authenticate import Authentication
+from svc.service.controller.backup.restore import UNFINISHED, begin
+from svc.service.controller.figures import LoopLag, watch_controller
+from svc.service.controller.machine_consoles import MachineConsoles
+from svc.service.controller.public_certificate import serve_challenges, tell_of_certificates
+from svc.service.controller.services import open_services
+from svc.service.controller.traces import open_tracing
+from svc.service.disk import disk_guard, guarded
+from svc.service.supervisor import KeptListener
 from svc_actors.controller.reconcile.restored import Past
 from svc_actors.listening import addresses_of
 from svc_actors.store import (

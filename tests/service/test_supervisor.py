@@ -14,8 +14,8 @@ import httpx
 import pytest
 import trio
 
-from svc.cli import supervisor
-from svc.cli.supervisor import KeptListener
+from svc.service import supervisor
+from svc.service.supervisor import KeptListener
 from svc_actors.listening import addresses_of
 from svc_http.certificates import Certificates
 from svc_http.server import serve_tls

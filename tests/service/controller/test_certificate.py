@@ -10,8 +10,8 @@ from pathlib import Path
 
 import trio
 
-from svc.cli.compose import RunningController, open_controller
 from svc.controller.config import ControllerConfig
+from svc.service.controller.compose import RunningController, open_controller
 from svc_actors.certificates import AcmeSettings
 from tests.support.stack import free_port
 

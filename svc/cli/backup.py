@@ -12,16 +12,16 @@ from typing import Final
 
 import asyncclick as click
 
-from svc.cli.backup import told
-from svc.cli.backup.archive import CannotDecrypt, NotAnArchive
-from svc.cli.backup.places import PlaceError, place_of
-from svc.cli.backup.take import Taken, take, verify
 from svc.cli.configuration import file_read
 from svc.cli.controller_options import CONTEXT, controller_options
 from svc.cli.failures import Exit, Failure
 from svc.cli.output import size
 from svc.cli.terminal import say, write
 from svc.controller.config import ControllerConfig
+from svc.service.controller.backup import told
+from svc.service.controller.backup.archive import CannotDecrypt, NotAnArchive
+from svc.service.controller.backup.places import PlaceError, place_of
+from svc.service.controller.backup.take import Taken, take, verify
 from svc_actors.errors import ServiceError
 from svc_actors.store import (
     AnotherServiceError,
@@ -133,8 +133,8 @@ async def restore(
     """Put a backup of the controller into an empty data folder.
 
     Run it as the account that the service runs as, before that is started. All of ARCHIVE is verified first."""
-    from svc.cli.backup.restore import CannotRestore
-    from svc.cli.backup.restore import restore as put_back
+    from svc.service.controller.backup.restore import CannotRestore
+    from svc.service.controller.backup.restore import restore as put_back
 
     try:
         done = await put_back(config, environ, archive, _passphrase(passphrase_file))
@@ -160,7 +160,7 @@ async def rewound(config: ControllerConfig, environ: Mapping[str, str], *, as_of
     """Say that the database was put back to an earlier time, by means of its own, while the service was stopped.
 
     As after a restore, hosts are then compared with the records before anything is done."""
-    from svc.cli.backup.restore import begin
+    from svc.service.controller.backup.restore import begin
     from svc_actors.controller.reconcile.restored import Past
 
     try:

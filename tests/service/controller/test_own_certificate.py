@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import trio
 
-from svc.cli.compose import open_controller
+from svc.service.controller.compose import open_controller
 from svc_nodeagent.config import AgentFolder
 from svc_nodeagent.enrol import enrol
 from tests.support.certificates import self_signed

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 import trio
 
-from svc.cli.controller_services import open_services
 from svc.controller.config import ControllerConfig
 from svc.controller.services import Controller
+from svc.service.controller.services import open_services
 from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.tasks.runner import Ending, ResourceKind, Task, TaskRun, create_task, end_task
 from svc_actors.errors import ServiceError

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from svc.cli.backup import age
-from svc.cli.backup.age import WORK_FACTOR, CannotDecrypt, Decrypting, Encrypting
+from svc.service.controller.backup import age
+from svc.service.controller.backup.age import WORK_FACTOR, CannotDecrypt, Decrypting, Encrypting
 
 
 def test_a_guess_at_the_passphrase_costs_256_mib_and_is_right_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

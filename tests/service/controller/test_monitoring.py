@@ -13,7 +13,7 @@ import trio
 
 from tests.cli.conftest import House
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "tools/monitoring"
 PROMTOOL = ROOT / "build/promtool"
 NAME = re.compile(r"\bsvc_[a-z_]+")

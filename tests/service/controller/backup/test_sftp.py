@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc.cli.backup.places import PARTIAL, PlaceError, place_of
+from svc.service.controller.backup.places import PARTIAL, PlaceError, place_of
 from tests.support.stack import free_port
 
 NAME = "svc-controller-20261122T023000Z.age"

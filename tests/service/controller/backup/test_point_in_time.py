@@ -18,7 +18,7 @@ from svc_actors.store.marks import FILE
 from svc_actors.store.reach import server_account
 from tests.cli.conftest import Terminal
 
-PAGE = Path(__file__).parents[3] / "docs" / "backup.md"
+PAGE = Path(__file__).parents[4] / "docs" / "backup.md"
 ACCOUNT = server_account()
 
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from svc.cli.garbage import PERIOD, GarbageCollection
+from svc.service.garbage import PERIOD, GarbageCollection
 
 
 class Knot:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import trio
 
-from svc.cli.backup.archive import ArchiveReader, ArchiveWriter, Manifest
-from svc.cli.backup.places import PARTIAL, PREFIX, SUFFIX, Place
 from svc.controller.config import ControllerConfig
+from svc.service.controller.backup.archive import ArchiveReader, ArchiveWriter, Manifest
+from svc.service.controller.backup.places import PARTIAL, PREFIX, SUFFIX, Place
 from svc_actors.store import Database, dump, reachable_urls
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from svc.cli.backup import told
-from svc.cli.backup.age import CannotDecrypt
-from svc.cli.backup.archive import ArchiveReader
 from svc.cli.failures import Exit
+from svc.service.controller.backup import told
+from svc.service.controller.backup.age import CannotDecrypt
+from svc.service.controller.backup.archive import ArchiveReader
 from svc_actors.store import Database
 from tests.cli.conftest import House, Terminal, open_house
 

@@ -11,9 +11,9 @@ from uuid import UUID
 import structlog
 import trio
 
-from svc.cli.compose import open_controller
 from svc.cli.failures import Exit
 from svc.controller.config import ControllerConfig
+from svc.service.controller.compose import open_controller
 from svc_nodeagent.protocol import GuestAddress, VmCreate
 from svc_nodeagent.simulated import SimulatedHost
 from tests.support.configuration import local_config

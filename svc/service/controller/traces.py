@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from svc.cli.failures import Exit, Failure
 from svc.controller.config import ControllerConfig
 from svc_actors.store import background_nursery
-from svc_actors.tracing import Tracer
+from svc_actors.tracing import Tracer, TracingSettingsError
 from svc_http.metrics import Figure, Metrics
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Tracing:
 @asynccontextmanager
 async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[Tracing | None]:
     """None without a collector. What OpenTelemetry's variables say beside the endpoint and the ratio, its SDK reads by
-    itself."""
+    itself. Raises `TracingSettingsError`."""
     endpoint = _endpoint(config, environ)
     ratio = _RATIOS.get(environ.get("OTEL_TRACES_SAMPLER", ""), config.trace_ratio)
     if endpoint is None or ratio == 0:
@@ -58,7 +57,7 @@ async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> 
     try:
         settings = ExportSettings.of(environ)
     except ValueError as error:
-        raise Failure(Exit.INVALID, f"The environment's OTEL_BSP_ variables cannot be: {error}") from error
+        raise TracingSettingsError(f"The environment's OTEL_BSP_ variables cannot be: {error}") from error
     queue = SpanQueue(open_exporter(endpoint), settings)
     async with background_nursery() as nursery:
         nursery.start_soon(queue.run)

@@ -8,17 +8,17 @@ from functools import partial
 
 import trio
 
-from svc.cli.backup import told as backups_told
-from svc.cli.identity_loops import add_identity_loops
-from svc.cli.public_certificate import certificate_keeper
-from svc.cli.retention import add_retention
-from svc.cli.service_alerts import ActorAlerts, LoopAlerts
 from svc.controller.config import ControllerConfig
 from svc.controller.defaults import seed_defaults
 from svc.controller.loops import ControllerLoop, ControllerLoops
 from svc.controller.nodes.package import agent_release
 from svc.controller.services import Controller
 from svc.identity.passwords import Passwords
+from svc.service.alerts import ActorAlerts, LoopAlerts
+from svc.service.controller.backup import told as backups_told
+from svc.service.controller.public_certificate import certificate_keeper
+from svc.service.controller.retention import add_retention
+from svc.service.identity_loops import add_identity_loops
 from svc_actors.controller.alert_webhooks.endpoints import after_round
 from svc_actors.controller.alert_webhooks.telling import LOOK_SECONDS as TELL_SECONDS
 from svc_actors.controller.alert_webhooks.telling import tell_receivers

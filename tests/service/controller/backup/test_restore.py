@@ -14,11 +14,11 @@ import pytest
 import structlog
 import trio
 
-from svc.cli.backup.restore import UNFINISHED
-from svc.cli.compose import open_controller
 from svc.cli.failures import Exit
 from svc.controller import certificate
 from svc.controller.config import ControllerConfig
+from svc.service.controller.backup.restore import UNFINISHED
+from svc.service.controller.compose import open_controller
 from svc_actors.acme import Http01
 from svc_actors.certificates import AcmeSettings, Issued, IssuedCertificate, Issuing, Keeper, read_certificate
 from svc_actors.runtime import ActorSystem

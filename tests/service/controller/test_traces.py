@@ -14,12 +14,13 @@ import pytest
 import trio
 
 from svc.cli.client import Client
-from svc.cli.compose import open_controller
+from svc.cli.failures import Exit
 from svc.controller.config import ControllerConfig
+from svc.service.controller.compose import open_controller
 from svc_nodeagent.simulated import Behaviour
 from svc_nodeagent.simulated_fleet import Fleet
-from tests.cli.conftest import SEEN, House, opened_house
-from tests.cli.test_monitoring import scrape, value
+from tests.cli.conftest import SEEN, House, Terminal, opened_house
+from tests.service.controller.test_monitoring import scrape, value
 from tests.support.collector import collector
 from tests.support.configuration import local_config
 from tests.support.logs import lines_of, service_log
@@ -207,9 +208,27 @@ async def test_of_traces_that_are_not_kept_nothing_is_sent(database_url: str, tm
     assert value(figures, 'svc_trace_spans_dropped_total{reason="queue_full"}') == 0
 
 
+async def test_settings_of_the_exporter_that_cannot_be_are_told_in_a_line(
+    terminal: Terminal, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process logs in one way from its beginning to its end: loggers keep what they were configured with first.
+    monkeypatch.setattr("svc_http.logs.configure", lambda: None)
+
+    ended = await terminal.svc(
+        *("serve", "controller", "--data", str(tmp_path / "controller"), "--otlp-endpoint", "http://127.0.0.1:9"),
+        SVC_DATABASE_URL=database_url,
+        OTEL_BSP_MAX_QUEUE_SIZE="many",
+    )
+
+    assert ended.code == Exit.INVALID
+    assert "The environment's OTEL_BSP_ variables cannot be" in ended.err
+    assert "Traceback" not in ended.err
+
+
 def test_without_a_collector_nothing_of_opentelemetry_is_loaded() -> None:
     code = (
-        "import sys, svc.cli.serve, svc.cli.compose; print([n for n in sys.modules if n.startswith('opentelemetry')])"
+        "import sys, svc.cli.serve, svc.service.controller.compose; "
+        "print([n for n in sys.modules if n.startswith('opentelemetry')])"
     )
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
