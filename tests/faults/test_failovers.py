@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from svc.cli.failures import first_cause
-from svc.cli.panel.core import step_back
+from svc.service.panel.core import step_back
 from svc_actors.host.folders import HostFolders
 from svc_actors.store import (
     PANEL_SCHEMA,

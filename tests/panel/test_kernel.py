@@ -28,7 +28,8 @@ import sys
 from typing import Any, cast
 import svc.panel.catalogue, svc_http.app, svc.cli.panel.core
 svc.panel.catalogue.panel_registry()
-print([name for name in sys.modules if name.startswith(("svc.controller", "svc_actors.controller", "svc_nodeagent"))])
+of_the_controller = ("svc.controller", "svc.service.controller", "svc_actors.controller", "svc_nodeagent")
+print([name for name in sys.modules if name.startswith(of_the_controller)])
 """
 
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

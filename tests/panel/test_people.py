@@ -362,7 +362,7 @@ async def test_a_deletion_of_an_account_that_a_restart_interrupted_goes_on(
         begun.set()
         await trio.sleep_forever()
 
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
     with monkeypatch.context() as held:
         held.setattr(AccountDeletion, "remove_account", never)
         async with open_panel(panel_database, tmp_path, loops=["jobs"]) as panel:

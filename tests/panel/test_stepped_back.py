@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from svc.cli.panel.core import open_core
 from svc.panel.config import PanelConfig
+from svc.service.panel.core import open_core
 from svc_actors.panel.jobs import JobStatus, get_job
 from svc_actors.panel.stepped_back import ALERT, SKIPPED, UNRECORDED_ALERT, UnrecordedSites
 from svc_actors.store import Database

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import trio
 
-from svc.cli.panel.recovery import Recovering
+from svc.service.panel.recovery import Recovering
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import DatabaseServers
 from svc_actors.host.restic import Restic

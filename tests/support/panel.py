@@ -12,15 +12,15 @@ from unittest import mock
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from svc.cli.panel.compose import open_services
-from svc.cli.panel.host import Host
-from svc.cli.panel.recovery import Recovering
 from svc.identity.authenticate import Authentication
 from svc.panel.catalogue import panel_registry
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoop
 from svc.panel.realm import REALM
 from svc.panel.services import Panel
+from svc.service.panel.compose import open_services
+from svc.service.panel.host import Host
+from svc.service.panel.recovery import Recovering
 from svc_actors.certificates import AcmeSettings
 from svc_actors.host.launcher import GroupName, Limits, Service, ServiceName, ServiceStatus
 from svc_actors.host.site_use import SiteUse

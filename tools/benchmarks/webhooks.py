@@ -20,8 +20,8 @@ from typing import Final
 import httpx
 import trio
 
-from svc.cli.panel.compose import open_services
 from svc.panel.config import PanelConfig
+from svc.service.panel.compose import open_services
 from svc_actors.panel.webhooks import WebhookEvent, emit, endpoints
 from svc_actors.sealing import Sealer
 from svc_actors.store import PANEL_SCHEMA, Database, Transaction, embedded, known_migrations, migrate

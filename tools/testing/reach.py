@@ -64,14 +64,21 @@ _SERVICES: Final = (
             *("svc/controller/", "svc/service/controller/", "actors/svc_actors/controller/"),
             "actors/svc_actors/store/migrations/controller/",
         ),
-        ("tests/panel/", "tests/host/", "tests/system/panel/"),
+        ("tests/panel/", "tests/service/panel/", "tests/host/", "tests/system/panel/"),
     ),
     (
         (
-            *("svc/panel/", "svc/cli/panel/", "actors/svc_actors/panel/", "actors/svc_actors/host/"),
+            *("svc/panel/", "svc/cli/panel/", "svc/service/panel/"),
+            *("actors/svc_actors/panel/", "actors/svc_actors/host/"),
             "actors/svc_actors/store/migrations/panel/",
         ),
-        ("tests/controller/", "tests/nodeagent/", "tests/system/network/", "tests/system/live/"),
+        (
+            "tests/controller/",
+            "tests/service/controller/",
+            "tests/nodeagent/",
+            "tests/system/network/",
+            "tests/system/live/",
+        ),
     ),
 )
 

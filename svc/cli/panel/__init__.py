@@ -1,1 +1,1 @@
-"""The panel as programs of this server: core, web, and what composes them."""
+"""The panel as programs of this server: core, web tier, keeper, and what an operator asks of them."""

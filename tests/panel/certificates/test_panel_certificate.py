@@ -27,7 +27,7 @@ LOOPS: Final[tuple[PanelLoop, ...]] = ("certificate of the panel", "certificates
 
 @pytest.fixture(autouse=True)
 def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc.cli.panel.own_certificate.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("svc.service.panel.own_certificate.LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture

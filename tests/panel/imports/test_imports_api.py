@@ -183,7 +183,7 @@ async def test_a_name_that_another_customer_has_fails_the_import_and_nothing_is_
 async def test_an_import_that_a_restart_interrupted_is_applied_again_without_duplicates(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
     async with world_of(panel_database, tmp_path) as world:
         imported = await world.uploaded(foreign.cpanel(foreign.model()))
         loading = trio.Event()
@@ -222,7 +222,7 @@ async def test_a_reading_that_a_restart_interrupted_begins_anew_and_names_its_jo
     hangs.write_text("import time\ntime.sleep(600)\n")
     with monkeypatch.context() as patched:
         patched.setattr("svc_actors.panel.imports.analysing._SURVEY", hangs)
-        patched.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+        patched.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
         async with world_of(panel_database, tmp_path) as world:
             begun = await world.upload(foreign.by_hand(foreign.model()))
             await world.panel.job_begun(begun["job_id"])

@@ -218,7 +218,7 @@ async def test_a_fetch_that_failed_says_why_and_forgets_what_opens_the_host(
 async def test_a_fetch_that_a_restart_interrupted_begins_anew(
     panel_database: Database, tmp_path: Path, hosts: RecordedForeignHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
     server = replace(recorded_host(), accounts=FolderAccounts(tmp_path / "sites"), foreign_hosts=hosts)
     hosts.hangs = True
     async with world_of(panel_database, tmp_path, server, new=True) as world:

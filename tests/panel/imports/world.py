@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from svc.cli.panel.host import Host
+from svc.service.panel.host import Host
 from svc_actors.host.accounts import SiteAccount
 from svc_actors.host.databases import EngineKind
 from svc_actors.store import Database

@@ -81,7 +81,7 @@ async def test_a_core_that_dies_at_any_step_leaves_what_the_next_order_goes_on_w
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, stop)
             patch.setattr(Tools, "clean", nothing)
-            patch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+            patch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
             async with hosting.open(new_url, new) as server:
                 job_id = await begun(server, number == 0)
                 with trio.fail_after(120):

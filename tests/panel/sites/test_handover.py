@@ -88,7 +88,7 @@ async def test_a_wordpress_goes_on_with_other_passwords(world: World) -> None:
 async def test_a_handover_that_a_killed_core_left_goes_on(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
     host = recorded_host()
     wordpress = cast(RecordedWordPress, host.wordpress)
     reached = trio.Event()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 from uuid import UUID
 
-from svc.cli.panel.host import Host
 from svc.panel.loops import PanelLoop
+from svc.service.panel.host import Host
 from svc_actors.host.nginx import SiteServer
 from svc_actors.panel.dns.settings import DnsSettings
 from svc_actors.store import Database

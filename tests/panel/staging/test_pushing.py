@@ -390,7 +390,7 @@ async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorde
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     # A core that is killed waits for nobody.
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.1)
     host = recorded_host()
     async with world_of(panel_database, tmp_path, host=host) as world:
         shop = await made_shop(world)
@@ -447,7 +447,7 @@ async def test_the_next_core_undoes_a_push_that_was_killed_unless_it_was_recorde
 async def test_no_job_of_a_site_begins_before_its_push_is_undone(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.1)
     host = recorded_host()
     async with world_of(panel_database, tmp_path, host=host) as world:
         shop = await made_shop(world)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import trio
 
-from svc.cli.panel.compose import open_services
+from svc.service.panel.compose import open_services
 from svc.panel.config import PanelConfig
 from svc_actors.webhooks.settings import WebhookSettings
 from svc_actors.sealing import Sealer

@@ -242,7 +242,7 @@ async def test_a_creation_that_is_cancelled_leaves_a_site_that_can_be_deleted(wo
 async def test_a_creation_that_a_killed_core_left_goes_on_from_any_step(
     panel_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, times: int
 ) -> None:
-    monkeypatch.setattr("svc.cli.panel.compose.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("svc.service.panel.compose.DRAIN_SECONDS", 0.0)
     host = recorded_host()
     assert isinstance(host.wordpress, RecordedWordPress)
     assert isinstance(host.accounts, RecordedAccounts)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import trio
 
-from svc.cli.panel.host import Host
-from svc.cli.panel.site_data import SiteData
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoops
+from svc.service.panel.host import Host
+from svc.service.panel.site_data import SiteData
 from svc_actors.panel.backups import Places
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.recovery import sites, work, writing

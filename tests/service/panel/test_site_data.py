@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from svc.cli.panel.site_data import look_after_site_data
+from svc.service.panel.site_data import look_after_site_data
 from svc_actors.host.databases import EngineKind
 
 

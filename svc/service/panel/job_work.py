@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from svc.cli.panel.host import Host
-from svc.cli.panel.served_sites import ServedSites
-from svc.cli.panel.site_data import SiteData
 from svc.panel import account_deletion, account_termination
+from svc.service.panel.host import Host
+from svc.service.panel.served_sites import ServedSites
+from svc.service.panel.site_data import SiteData
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.folders import HostFolders
 from svc_actors.outbound import Outbound

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from svc.cli.panel.host import Host
 from svc.panel.config import PanelConfig
+from svc.service.panel.host import Host
 from svc_actors.host.accounts import SystemAccounts
 from svc_actors.host.apps import AppReleases
 from svc_actors.host.databases import DatabaseServers, EngineKind

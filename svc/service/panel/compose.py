@@ -13,16 +13,6 @@ from functools import partial
 
 import trio
 
-from svc.cli.panel.accounting import start_accounting
-from svc.cli.panel.host import Host
-from svc.cli.panel.import_work import handle_imports
-from svc.cli.panel.job_work import handle_jobs
-from svc.cli.panel.recovery import Recovering, start_recovery
-from svc.cli.panel.releases import start_releases
-from svc.cli.panel.repairs import repaired_parts
-from svc.cli.panel.retention import start_retention
-from svc.cli.panel.served_sites import serve_sites
-from svc.cli.panel.site_data import look_after_site_data, recover_site_data
 from svc.identity.passwords import Passwords
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoop, PanelLoops
@@ -30,6 +20,16 @@ from svc.panel.services import Panel
 from svc.registry.downloads import Downloads
 from svc.service.alerts import ActorAlerts, LoopAlerts
 from svc.service.identity_loops import add_identity_loops
+from svc.service.panel.accounting import start_accounting
+from svc.service.panel.host import Host
+from svc.service.panel.import_work import handle_imports
+from svc.service.panel.job_work import handle_jobs
+from svc.service.panel.recovery import Recovering, start_recovery
+from svc.service.panel.releases import start_releases
+from svc.service.panel.repairs import repaired_parts
+from svc.service.panel.retention import start_retention
+from svc.service.panel.served_sites import serve_sites
+from svc.service.panel.site_data import look_after_site_data, recover_site_data
 from svc_actors.host.accounts import NICENESS_OF_A_LOOK
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.delegation import RememberedDelegations

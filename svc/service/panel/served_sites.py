@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from svc.cli.panel.host import Host
-from svc.cli.panel.own_certificate import PanelCertificate
 from svc.panel.certificate_mail import telling_owners
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoops
+from svc.service.panel.host import Host
+from svc.service.panel.own_certificate import PanelCertificate
 from svc_actors.host.certificate_files import CertificateFiles
 from svc_actors.host.challenge_files import ChallengeFiles
 from svc_actors.host.sftp import SftpError

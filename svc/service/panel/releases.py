@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from svc.cli.panel.host import Host
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoops
+from svc.service.panel.host import Host
 from svc_actors.host.releases.layout import Ports
 from svc_actors.panel.jobs import Jobs
 from svc_actors.panel.releases.sources import FolderSource, HttpsSource, Source

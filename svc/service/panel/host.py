@@ -34,7 +34,7 @@ from svc_actors.webhooks.endpoint import Clock, utc_now
 
 @dataclass(frozen=True)
 class Host:
-    """This server (`svc.cli.panel.server`), or a test's stand-in for it."""
+    """This server (`svc.service.panel.server`), or a test's stand-in for it."""
 
     launcher: SiteLauncher
     name_server: NameServer

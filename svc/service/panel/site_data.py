@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from svc.cli.panel.host import Host
 from svc.panel.backup_configuration import what_is_allowed
 from svc.panel.config import PanelConfig
 from svc.panel.loops import PanelLoop, PanelLoops
+from svc.service.panel.host import Host
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.host.databases import EngineKind
 from svc_actors.host.databases.memory import LOOK_SECONDS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from svc.cli.panel.host import Host
-from svc.cli.panel.served_sites import ServedSites
-from svc.cli.panel.site_data import SiteData
 from svc.panel.config import PanelConfig
+from svc.service.panel.host import Host
+from svc.service.panel.served_sites import ServedSites
+from svc.service.panel.site_data import SiteData
 from svc_actors.host.confined_client import ConfinedFiles
 from svc_actors.outbound import Outbound
 from svc_actors.panel.imports import analysing, applying, fetching, verifying
