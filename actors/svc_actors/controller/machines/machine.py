@@ -19,25 +19,12 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from svc_actors.controller.backups import deleted
-from svc_actors.controller.backups.records import (
-    FORGET,
-    At,
-    copied_disks,
-    forget_copies,
-    is_held,
-    note_store,
-    require_backups,
-    require_not_held,
-    superseded_at,
-    to_forget,
-)
-from svc_actors.controller.backups.targets import target_of_node
+from svc_actors.controller.backups import orders as backup_orders
+from svc_actors.controller.backups.records import FORGET, At
 from svc_actors.controller.machines import (
     copy_files,
     media,
     moving,
-    platforms,
     power,
     processors,
     remaking,
@@ -450,17 +437,8 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await self._idle(tx)
-            if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
-                raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
-            require_not_in_rescue(vm, "backed up")
-            if caller is not None:
-                # The schedule asks the node itself: what is recorded may have been mended since.
-                await require_backups(tx, vm.node_id)
-            await require_not_held(tx, vm.id)
-            at = At(vm.node_id, await target_of_node(tx, vm.node_id))
-            await note_store(tx, vm.id, at)
-            told = {**_told(at), FORGET: [str(copy_id) for copy_id in await to_forget(tx, vm.id, at)]}
-            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", told)
+            parameters = await backup_orders.begin_backup(tx, vm, scheduled=caller is None)
+            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", parameters)
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -471,16 +449,8 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await self._idle(tx)
-            if vm.status is not MachineStatus.STOPPED:
-                raise conflict(
-                    f"The machine is {vm.status.value}; its disks are restored while it is stopped.",
-                    hint="Shut it down first.",
-                    details={"status": vm.status.value},
-                )
-            require_not_in_rescue(vm, "restored")
-            await copied_disks(tx, vm.id, copy_id)
-            parameters = await platforms.begin_restoration(tx, vm, copy_id)
-            return await self._new_task(tx, caller, vm, "vm.restore", {"copy_id": str(copy_id), **parameters})
+            parameters = await backup_orders.begin_restoration(tx, vm, copy_id)
+            return await self._new_task(tx, caller, vm, "vm.restore", parameters)
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -545,15 +515,11 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
-            if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
-                return None
-            await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.remove")
-            if (gone := await self._gone(tx, at)) is not None:
-                await deleted.forget(tx, vm.id, at)
-                await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone})
+            parameters = await backup_orders.begin_removal(tx, caller, vm, at)
+            if parameters is None:
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.remove", _told(at), at.node_id)
+            return await self._new_task(tx, caller, vm, "vm.backups.remove", parameters, at.node_id)
 
         return self._begun(await self._database.transact(work))
 
@@ -563,17 +529,11 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
-            copies = await superseded_at(tx, vm.id, at)
-            if not copies or await is_held(tx, vm.id):
-                return None
-            await require_idle(tx, vm.id)
             caller = service_itself("vm.backups.forget")
-            told: dict[str, object] = {"copies": [str(copy_id) for copy_id in copies]}
-            if (gone := await self._gone(tx, at)) is not None:
-                await forget_copies(tx, vm.id, copies)
-                await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone, **told})
+            parameters = await backup_orders.begin_forgetting(tx, caller, vm, at)
+            if parameters is None:
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.forget", told | _told(at), at.node_id)
+            return await self._new_task(tx, caller, vm, "vm.backups.forget", parameters, at.node_id)
 
         return self._begun(await self._database.transact(work))
 
@@ -581,15 +541,6 @@ class Machine(Actor):
         if task is not None:
             self._tasks.begin(task)
         return task
-
-    async def _gone(self, tx: Transaction, at: At) -> str | None:
-        """The name of the node, where it was declared lost or removed with what is mounted on it."""
-        if at.target_id is not None:
-            return None
-        name: str | None = await tx.fetchval(
-            "SELECT name FROM nodes WHERE id = $1 AND (lost_at IS NOT NULL OR deleted_at IS NOT NULL)", at.node_id
-        )
-        return name
 
     async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
         """Give the machine a further address, as text; its host is told by the network watch."""
@@ -754,8 +705,3 @@ _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | vo
 
 _UNTOLD: Final = frozenset({GENERATION, FORGET, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
 """Parameters of tasks that the audit does without."""
-
-
-def _told(at: At) -> dict[str, object]:
-    """In the parameters of a task, where copies do not lie at what is mounted on its node."""
-    return {} if at.target_id is None else {"target_id": str(at.target_id)}

@@ -1,0 +1,100 @@
+"""Orders about a machine's copies: whether each is taken, and the parameters of its task.
+
+Each is decided in the transaction of the Machine actor, which has locked the machine's row and creates the task.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from svc_actors.controller.backups import deleted
+from svc_actors.controller.backups.records import (
+    FORGET,
+    At,
+    copied_disks,
+    forget_copies,
+    is_held,
+    note_store,
+    require_backups,
+    require_not_held,
+    superseded_at,
+    to_forget,
+)
+from svc_actors.controller.backups.targets import target_of_node
+from svc_actors.controller.machines import platforms
+from svc_actors.controller.machines.admission import require_idle, require_not_in_rescue
+from svc_actors.controller.machines.records import MachineRow
+from svc_actors.controller.machines.states import MachineStatus
+from svc_actors.errors import conflict
+from svc_actors.store import Caller, Transaction, audit
+
+
+async def begin_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> dict[str, object]:
+    """Copy its disks to its node's target. Raises conflict, not_ready."""
+    if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
+        raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
+    require_not_in_rescue(vm, "backed up")
+    if not scheduled:
+        # The schedule asks the node itself: what is recorded may have been mended since.
+        await require_backups(tx, vm.node_id)
+    await require_not_held(tx, vm.id)
+    at = At(vm.node_id, await target_of_node(tx, vm.node_id))
+    await note_store(tx, vm.id, at)
+    return {**_told(at), FORGET: [str(copy_id) for copy_id in await to_forget(tx, vm.id, at)]}
+
+
+async def begin_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
+    """Make its disks what they were in a copy. Raises conflict, not_found."""
+    if vm.status is not MachineStatus.STOPPED:
+        raise conflict(
+            f"The machine is {vm.status.value}; its disks are restored while it is stopped.",
+            hint="Shut it down first.",
+            details={"status": vm.status.value},
+        )
+    require_not_in_rescue(vm, "restored")
+    await copied_disks(tx, vm.id, copy_id)
+    parameters = await platforms.begin_restoration(tx, vm, copy_id)
+    return {"copy_id": str(copy_id), **parameters}
+
+
+async def begin_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
+    """Remove a deleted machine's copies there. None where that is not due, and where the node is lost or was removed:
+    what is mounted on it has what it has, and the audit says so. Raises not_ready."""
+    if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
+        return None
+    await require_idle(tx, vm.id)
+    if (gone := await _gone(tx, at)) is not None:
+        await deleted.forget(tx, vm.id, at)
+        await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone})
+        return None
+    return _told(at)
+
+
+async def begin_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
+    """Remove what later copies have superseded where the machine is not copied to any more. None where nothing is, and
+    where the node is lost or was removed, as in `begin_removal`. Raises not_ready."""
+    copies = await superseded_at(tx, vm.id, at)
+    if not copies or await is_held(tx, vm.id):
+        return None
+    await require_idle(tx, vm.id)
+    told: dict[str, object] = {"copies": [str(copy_id) for copy_id in copies]}
+    if (gone := await _gone(tx, at)) is not None:
+        await forget_copies(tx, vm.id, copies)
+        await audit.record(tx, caller, vm.target, {"left_at_the_target_of": gone, **told})
+        return None
+    return told | _told(at)
+
+
+async def _gone(tx: Transaction, at: At) -> str | None:
+    """The name of the node, where it was declared lost or removed with what is mounted on it."""
+    if at.target_id is not None:
+        return None
+    name: str | None = await tx.fetchval(
+        "SELECT name FROM nodes WHERE id = $1 AND (lost_at IS NOT NULL OR deleted_at IS NOT NULL)", at.node_id
+    )
+    return name
+
+
+def _told(at: At) -> dict[str, object]:
+    """In the parameters of a task, where copies do not lie at what is mounted on its node."""
+    return {} if at.target_id is None else {"target_id": str(at.target_id)}
