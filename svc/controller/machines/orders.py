@@ -19,7 +19,8 @@ from svc.registry.declare import Operations
 from svc.registry.operation import Context, Model, Request, Route
 from svc.registry.principal import Access
 from svc.registry.scopes import Scope
-from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.changes import Changes
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.services import SOLD
 from svc_actors.controller.machines.spec import account_name

@@ -13,8 +13,9 @@ from svc.controller.machines import creation
 from svc.controller.machines.models import VMCreateResult
 from svc_actors.controller.gateway.gateway import OperationFailed
 from svc_actors.controller.images.images import order_refresh
+from svc_actors.controller.machines.changes import Changes
 from svc_actors.controller.machines.creation import create_machine
-from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.placement.scheduler import lock_capacity
 from svc_actors.controller.reconcile.machine_watch import MachineWatch
 from svc_actors.controller.tasks import runner as tasks

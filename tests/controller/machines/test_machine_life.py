@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.changes import Changes
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.tasks.runner import Task, TaskRunner, TaskStatus

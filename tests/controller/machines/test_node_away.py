@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.changes import Changes
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.remaking import NewSystem
 from svc_actors.controller.machines.states import Order
 from svc_actors.controller.networking.addresses import force_free

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from svc_actors.controller.gateway.gateway import OperationFailed
-from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.changes import Changes
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.power import COOL_DOWN, MOST_FAILURES, is_restarted, power_alert, restart_pause
 from svc_actors.controller.machines.states import Order, RestartPolicy
 from svc_actors.store import Database

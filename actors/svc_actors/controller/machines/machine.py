@@ -13,10 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups import orders as backup_orders
@@ -42,6 +41,7 @@ from svc_actors.controller.machines.admission import (
     require_not_suspended,
     require_unprotected,
 )
+from svc_actors.controller.machines.changes import Changes, begin_change, definition, write_record
 from svc_actors.controller.machines.network_attachment import (
     NewAddress,
     attach,
@@ -53,11 +53,8 @@ from svc_actors.controller.machines.outcomes import DESTROYED, GENERATION, RELEA
 from svc_actors.controller.machines.processors import NewProcessor
 from svc_actors.controller.machines.records import (
     MachineRow,
-    Marks,
     announce_machine,
     lock_machine,
-    write_definition,
-    write_marks,
     write_status,
 )
 from svc_actors.controller.machines.remaking import NewSize, NewSystem
@@ -66,14 +63,12 @@ from svc_actors.controller.machines.states import (
     DesiredPower,
     MachineStatus,
     Order,
-    RestartPolicy,
     move,
     run_it_first,
 )
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.networking.addresses import IPAddress, begin_release
 from svc_actors.controller.networking.changes import network_changed
-from svc_actors.controller.placement.scheduler import require_room
 from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
@@ -91,27 +86,8 @@ from svc_actors.controller.volumes.records import goes_with_machine
 from svc_actors.errors import ServiceError, conflict
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
-from svc_actors.store import Caller, Database, Transaction, UniqueViolationError, audit, service_itself
+from svc_actors.store import Caller, Database, Transaction, audit, service_itself
 from svc_nodeagent.protocol import FACTS, DomainState, StateCause
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped.
-    `restart_policy`: whether it is started again when it goes off without an order, from the next time on."""
-
-    name: str | None = None
-    vcpus: int | None = None
-    memory_mib: int | None = None
-    restart_policy: RestartPolicy | None = None
-    marks: Marks = field(default_factory=Marks)
-
-    def of_the_record(self) -> dict[str, Any]:
-        """What the record alone has: no host is told of it."""
-        policy = None if self.restart_policy is None else self.restart_policy.value
-        given = {"restart_policy": policy, **vars(self.marks)}
-        return {name: value for name, value in given.items() if value is not None}
-
 
 Decide = Callable[[Transaction], Awaitable[None]]
 """What somebody else decides with an order, first in its transaction; it may refuse."""
@@ -199,27 +175,12 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
-            await self._write_record(tx, caller, vm, changes.of_the_record())
-            before = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
-            given = {"name": changes.name, "vcpus": changes.vcpus, "memory_mib": changes.memory_mib}
-            after = before | {name: value for name, value in given.items() if value is not None}
-            if after == before:
+            await write_record(tx, caller, vm, changes)
+            if changes.of_the_definition(vm) == definition(vm):
                 return None
             vm = await self._idle(tx)
-            grows = (after["vcpus"], after["memory_mib"]) != (before["vcpus"], before["memory_mib"])
-            if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
-                raise conflict(f"The machine is {vm.status.value} and cannot be changed.")
-            if grows and vm.status is not MachineStatus.STOPPED:
-                raise conflict("vcpus and memory change only while the machine is stopped.", hint="Shut it down first.")
-            name = changes.name or vm.name
-            vcpus, memory_mib = changes.vcpus or vm.vcpus, changes.memory_mib or vm.memory_mib
-            if grows and vm.node_id is not None:
-                await require_room(tx, vm.node_id, vcpus=vcpus - vm.vcpus, memory_mib=memory_mib - vm.memory_mib)
-            try:
-                await write_definition(tx, self.vm_id, name=name, vcpus=vcpus, memory_mib=memory_mib)
-            except UniqueViolationError:
-                raise conflict(f"The project has a machine named {name} already.") from None
-            task = await self._new_task(tx, caller, vm, "vm.update", {"before": before, "after": after})
+            parameters = await begin_change(tx, vm, changes)
+            task = await self._new_task(tx, caller, vm, "vm.update", parameters)
             await announce_machine(tx, self.vm_id)
             return task
 
@@ -227,18 +188,6 @@ class Machine(Actor):
         if task is not None:
             self._tasks.begin(task)
         return task
-
-    async def _write_record(self, tx: Transaction, caller: Caller, vm: MachineRow, given: Mapping[str, Any]) -> None:
-        """Policy, labels and protection, where they differ."""
-        row = await tx.fetchone("SELECT restart_policy, labels, protected FROM vms WHERE id = $1", vm.id)
-        changed = {name: value for name, value in given.items() if value != row[name]}
-        if not changed:
-            return
-        if "restart_policy" in changed:
-            await power.write_policy(tx, vm.id, RestartPolicy(changed["restart_policy"]))
-        await write_marks(tx, vm.id, Marks(labels=changed.get("labels"), protected=changed.get("protected")))
-        await audit.record(tx, caller, vm.target, changed)
-        await announce_machine(tx, vm.id)
 
     async def resize(self, caller: Caller, wanted: NewSize, decide: Decide | None = None) -> Task:
         """Change the record at once and the host's machine by a task; when that fails, the record is put back."""
@@ -581,7 +530,7 @@ class Machine(Actor):
             ):
                 return None
             if vm.desired is DesiredPower.STOPPED:
-                same = {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
+                same = definition(vm)
                 return await self._new_task(
                     tx, service_itself("vm.update"), vm, "vm.update", {"before": same, "after": same}
                 )

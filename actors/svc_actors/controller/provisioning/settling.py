@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from svc_actors.controller.machines.machine import Changes, Machine
+from svc_actors.controller.machines.changes import Changes
+from svc_actors.controller.machines.machine import Machine
 from svc_actors.controller.machines.records import Marks
 from svc_actors.controller.machines.states import MachineStatus, Order
 from svc_actors.controller.provisioning.records import (

@@ -1,0 +1,79 @@
+"""What a machine is changed in: labels and policies in its record alone, name and size on its host as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from svc_actors.controller.machines import power
+from svc_actors.controller.machines.records import (
+    MachineRow,
+    Marks,
+    announce_machine,
+    write_definition,
+    write_marks,
+)
+from svc_actors.controller.machines.states import MachineStatus, RestartPolicy
+from svc_actors.controller.placement.scheduler import require_room
+from svc_actors.errors import conflict
+from svc_actors.store import Caller, Transaction, UniqueViolationError, audit
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped.
+    `restart_policy`: whether it is started again when it goes off without an order, from the next time on."""
+
+    name: str | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+    restart_policy: RestartPolicy | None = None
+    marks: Marks = field(default_factory=Marks)
+
+    def of_the_record(self) -> dict[str, Any]:
+        """What the record alone has: no host is told of it."""
+        policy = None if self.restart_policy is None else self.restart_policy.value
+        given = {"restart_policy": policy, **vars(self.marks)}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def of_the_definition(self, vm: MachineRow) -> dict[str, object]:
+        """The name and size that the host's definition would have."""
+        given = {"name": self.name, "vcpus": self.vcpus, "memory_mib": self.memory_mib}
+        return definition(vm) | {name: value for name, value in given.items() if value is not None}
+
+
+def definition(vm: MachineRow) -> dict[str, object]:
+    """The name and size that the host's definition has."""
+    return {"name": vm.name, "vcpus": vm.vcpus, "memory_mib": vm.memory_mib}
+
+
+async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes: Changes) -> None:
+    """Policy, labels and protection, where they differ."""
+    row = await tx.fetchone("SELECT restart_policy, labels, protected FROM vms WHERE id = $1", vm.id)
+    changed = {name: value for name, value in changes.of_the_record().items() if value != row[name]}
+    if not changed:
+        return
+    if "restart_policy" in changed:
+        await power.write_policy(tx, vm.id, RestartPolicy(changed["restart_policy"]))
+    await write_marks(tx, vm.id, Marks(labels=changed.get("labels"), protected=changed.get("protected")))
+    await audit.record(tx, caller, vm.target, changed)
+    await announce_machine(tx, vm.id)
+
+
+async def begin_change(tx: Transaction, vm: MachineRow, changes: Changes) -> dict[str, object]:
+    """Record its name and size; gives the task's parameters. Raises capacity, conflict."""
+    before, after = definition(vm), changes.of_the_definition(vm)
+    grows = (after["vcpus"], after["memory_mib"]) != (before["vcpus"], before["memory_mib"])
+    if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
+        raise conflict(f"The machine is {vm.status.value} and cannot be changed.")
+    if grows and vm.status is not MachineStatus.STOPPED:
+        raise conflict("vcpus and memory change only while the machine is stopped.", hint="Shut it down first.")
+    name = changes.name or vm.name
+    vcpus, memory_mib = changes.vcpus or vm.vcpus, changes.memory_mib or vm.memory_mib
+    if grows and vm.node_id is not None:
+        await require_room(tx, vm.node_id, vcpus=vcpus - vm.vcpus, memory_mib=memory_mib - vm.memory_mib)
+    try:
+        await write_definition(tx, vm.id, name=name, vcpus=vcpus, memory_mib=memory_mib)
+    except UniqueViolationError:
+        raise conflict(f"The project has a machine named {name} already.") from None
+    return {"before": before, "after": after}
