@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.controller.backups import orders as backup_orders
-from svc_actors.controller.backups.records import FORGET, At
+from svc_actors.controller.backups.records import At
 from svc_actors.controller.machines import (
     copy_files,
     media,
@@ -32,7 +32,6 @@ from svc_actors.controller.machines import (
     windows,
 )
 from svc_actors.controller.machines.admission import (
-    busy,
     moved,
     require_confirmed,
     require_idle,
@@ -49,7 +48,7 @@ from svc_actors.controller.machines.network_attachment import (
     set_rate,
 )
 from svc_actors.controller.machines.observing import Seen, record_observations
-from svc_actors.controller.machines.outcomes import DESTROYED, GENERATION, RELEASED, WINDOWS, settle
+from svc_actors.controller.machines.outcomes import DESTROYED, GENERATION, RELEASED, settle
 from svc_actors.controller.machines.processors import NewProcessor
 from svc_actors.controller.machines.records import (
     MachineRow,
@@ -66,28 +65,25 @@ from svc_actors.controller.machines.states import (
     move,
     run_it_first,
 )
+from svc_actors.controller.machines.tasks import idle, new_task, supersede
 from svc_actors.controller.machines.windows import WindowsPasswords
 from svc_actors.controller.networking.addresses import IPAddress, begin_release
 from svc_actors.controller.networking.changes import network_changed
-from svc_actors.controller.tasks.run import task_seconds
 from svc_actors.controller.tasks.runner import (
     Ending,
     ResourceKind,
     Task,
     TaskRunner,
-    TaskStatus,
-    create_task,
     end_task,
     open_task_of,
 )
 from svc_actors.controller.volumes import orders as volume_orders
-from svc_actors.controller.volumes import states as volume_states
 from svc_actors.controller.volumes.records import goes_with_machine
 from svc_actors.errors import ServiceError, conflict
 from svc_actors.runtime import Actor
 from svc_actors.sealing import Sealer
-from svc_actors.store import Caller, Database, Transaction, audit, service_itself
-from svc_nodeagent.protocol import FACTS, DomainState, StateCause
+from svc_actors.store import Caller, Database, Transaction, service_itself
+from svc_nodeagent.protocol import DomainState, StateCause
 
 Decide = Callable[[Transaction], Awaitable[None]]
 """What somebody else decides with an order, first in its transaction; it may refuse."""
@@ -124,7 +120,7 @@ class Machine(Actor):
             await moving.require_let_go(tx, vm)
             if order.wants is DesiredPower.RUNNING:
                 await require_not_suspended(tx, vm)
-            superseded = await self._supersede(tx, caller, order)
+            superseded = await supersede(tx, caller, self.vm_id, order)
             status = moved(vm, order)
             parameters: dict[str, object] = {}
             if superseded is not None:
@@ -134,7 +130,7 @@ class Machine(Actor):
                     parameters[rescue.SUPERSEDED] = True
             if order is Order.START:
                 parameters[GENERATION] = vm.net_wanted
-            task = await self._new_task(tx, caller, vm, order.op, parameters)
+            task = await new_task(tx, caller, vm, order.op, parameters)
             await power.want(tx, vm, order.wants)
             await write_status(tx, vm.id, status, None)
             return task, superseded
@@ -160,7 +156,7 @@ class Machine(Actor):
             going = await goes_with_machine(tx, vm.id, all_of_them=destroy_volumes)
             destroyed = {DESTROYED: [str(each) for each in going]} if going else {}
             parameters = {"destroy_disks": destroy_disks, RELEASED: released} | destroyed
-            task = await self._new_task(tx, caller, vm, Order.DELETE.op, parameters)
+            task = await new_task(tx, caller, vm, Order.DELETE.op, parameters)
             await power.want(tx, vm, Order.DELETE.wants)
             await write_status(tx, vm.id, status, None)
             return task
@@ -178,9 +174,9 @@ class Machine(Actor):
             await write_record(tx, caller, vm, changes)
             if changes.of_the_definition(vm) == definition(vm):
                 return None
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters = await begin_change(tx, vm, changes)
-            task = await self._new_task(tx, caller, vm, "vm.update", parameters)
+            task = await new_task(tx, caller, vm, "vm.update", parameters)
             await announce_machine(tx, self.vm_id)
             return task
 
@@ -195,9 +191,9 @@ class Machine(Actor):
         async def work(tx: Transaction) -> Task:
             if decide is not None:
                 await decide(tx)
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters, status = await remaking.resize(tx, vm, wanted)
-            task = await self._new_task(tx, caller, vm, Order.RESIZE.op, parameters)
+            task = await new_task(tx, caller, vm, Order.RESIZE.op, parameters)
             if status is None:
                 await announce_machine(tx, vm.id)
             else:
@@ -216,9 +212,9 @@ class Machine(Actor):
             before = await remaking.begun_by(tx, self.vm_id, Order.CPU_SET.op, new.order)
             if before is not None:
                 return before, False
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters, status = await processors.change(tx, vm, new)
-            task = await self._new_task(tx, caller, vm, Order.CPU_SET.op, parameters)
+            task = await new_task(tx, caller, vm, Order.CPU_SET.op, parameters)
             if status is not None:
                 await write_status(tx, vm.id, status, None)
             return task, True
@@ -239,9 +235,9 @@ class Machine(Actor):
                 return before, False
             if decide is not None:
                 await decide(tx)
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters, status = await remaking.reinstall(tx, vm, new, self._sealer)
-            task = await self._new_task(tx, caller, vm, Order.REINSTALL.op, parameters)
+            task = await new_task(tx, caller, vm, Order.REINSTALL.op, parameters)
             await write_status(tx, vm.id, status, None)
             return task, True
 
@@ -260,9 +256,9 @@ class Machine(Actor):
             before = await remaking.begun_by(tx, self.vm_id, Order.RESCUE.op, new.order)
             if before is not None:
                 return before, False
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters, status = await rescue.begin(tx, vm, new, self._sealer)
-            task = await self._new_task(tx, caller, vm, Order.RESCUE.op, parameters | {GENERATION: vm.net_wanted})
+            task = await new_task(tx, caller, vm, Order.RESCUE.op, parameters | {GENERATION: vm.net_wanted})
             await write_status(tx, vm.id, status, None)
             return task, True
 
@@ -275,9 +271,9 @@ class Machine(Actor):
         """Have it boot its own disk again."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters, status = await rescue.begin_end(tx, vm, force=force)
-            task = await self._new_task(tx, caller, vm, Order.RESCUE_END.op, parameters | {GENERATION: vm.net_wanted})
+            task = await new_task(tx, caller, vm, Order.RESCUE_END.op, parameters | {GENERATION: vm.net_wanted})
             await write_status(tx, vm.id, status, None)
             return task
 
@@ -293,9 +289,9 @@ class Machine(Actor):
             before = await remaking.begun_by(tx, self.vm_id, moving.OP, move.order)
             if before is not None:
                 return before, False
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters, status = await moving.begin_move(tx, vm, move)
-            task = await self._new_task(tx, caller, vm, moving.OP, parameters)
+            task = await new_task(tx, caller, vm, moving.OP, parameters)
             if status is None:
                 await announce_machine(tx, vm.id)
             else:
@@ -335,7 +331,7 @@ class Machine(Actor):
             await tx.execute(
                 "UPDATE vms SET sealed_seed = $2 WHERE id = $1", vm.id, Seed(password_hash).sealed(self._sealer)
             )
-            return await self._new_task(tx, caller, vm, "vm.set_password", {})
+            return await new_task(tx, caller, vm, "vm.set_password", {})
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -347,7 +343,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> Task:
             vm = await self._ready_for_a_password(tx)
             await windows.require_booted(tx, vm.id)
-            return await self._new_task(tx, caller, vm, "vm.set_password", {})
+            return await new_task(tx, caller, vm, "vm.set_password", {})
 
         task = await self._database.transact(work)
         self._passwords.keep(task.id, password)
@@ -355,7 +351,7 @@ class Machine(Actor):
         return task
 
     async def _ready_for_a_password(self, tx: Transaction) -> MachineRow:
-        vm = await self._idle(tx)
+        vm = await idle(tx, self.vm_id)
         require_not_in_rescue(vm, "given a password")
         if vm.status is not MachineStatus.RUNNING:
             raise conflict(
@@ -385,9 +381,9 @@ class Machine(Actor):
         """Have its disks copied to its node's target; None is the schedule."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters = await backup_orders.begin_backup(tx, vm, scheduled=caller is None)
-            return await self._new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", parameters)
+            return await new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", parameters)
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -397,9 +393,9 @@ class Machine(Actor):
         """Have its disks made what they were in a copy. Raises conflict, not_found, not_ready."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             parameters = await backup_orders.begin_restoration(tx, vm, copy_id)
-            return await self._new_task(tx, caller, vm, "vm.restore", parameters)
+            return await new_task(tx, caller, vm, "vm.restore", parameters)
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -409,8 +405,8 @@ class Machine(Actor):
         """Have the files of a copy shown on its node. Raises conflict, not_found, not_ready."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
-            return await self._new_task(tx, caller, vm, copy_files.OPEN, await copy_files.begin(tx, vm, copy_id))
+            vm = await idle(tx, self.vm_id)
+            return await new_task(tx, caller, vm, copy_files.OPEN, await copy_files.begin(tx, vm, copy_id))
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -420,8 +416,8 @@ class Machine(Actor):
         """Have another image in its CD-ROM drive, or none; when that fails, the record is put back."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
-            return await self._new_task(tx, caller, vm, media.OP, await media.begin(tx, vm, new))
+            vm = await idle(tx, self.vm_id)
+            return await new_task(tx, caller, vm, media.OP, await media.begin(tx, vm, new))
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -431,8 +427,8 @@ class Machine(Actor):
         """Have a snapshot of its disks taken, restored or deleted. Raises conflict, not_found, not_ready."""
 
         async def work(tx: Transaction) -> Task:
-            vm = await self._idle(tx)
-            return await self._new_task(tx, caller, vm, order.op, await snapshots.begin(tx, vm, order))
+            vm = await idle(tx, self.vm_id)
+            return await new_task(tx, caller, vm, order.op, await snapshots.begin(tx, vm, order))
 
         task = await self._database.transact(work)
         self._tasks.begin(task)
@@ -443,14 +439,14 @@ class Machine(Actor):
         not_found, not_ready, unavailable."""
 
         async def work(tx: Transaction) -> tuple[UUID, Task]:
-            vm = await self._idle(tx)
+            vm = await idle(tx, self.vm_id)
             if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
                 raise conflict(
                     f"The machine is {vm.status.value}, so its volumes are left as they are.",
                     details={"status": vm.status.value},
                 )
             volume, parameters = await volume_orders.machine_task(tx, order, vm_id=vm.id, node_id=vm.node_id)
-            task = await self._new_task(tx, caller, vm, order.op, parameters)
+            task = await new_task(tx, caller, vm, order.op, parameters)
             await announce_machine(tx, vm.id)
             return volume.id, task
 
@@ -468,7 +464,7 @@ class Machine(Actor):
             parameters = await backup_orders.begin_removal(tx, caller, vm, at)
             if parameters is None:
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.remove", parameters, at.node_id)
+            return await new_task(tx, caller, vm, "vm.backups.remove", parameters, at.node_id)
 
         return self._begun(await self._database.transact(work))
 
@@ -482,7 +478,7 @@ class Machine(Actor):
             parameters = await backup_orders.begin_forgetting(tx, caller, vm, at)
             if parameters is None:
                 return None
-            return await self._new_task(tx, caller, vm, "vm.backups.forget", parameters, at.node_id)
+            return await new_task(tx, caller, vm, "vm.backups.forget", parameters, at.node_id)
 
         return self._begun(await self._database.transact(work))
 
@@ -531,11 +527,9 @@ class Machine(Actor):
                 return None
             if vm.desired is DesiredPower.STOPPED:
                 same = definition(vm)
-                return await self._new_task(
-                    tx, service_itself("vm.update"), vm, "vm.update", {"before": same, "after": same}
-                )
+                return await new_task(tx, service_itself("vm.update"), vm, "vm.update", {"before": same, "after": same})
             order = Order.START
-            task = await self._new_task(tx, service_itself(order.op), vm, order.op, {GENERATION: vm.net_wanted})
+            task = await new_task(tx, service_itself(order.op), vm, order.op, {GENERATION: vm.net_wanted})
             await write_status(tx, vm.id, move(vm.status, order), vm.status_reason)
             return task
 
@@ -596,61 +590,7 @@ class Machine(Actor):
             # There is no Windows whose first boot could end.
             self._passwords.forget(self.vm_id)
 
-    async def _supersede(self, tx: Transaction, caller: Caller, order: Order) -> Task | None:
-        """End the task under way where the order takes its place, and give it. Raises not_ready where it does not."""
-        under_way = await open_task_of(tx, ResourceKind.VM, self.vm_id)
-        if under_way is None:
-            return None
-        if order is not Order.FORCE_STOP or not FACTS[under_way.op].yields_to_force_stop:
-            raise busy(under_way)
-        words = f"Superseded: {caller.actor} ordered the machine to be forced to stop."
-        ending = Ending(TaskStatus.CANCELLED, words)
-        await end_task(tx, under_way.id, ending)
-        if under_way.op in snapshots.OPS:
-            await snapshots.ended(tx, under_way, ending)
-        return under_way
-
-    async def _idle(self, tx: Transaction) -> MachineRow:
-        """The machine, locked, known as it is and with no task under way."""
-        vm = await lock_machine(tx, self.vm_id)
-        require_known(vm)
-        await require_idle(tx, self.vm_id)
-        await moving.require_let_go(tx, vm)
-        return vm
-
-    async def _new_task(
-        self,
-        tx: Transaction,
-        caller: Caller,
-        vm: MachineRow,
-        op: str,
-        parameters: dict[str, object],
-        node_id: UUID | None = None,
-    ) -> Task:
-        """`node_id`: of a task of another node than the machine's."""
-        task = await create_task(
-            tx,
-            caller,
-            op=op,
-            resource_kind=ResourceKind.VM,
-            resource_id=self.vm_id,
-            resource_name=vm.name,
-            node_id=node_id or vm.node_id,
-            project_id=vm.project_id,
-            parameters=parameters,
-            timeout=None if op in _WITHOUT_DEADLINE else task_seconds(op),
-        )
-        details = {name: value for name, value in parameters.items() if name not in _UNTOLD}
-        await audit.record(tx, caller, vm.target, {"task_id": str(task.id), **details})
-        return task
-
 
 _MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
 _MAKES_NONE: Final = frozenset({Order.DELETE.op})
 """Tasks after which a machine has a system that it had not before, or none."""
-
-_WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | volume_states.OPS
-"""What has destroyed something once it has begun, or gives a disk to somebody: only the host's word ends it."""
-
-_UNTOLD: Final = frozenset({GENERATION, FORGET, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
-"""Parameters of tasks that the audit does without."""
