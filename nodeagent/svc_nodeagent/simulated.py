@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from hashlib import sha256
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
@@ -28,8 +27,6 @@ from svc_nodeagent.protocol import (
     Capacity,
     CheckStatus,
     ConsoleKind,
-    CopiedDisk,
-    CpuMode,
     DeleteResult,
     DiskSpec,
     DomainChanged,
@@ -44,13 +41,9 @@ from svc_nodeagent.protocol import (
     ImageSpec,
     InventoryResult,
     KeptDisk,
-    KeptMachine,
     LivePlace,
     LiveResult,
-    MachineResult,
     MachineSpec,
-    MetricPoint,
-    MetricsResult,
     NetworkResult,
     NetworkSpec,
     NodeFacts,
@@ -59,12 +52,10 @@ from svc_nodeagent.protocol import (
     NodeOperation,
     NodePreflight,
     NodeTraffic,
-    ObservedDomain,
     OperationResult,
     PreflightCheck,
     PreflightResult,
     ReleaseResult,
-    SeedSpec,
     SentDisks,
     StateCause,
     VmBackup,
@@ -119,6 +110,15 @@ from svc_nodeagent.protocol import (
 from svc_nodeagent.simulated_console import open_console
 from svc_nodeagent.simulated_copy_files import SimulatedCopyFiles
 from svc_nodeagent.simulated_live import live_result, require_running
+from svc_nodeagent.simulated_machines import (
+    SimulatedMachine,
+    copied,
+    describe,
+    metrics,
+    new_machine,
+    observed_domain,
+    without_password,
+)
 from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
 from svc_nodeagent.simulated_rescue import in_rescue
 from svc_nodeagent.simulated_snapshots import snapshot
@@ -138,26 +138,6 @@ class Behaviour:
     cpus: int = 64
     memory_mib: int = 512 * 1024
     disk_gib: float = 10_000.0
-
-
-class SimulatedMachine(Wire):
-    vm_id: UUID
-    name: str
-    vcpus: int
-    memory_mib: int
-    state: DomainState
-    cause: StateCause | None = None
-    defined: bool = True
-    """False for one whose domain somebody has removed; its files are still there."""
-    started_at: datetime | None = None
-    spec: MachineSpec | None = None
-    """What it was made by, without its password; None for one that was there from the beginning."""
-    image_digest: str = ""
-    cpu_mode: CpuMode = CpuMode.DEFAULT
-    snapshots: tuple[UUID, ...] = ()
-    rescue: bool = False
-    iso: UUID | None = None
-    place: LivePlace = LivePlace.HERE
 
 
 class _State(Wire):
@@ -379,7 +359,7 @@ class SimulatedHost:
                 return self._reinstall(operation)
             case VmBackup(vm_id=vm_id, copy_id=copy_id, forget=forget):
                 self._recorded(vm_id)
-                disks = _copied(self.machines[vm_id])
+                disks = copied(self.machines[vm_id])
                 return BackupResult(
                     vm_id=vm_id,
                     copy_id=copy_id,
@@ -422,7 +402,7 @@ class SimulatedHost:
             case VmSend(vm_id=vm_id):
                 if self._machine(vm_id).state is not DomainState.STOPPED:
                     raise HostError(FailureCode.CONFLICT, "The machine is not off.")
-                return SentDisks(vm_id=vm_id, disks=_copied(self.machines[vm_id]))
+                return SentDisks(vm_id=vm_id, disks=copied(self.machines[vm_id]))
             case VmLiveReceive():
                 return self._receive(operation)
             case VmLiveSend(vm_id=vm_id):
@@ -447,9 +427,9 @@ class SimulatedHost:
                     raise HostError(FailureCode.CONFLICT, "No agent of a Windows answers.")
                 return Done()
             case VmDescribe():
-                return self._describe(operation.vm_id)
+                return describe(self._recorded(operation.vm_id), self.networks)
             case VmMetrics():
-                return self._metrics(operation)
+                return metrics(self._machine(operation.vm_id), operation, self._random)
             case VmNetApply():
                 return self._apply(operation)
             case VmNetRelease():
@@ -491,15 +471,8 @@ class SimulatedHost:
         spec: MachineSpec = operation.machine
         self._pull(operation.image)
         if spec.vm_id not in self.machines:
-            self.machines[spec.vm_id] = SimulatedMachine(
-                vm_id=spec.vm_id,
-                name=spec.name,
-                vcpus=spec.vcpus,
-                memory_mib=spec.memory_mib,
-                state=DomainState.STOPPED,
-                spec=spec.model_copy(update={"seed": _without_password(spec.seed)}),
-                image_digest=operation.image.digest,
-            )
+            kept = spec.model_copy(update={"seed": without_password(spec.seed)})
+            self.machines[spec.vm_id] = new_machine(kept, operation.image.digest)
         self.networks.apply(spec.vm_id, spec.network)
         state = DomainState.RUNNING if operation.start else self.machines[spec.vm_id].state
         return self._moved(spec.vm_id, state, "created")
@@ -521,16 +494,7 @@ class SimulatedHost:
         if spec.vm_id in self.machines:
             raise HostError(FailureCode.CONFLICT, "This host has something of the machine already.")
         self._pull(operation.image)
-        self.machines[spec.vm_id] = SimulatedMachine(
-            vm_id=spec.vm_id,
-            name=spec.name,
-            vcpus=spec.vcpus,
-            memory_mib=spec.memory_mib,
-            state=DomainState.STOPPED,
-            spec=spec,
-            image_digest=operation.image.digest,
-            cpu_mode=operation.cpu_mode,
-        )
+        self.machines[spec.vm_id] = new_machine(spec, operation.image.digest, operation.cpu_mode)
         self.networks.apply(spec.vm_id, NetworkSpec(nics=()))
         for disk in spec.disks:
             if disk.volume_id is not None:
@@ -538,7 +502,7 @@ class SimulatedHost:
                 self.volumes[disk.volume_id] = came
         self._save()
         self._tell(spec.vm_id, DomainState.STOPPED, "defined", None)
-        return SentDisks(vm_id=spec.vm_id, disks=_copied(self.machines[spec.vm_id]))
+        return SentDisks(vm_id=spec.vm_id, disks=copied(self.machines[spec.vm_id]))
 
     def _receive(self, operation: VmLiveReceive) -> LiveResult:
         """As `_take_in`, of a guest that runs: it is paused until the record says that it is here."""
@@ -555,7 +519,7 @@ class SimulatedHost:
         self._pull(operation.image)
         change: dict[str, object] = {"image_digest": operation.image.digest, "snapshots": ()}
         if machine.spec is not None:
-            new = {"seed": _without_password(operation.seed), "platform": operation.platform}
+            new = {"seed": without_password(operation.seed), "platform": operation.platform}
             change["spec"] = machine.spec.model_copy(update=new)
         self._change(operation.vm_id, change)
         self.networks.apply(operation.vm_id, operation.network)
@@ -591,63 +555,11 @@ class SimulatedHost:
         self._change(machine.vm_id, {"spec": machine.spec.model_copy(update={"disks": disks})})
         return DomainResult(vm_id=machine.vm_id, state=machine.state) if operation.op != "volume.grow" else Done()
 
-    def _describe(self, vm_id: UUID) -> MachineResult:
-        machine = self._recorded(vm_id)
-        if machine.spec is None:
-            raise HostError(FailureCode.NOT_FOUND, f"This host has no record of machine {vm_id}.")
-        kept = KeptMachine(
-            vm_id=vm_id,
-            name=machine.name,
-            vcpus=machine.vcpus,
-            memory_mib=machine.memory_mib,
-            disks=machine.spec.disks,
-            network=self.networks.networks[vm_id].spec,
-            seed=machine.spec.seed,
-            image_digest=machine.image_digest,
-            platform=machine.spec.platform,
-        )
-        return MachineResult(machine=kept)
-
-    def _metrics(self, operation: VmMetrics) -> MetricsResult:
-        machine = self._machine(operation.vm_id)
-        resolution = max(1, operation.resolution_seconds)
-        now = datetime.now(UTC)
-        since = now - timedelta(hours=operation.hours)
-        if machine.started_at is not None:
-            since = max(since, machine.started_at)
-        count = min(int((now - since).total_seconds() // resolution), 5_000) if machine.started_at else 0
-        points = tuple(
-            MetricPoint(
-                at=now - timedelta(seconds=resolution * back),
-                cpu_percent=round(self._random.uniform(1, 20), 1),
-                memory_used_mib=machine.memory_mib / 2,
-                disk_read_bytes=0.0,
-                disk_written_bytes=4096.0,
-                net_received_bytes=128.0,
-                net_sent_bytes=64.0,
-            )
-            for back in range(count, 0, -1)
-        )
-        return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
-
     async def _inventory(self) -> InventoryResult:
         return InventoryResult(
             facts=await self.facts(),
             capacity=await self.capacity(),
-            domains=tuple(
-                ObservedDomain(
-                    uuid=each.vm_id,
-                    name=each.name,
-                    vm_id=each.vm_id,
-                    state=each.state,
-                    cause=each.cause,
-                    vcpus=each.vcpus,
-                    memory_mib=each.memory_mib,
-                    rescue=each.rescue,
-                )
-                for each in self.machines.values()
-                if each.defined
-            ),
+            domains=tuple(observed_domain(each) for each in self.machines.values() if each.defined),
             images=tuple(self.images.values()),
             retained_disks=(*self.retained_disks, *(disk.name for disk in self.kept_disks)),
             volumes=observed(self.volumes),
@@ -710,15 +622,3 @@ class SimulatedHost:
         new.write_text(state.model_dump_json())
         fault_point("simulated.saving")
         new.rename(self.state_file)
-
-
-def _copied(machine: SimulatedMachine) -> tuple[CopiedDisk, ...]:
-    disks = machine.spec.disks if machine.spec is not None else (DiskSpec(index=0, size_gib=1),)
-    return tuple(
-        CopiedDisk(index=disk.index, size_bytes=0, digest=sha256().hexdigest(), volume_id=disk.volume_id)
-        for disk in disks
-    )
-
-
-def _without_password(seed: SeedSpec) -> SeedSpec:
-    return seed.model_copy(update={"account": seed.account.model_copy(update={"password_hash": None})})

@@ -14,7 +14,7 @@ import trio
 from svc_actors.controller.nodes.records import NodeState
 from svc_actors.store import Database
 from svc_nodeagent.protocol import DomainState, NetworkSpec
-from svc_nodeagent.simulated import SimulatedMachine
+from svc_nodeagent.simulated_machines import SimulatedMachine
 from tests.support.gateway import NodeOnDisk
 from tests.support.node_api import NodeApiHarness
 from tests.support.security_groups import SecurityGroupHarness, open_place
