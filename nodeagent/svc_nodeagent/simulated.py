@@ -1,21 +1,16 @@
 """A host without a hypervisor: machines in memory that behave as libvirt's would, for load and fault tests.
 
-Delays and failures are drawn from a seed. With a state file, what the host has survives the death of the process, as
-domains survive the death of a real agent: the file is replaced as a whole at every change.
+Delays and failures are drawn from a seed. What the host has is its state (`simulated_state`).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final, Self
 from uuid import UUID
 
 import trio
-from pydantic import Field
 
 from svc_nodeagent.calls import host_call
 from svc_nodeagent.faults import fault_point
@@ -29,7 +24,6 @@ from svc_nodeagent.protocol import (
     ConsoleKind,
     DeleteResult,
     DiskSpec,
-    DomainChanged,
     DomainResult,
     DomainState,
     Done,
@@ -105,10 +99,8 @@ from svc_nodeagent.protocol import (
     VolumeGrow,
     VolumeOperation,
     WindowsReport,
-    Wire,
 )
 from svc_nodeagent.simulated_console import open_console
-from svc_nodeagent.simulated_copy_files import SimulatedCopyFiles
 from svc_nodeagent.simulated_live import live_result, require_running
 from svc_nodeagent.simulated_machines import (
     SimulatedMachine,
@@ -119,12 +111,11 @@ from svc_nodeagent.simulated_machines import (
     observed_domain,
     without_password,
 )
-from svc_nodeagent.simulated_network import FEATURES, NetworkState, SimulatedNetworks
+from svc_nodeagent.simulated_network import FEATURES
 from svc_nodeagent.simulated_rescue import in_rescue
 from svc_nodeagent.simulated_snapshots import snapshot
+from svc_nodeagent.simulated_state import SimulatedState
 from svc_nodeagent.simulated_volumes import SimulatedVolume, changed, machine_removed, observed
-
-_CHANGES: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -140,56 +131,23 @@ class Behaviour:
     disk_gib: float = 10_000.0
 
 
-class _State(Wire):
-    machines: dict[UUID, SimulatedMachine] = Field(default_factory=dict)
-    images: dict[UUID, CachedImage] = Field(default_factory=dict)
-    retained_disks: tuple[str, ...] = ()
-    volumes: dict[UUID, SimulatedVolume] = Field(default_factory=dict)
-    kept_disks: tuple[KeptDisk, ...] = ()
-    network: NetworkState = Field(default_factory=NetworkState)
-
-
 @dataclass
-class SimulatedHost:
+class SimulatedHost(SimulatedState):
     """Implements `Host`. `performed` lists what was really carried out, for tests of "never twice"."""
 
     hostname: str
     host_uuid: UUID
     behaviour: Behaviour = field(default_factory=Behaviour)
-    state_file: Path | None = None
-    machines: dict[UUID, SimulatedMachine] = field(default_factory=dict)
-    images: dict[UUID, CachedImage] = field(default_factory=dict)
-    retained_disks: tuple[str, ...] = ()
-    """Those of before volumes, of which only names are known."""
-    volumes: dict[UUID, SimulatedVolume] = field(default_factory=dict)
-    kept_disks: tuple[KeptDisk, ...] = ()
     windows: dict[UUID, WindowsReport] = field(default_factory=dict)
     """What the guests that are a Windows say of their first boot."""
     performed: list[NodeOperation] = field(default_factory=list)
-    networks: SimulatedNetworks = field(default_factory=lambda: SimulatedNetworks(NetworkState()))
     network_features: tuple[str, ...] = FEATURES
     host_addresses: tuple[str, ...] = ()
     platform_features: tuple[str, ...] = PLATFORM_FEATURES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._random = random.Random(self.behaviour.seed)  # noqa: S311 - a simulation
-        self._sending, self._changes = trio.open_memory_channel[DomainChanged](_CHANGES)
-        self._load()
-
-    def _load(self) -> None:
-        if self.state_file is not None and self.state_file.exists():
-            state = _State.model_validate_json(self.state_file.read_bytes())
-            self.machines, self.images = dict(state.machines), dict(state.images)
-            self.retained_disks = state.retained_disks
-            self.volumes, self.kept_disks = dict(state.volumes), state.kept_disks
-            self.networks = SimulatedNetworks(state.network)
-        self._copy_files = SimulatedCopyFiles()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._sending.close()
 
     def populate(self, machines: int) -> None:
         """Machines that are there already, running, as if made long ago."""
@@ -204,52 +162,6 @@ class SimulatedHost:
                 started_at=datetime.now(UTC),
             )
         self._save()
-
-    def set_state(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
-        """Change a guest's state from outside, as a crash or a `poweroff` inside it would."""
-        machine = self.machines[vm_id]
-        started = datetime.now(UTC) if state is DomainState.RUNNING else None
-        changed: dict[str, object] = {"state": state, "cause": cause, "defined": True, "started_at": started}
-        if state is DomainState.RUNNING:
-            changed["place"] = LivePlace.HERE
-        self.machines[vm_id] = machine.model_copy(update=changed)
-        self._save()
-        if machine.state is not state:
-            self._tell(vm_id, state, reason, cause)
-
-    def lose_power(self) -> None:
-        """Every guest is off. The agent, started anew as well, tells of each machine that it finds."""
-        for vm_id, machine in self.machines.items():
-            off = {"state": DomainState.STOPPED, "cause": None, "started_at": None}
-            self.machines[vm_id] = machine.model_copy(update=off)
-            if machine.defined:
-                self._tell(vm_id, DomainState.STOPPED, "seen when libvirt answered again", None)
-        self._save()
-
-    def undefine(self, vm_id: UUID) -> None:
-        """The domain is removed by hand. Record and disks stay."""
-        self._change(vm_id, {"state": DomainState.STOPPED, "cause": None, "defined": False, "started_at": None})
-        self._tell(vm_id, DomainState.ABSENT, "removed from the host", None)
-
-    def lose_files(self, vm_id: UUID) -> None:
-        """The domain is removed, and with it everything of the machine."""
-        del self.machines[vm_id]
-        self._save()
-        self._tell(vm_id, DomainState.ABSENT, "removed from the host", None)
-
-    def _tell(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None) -> None:
-        change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
-        self._sending.send_nowait(change)
-
-    @property
-    def told(self) -> bool:
-        """Whoever listens to `domain_changes` has taken every one, and listens."""
-        channel = self._sending.statistics()
-        return channel.current_buffer_used == 0 and channel.tasks_waiting_receive > 0
-
-    async def domain_changes(self) -> AsyncIterator[DomainChanged]:
-        async for change in self._changes:
-            yield change
 
     async def capacity(self) -> Capacity:
         await trio.lowlevel.checkpoint()
@@ -589,36 +501,3 @@ class SimulatedHost:
     def _moved(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> DomainResult:
         self.set_state(vm_id, state, reason, cause)
         return DomainResult(vm_id=vm_id, state=state)
-
-    def _machine(self, vm_id: UUID) -> SimulatedMachine:
-        machine = self._recorded(vm_id)
-        if not machine.defined:
-            raise HostError(FailureCode.NOT_FOUND, f"This host has no machine {vm_id}.")
-        return machine
-
-    def _recorded(self, vm_id: UUID) -> SimulatedMachine:
-        """As `_machine`, also one whose domain is gone: a start or an update defines it again."""
-        try:
-            return self.machines[vm_id]
-        except KeyError:
-            raise HostError(FailureCode.NOT_FOUND, f"This host has no machine {vm_id}.") from None
-
-    def _change(self, vm_id: UUID, change: dict[str, object]) -> None:
-        self.machines[vm_id] = self._recorded(vm_id).model_copy(update=change)
-        self._save()
-
-    def _save(self) -> None:
-        if self.state_file is None:
-            return
-        state = _State(
-            machines=self.machines,
-            images=self.images,
-            retained_disks=self.retained_disks,
-            volumes=self.volumes,
-            kept_disks=self.kept_disks,
-            network=self.networks.state(),
-        )
-        new = self.state_file.with_suffix(".new")
-        new.write_text(state.model_dump_json())
-        fault_point("simulated.saving")
-        new.rename(self.state_file)
