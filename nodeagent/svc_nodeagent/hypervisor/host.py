@@ -14,7 +14,6 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libv
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
 from svc_nodeagent.hypervisor.copy_files.opened import CopyFiles
 from svc_nodeagent.hypervisor.definitions import Definitions
+from svc_nodeagent.hypervisor.domain_changes import DomainChanges
 from svc_nodeagent.hypervisor.domains import (
     guest_agent_is_connected,
     lifecycle_cause,
@@ -55,7 +55,6 @@ from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
 from svc_nodeagent.hypervisor.paused import keep_resuming
 from svc_nodeagent.hypervisor.preflight import network_features, preflight
-from svc_nodeagent.hypervisor.programs import host_is_stopping
 from svc_nodeagent.hypervisor.remaking import Remaking
 from svc_nodeagent.hypervisor.rescue import Rescues
 from svc_nodeagent.hypervisor.snapshots import Snapshots
@@ -220,9 +219,7 @@ class LibvirtHost:
             steps=turns.steps,
             remove=self._machines.remove_within,
         )
-        self._changes: dict[UUID, DomainChanged] = {}
-        self._changed = trio.Event()
-        self._states: dict[UUID, DomainState] = {}
+        self._changes = DomainChanges()
         self._lines: dict[UUID, SerialLine] = {}
         self._restore_failure: str | None = None
         self._emulator: inventory.Emulator | None = None
@@ -307,17 +304,8 @@ class LibvirtHost:
         emulator = self._emulator or inventory.NO_EMULATOR
         return await inventory.facts(emulator, self._acceleration, self._naming, self._bridge, self._controller)
 
-    async def domain_changes(self) -> AsyncIterator[DomainChanged]:
-        """The latest change of each machine; what nobody fetched in time gives way to what came after it."""
-        while True:
-            while self._changes:
-                change = self._changes.pop(next(iter(self._changes)))
-                if change.cause is StateCause.GUEST and await host_is_stopping():
-                    # The host asked all its guests to shut down: none of them wanted to be off.
-                    change = change.model_copy(update={"cause": None, "reason": "the host is shutting down"})
-                yield change
-            self._changed = trio.Event()
-            await self._changed.wait()
+    def domain_changes(self) -> AsyncIterator[DomainChanged]:
+        return self._changes.fetch()
 
     async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
         if kind is ConsoleKind.VNC:
@@ -538,10 +526,8 @@ class LibvirtHost:
             for domain in await inventory.domains(self._connection, self._naming, self._folders)
             if domain.vm_id is not None
         }
-        for vm_id in self._states.keys() | observed.keys():
-            state, cause = observed.get(vm_id, (DomainState.ABSENT, None))
-            if self._states.get(vm_id) is not state:
-                self._saw(vm_id, state, "seen when libvirt answered again", cause)
+        for vm_id, state, cause in self._changes.missed(observed):
+            self._saw(vm_id, state, "seen when libvirt answered again", cause)
         for vm_id, (state, _) in observed.items():
             if state is DomainState.RUNNING:
                 await self._guarded(self._look_after_running, vm_id)
@@ -562,14 +548,7 @@ class LibvirtHost:
     def _saw(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
         if state in (DomainState.STOPPED, DomainState.CRASHED, DomainState.ABSENT):
             self._lines.pop(vm_id, None)
-        if state is DomainState.ABSENT:
-            self._states.pop(vm_id, None)
-        else:
-            self._states[vm_id] = state
-        self._changes.pop(vm_id, None)  # to the end: changes leave in the order they came
-        change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
-        self._changes[vm_id] = change
-        self._changed.set()
+        self._changes.saw(vm_id, state, reason, cause)
 
     async def _keep_room(self) -> None:
         """Have the image cache give way, every minute, before guests find the disk full."""

@@ -1,0 +1,54 @@
+"""Changes of guests' states that wait to be told: the latest of each machine, in the order in which they came.
+
+A change that nobody has fetched gives way to the next one of its machine, so the last word on each machine is true
+however much was missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from uuid import UUID
+
+import trio
+
+from svc_nodeagent.hypervisor.programs import host_is_stopping
+from svc_nodeagent.protocol import DomainChanged, DomainState, StateCause
+
+
+class DomainChanges:
+    def __init__(self) -> None:
+        self._states: dict[UUID, DomainState] = {}
+        """As last seen; a machine that is absent has none."""
+        self._changes: dict[UUID, DomainChanged] = {}
+        self._changed = trio.Event()
+
+    def saw(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
+        if state is DomainState.ABSENT:
+            self._states.pop(vm_id, None)
+        else:
+            self._states[vm_id] = state
+        self._changes.pop(vm_id, None)  # to the end: changes leave in the order they came
+        change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
+        self._changes[vm_id] = change
+        self._changed.set()
+
+    def missed(
+        self, observed: Mapping[UUID, tuple[DomainState, StateCause | None]]
+    ) -> list[tuple[UUID, DomainState, StateCause | None]]:
+        """What differs between what is listed now and what was last seen. A machine that is not listed is absent."""
+        now = {
+            vm_id: observed.get(vm_id, (DomainState.ABSENT, None)) for vm_id in self._states.keys() | observed.keys()
+        }
+        return [(vm_id, *seen) for vm_id, seen in now.items() if self._states.get(vm_id) is not seen[0]]
+
+    async def fetch(self) -> AsyncIterator[DomainChanged]:
+        while True:
+            while self._changes:
+                change = self._changes.pop(next(iter(self._changes)))
+                if change.cause is StateCause.GUEST and await host_is_stopping():
+                    # The host asked all its guests to shut down: none of them wanted to be off.
+                    change = change.model_copy(update={"cause": None, "reason": "the host is shutting down"})
+                yield change
+            self._changed = trio.Event()
+            await self._changed.wait()
