@@ -30,7 +30,7 @@ from svc_nodeagent.hypervisor.acceleration import Acceleration
 from svc_nodeagent.hypervisor.backups.copies import MachineBackups
 from svc_nodeagent.hypervisor.backups.new_machine import create_from_copy
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
-from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, Libvirt, LifecycleEvent
+from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, LifecycleEvent
 from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
 from svc_nodeagent.hypervisor.copy_files.opened import CopyFiles
 from svc_nodeagent.hypervisor.definitions import Definitions
@@ -49,7 +49,7 @@ from svc_nodeagent.hypervisor.images import SILENCE_TIMEOUT_SECONDS, ImageCache
 from svc_nodeagent.hypervisor.libvirt_loop import EVENT_LOOP
 from svc_nodeagent.hypervisor.live_moving import LiveMoves
 from svc_nodeagent.hypervisor.machines import Machines
-from svc_nodeagent.hypervisor.metrics import SAMPLE_SECONDS, Counters, Measurements, counters_of
+from svc_nodeagent.hypervisor.metrics import Measurements, keep_sampling
 from svc_nodeagent.hypervisor.moving import Moves
 from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
@@ -262,7 +262,7 @@ class LibvirtHost:
                 async with trio.open_nursery() as host._nursery:
                     await host._nursery.start(host._connection.run)
                     await host._nursery.start(host._copy_files.run)
-                    host._nursery.start_soon(host._sample)
+                    host._nursery.start_soon(keep_sampling, host._connection, naming, host._measurements)
                     host._nursery.start_soon(traffic.run)
                     host._nursery.start_soon(network.keep)
                     host._nursery.start_soon(keep_resuming, host._connection, host._guests, folders, naming)
@@ -434,34 +434,6 @@ class LibvirtHost:
             await self._acceleration.verdict()
         except (HostError, OSError) as error:
             log.warning("accelerator.not_chosen", error=str(error))
-
-    async def _sample(self) -> None:
-        """Read the counters of all running machines, steadily; a reading that fails is a gap and nothing more."""
-
-        def read(connection: Libvirt) -> dict[UUID, Counters]:
-            groups = (
-                libvirt.VIR_DOMAIN_STATS_CPU_TOTAL
-                | libvirt.VIR_DOMAIN_STATS_BALLOON
-                | libvirt.VIR_DOMAIN_STATS_VCPU
-                | libvirt.VIR_DOMAIN_STATS_INTERFACE
-                | libvirt.VIR_DOMAIN_STATS_BLOCK
-            )
-            flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
-            counted: dict[UUID, Counters] = {}
-            for domain, stats in connection.getAllDomainStats(groups, flags):
-                uuid = UUID(domain.UUIDString())
-                if self._naming.machine(uuid, domain.name()) is not None:
-                    counted[uuid] = counters_of(stats)
-            return counted
-
-        while True:
-            await trio.sleep(SAMPLE_SECONDS)
-            try:
-                counters = await self._connection.call(read, timeout=SAMPLE_SECONDS)
-            except HostError as error:
-                log.warning("metrics.sample_failed", error=error.message)
-                continue
-            await in_thread(self._measurements.sample, counters, monotonic=time.monotonic(), wall=time.time())
 
     async def _attach_serial(self, vm_id: UUID) -> SerialLine:
         """Have the guest's serial line read from now on. Raises `HostError(conflict)` when it is not running."""

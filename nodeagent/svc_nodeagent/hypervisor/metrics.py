@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,12 +24,21 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import libvirt
+import structlog
+import trio
+
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.connection import Connection, Libvirt
+from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.protocol import MetricPoint
 
 SAMPLE_SECONDS = 10
 HOUR_SECONDS = 3600
 HOURS_KEPT = 400 * 24
 MIB_KIB = 1024
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -237,6 +247,35 @@ class Measurements:
 
     def _path(self, vm_id: UUID) -> Path:
         return self._folder / str(vm_id)
+
+
+async def keep_sampling(connection: Connection, naming: Naming, measurements: Measurements) -> None:
+    """Read the counters of all running machines, steadily; a reading that fails is a gap and nothing more."""
+
+    def read(connected: Libvirt) -> dict[UUID, Counters]:
+        groups = (
+            libvirt.VIR_DOMAIN_STATS_CPU_TOTAL
+            | libvirt.VIR_DOMAIN_STATS_BALLOON
+            | libvirt.VIR_DOMAIN_STATS_VCPU
+            | libvirt.VIR_DOMAIN_STATS_INTERFACE
+            | libvirt.VIR_DOMAIN_STATS_BLOCK
+        )
+        flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
+        counted: dict[UUID, Counters] = {}
+        for domain, stats in connected.getAllDomainStats(groups, flags):
+            uuid = UUID(domain.UUIDString())
+            if naming.machine(uuid, domain.name()) is not None:
+                counted[uuid] = counters_of(stats)
+        return counted
+
+    while True:
+        await trio.sleep(SAMPLE_SECONDS)
+        try:
+            counters = await connection.call(read, timeout=SAMPLE_SECONDS)
+        except HostError as error:
+            log.warning("metrics.sample_failed", error=error.message)
+            continue
+        await in_thread(measurements.sample, counters, monotonic=time.monotonic(), wall=time.time())
 
 
 def counters_of(stats: Mapping[str, Any]) -> Counters:
