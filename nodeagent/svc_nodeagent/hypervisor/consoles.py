@@ -14,11 +14,16 @@ import termios
 import tty
 from collections import deque
 from pathlib import Path
+from uuid import UUID
 
 import structlog
 import trio
 
-from svc_nodeagent.hypervisor.files import in_thread
+from svc_nodeagent.host import HostError
+from svc_nodeagent.hypervisor.domains import serial_path
+from svc_nodeagent.hypervisor.files import Folders, in_thread
+from svc_nodeagent.hypervisor.guests import Guests
+from svc_nodeagent.protocol import FailureCode
 
 SCROLLBACK_BYTES = 64 * 1024
 BACKLOG_BYTES = 256 * 1024
@@ -96,6 +101,48 @@ class SerialLine:
 
     def statistics(self) -> dict[str, int]:
         return {"viewers": len(self._viewers), "scrollback_bytes": len(self._scrollback.content())}
+
+
+class SerialLines:
+    """The lines of all guests that run. Each is read in the nursery that it is attached by."""
+
+    def __init__(self, guests: Guests, folders: Folders) -> None:
+        self._guests = guests
+        self._folders = folders
+        self._lines: dict[UUID, SerialLine] = {}
+
+    async def watch(self, vm_id: UUID, nursery: trio.Nursery) -> SerialViewer:
+        line = self._lines.get(vm_id)
+        if line is None or line.ended:
+            line = await self.attach(vm_id, nursery)
+        return line.watch()
+
+    async def attach(self, vm_id: UUID, nursery: trio.Nursery) -> SerialLine:
+        """Have the guest's serial line read from now on. Raises `HostError(conflict)` when it is not running."""
+        line = self._lines.get(vm_id)
+        if line is not None and not line.ended:
+            return line
+        path = serial_path(await self._guests.domain_xml(vm_id))
+        line = self._lines.get(vm_id)
+        if line is not None and not line.ended:  # another viewer was faster
+            return line
+        if path is None:
+            raise HostError(
+                FailureCode.CONFLICT, "The machine is not running, so it has no console.", "Start it first."
+            )
+        line = self._lines[vm_id] = SerialLine(path, self._folders.serial_log(vm_id))
+        try:
+            await nursery.start(line.run)
+        except OSError as error:
+            raise HostError(FailureCode.HOST, f"The serial console could not be opened: {error}") from error
+        finally:
+            if not line.is_open:
+                line.ended = True
+        return line
+
+    def forget(self, vm_id: UUID) -> None:
+        """Its guest has ended."""
+        self._lines.pop(vm_id, None)
 
 
 class SerialViewer(trio.abc.Stream):

@@ -31,7 +31,7 @@ from svc_nodeagent.hypervisor.backups.copies import MachineBackups
 from svc_nodeagent.hypervisor.backups.new_machine import create_from_copy
 from svc_nodeagent.hypervisor.backups.orphans import end_orphans
 from svc_nodeagent.hypervisor.connection import Connection, ConnectionLost, LifecycleEvent
-from svc_nodeagent.hypervisor.consoles import SerialLine, stream_of
+from svc_nodeagent.hypervisor.consoles import SerialLines, stream_of
 from svc_nodeagent.hypervisor.copy_files.opened import CopyFiles
 from svc_nodeagent.hypervisor.definitions import Definitions
 from svc_nodeagent.hypervisor.domain_changes import DomainChanges
@@ -40,7 +40,6 @@ from svc_nodeagent.hypervisor.domains import (
     lifecycle_cause,
     lifecycle_reason,
     lifecycle_state,
-    serial_path,
 )
 from svc_nodeagent.hypervisor.drives import Drives
 from svc_nodeagent.hypervisor.files import Folders, in_thread
@@ -220,7 +219,7 @@ class LibvirtHost:
             remove=self._machines.remove_within,
         )
         self._changes = DomainChanges()
-        self._lines: dict[UUID, SerialLine] = {}
+        self._lines = SerialLines(self._guests, folders)
         self._restore_failure: str | None = None
         self._emulator: inventory.Emulator | None = None
         self._nursery: trio.Nursery
@@ -313,10 +312,7 @@ class LibvirtHost:
                 return stream_of(await self._guests.open_screen(vm_id))
             except HostError as error:
                 raise _console_failed(error) from error
-        line = self._lines.get(vm_id)
-        if line is None or line.ended:
-            line = await self._attach_serial(vm_id)
-        return line.watch()
+        return await self._lines.watch(vm_id, self._nursery)
 
     async def _perform(self, operation: NodeOperation, report: Report) -> OperationResult:
         match operation:
@@ -435,28 +431,8 @@ class LibvirtHost:
         except (HostError, OSError) as error:
             log.warning("accelerator.not_chosen", error=str(error))
 
-    async def _attach_serial(self, vm_id: UUID) -> SerialLine:
-        """Have the guest's serial line read from now on. Raises `HostError(conflict)` when it is not running."""
-        line = self._lines.get(vm_id)
-        if line is not None and not line.ended:
-            return line
-        path = serial_path(await self._guests.domain_xml(vm_id))
-        line = self._lines.get(vm_id)
-        if line is not None and not line.ended:  # another viewer was faster
-            return line
-        if path is None:
-            raise HostError(
-                FailureCode.CONFLICT, "The machine is not running, so it has no console.", "Start it first."
-            )
-        line = self._lines[vm_id] = SerialLine(path, self._folders.serial_log(vm_id))
-        try:
-            await self._nursery.start(line.run)
-        except OSError as error:
-            raise HostError(FailureCode.HOST, f"The serial console could not be opened: {error}") from error
-        finally:
-            if not line.is_open:
-                line.ended = True
-        return line
+    async def _attach_serial(self, vm_id: UUID) -> None:
+        await self._lines.attach(vm_id, self._nursery)
 
     # What libvirt tells (`connection.Listener`)
 
@@ -519,7 +495,7 @@ class LibvirtHost:
 
     def _saw(self, vm_id: UUID, state: DomainState, reason: str, cause: StateCause | None = None) -> None:
         if state in (DomainState.STOPPED, DomainState.CRASHED, DomainState.ABSENT):
-            self._lines.pop(vm_id, None)
+            self._lines.forget(vm_id)
         self._changes.saw(vm_id, state, reason, cause)
 
     async def _keep_room(self) -> None:
