@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from svc_nodeagent.protocol import (
     backup_places,
+    backups,
     copy_files,
     live,
     media,
@@ -32,6 +33,7 @@ from svc_nodeagent.protocol import (
     volumes,
 )
 from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operations`
+from svc_nodeagent.protocol.backups import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.copy_files import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
 from svc_nodeagent.protocol.facts import Facts, Lane
@@ -155,6 +157,7 @@ from svc_nodeagent.protocol.volumes import *  # noqa: F403 - as `operations`
 __all__ = [
     "CONTROLLER_NAME",
     *operations.__all__,
+    *backups.__all__,
     *media.__all__,
     *platforms.__all__,
     *rescue.__all__,
