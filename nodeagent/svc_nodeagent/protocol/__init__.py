@@ -28,6 +28,7 @@ from svc_nodeagent.protocol import (
     media,
     operations,
     platforms,
+    remaking,
     rescue,
     snapshots,
     volumes,
@@ -36,7 +37,7 @@ from svc_nodeagent.protocol.backup_places import *  # noqa: F403 - as `operation
 from svc_nodeagent.protocol.backups import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.copy_files import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.enrolment import CONTROLLER_NAME, EnrolRequest, EnrolResult
-from svc_nodeagent.protocol.facts import Facts, Lane
+from svc_nodeagent.protocol.facts import GUEST_SHUTDOWN_SECONDS, Facts, Lane
 from svc_nodeagent.protocol.frames import (
     DOWN,
     UP,
@@ -91,6 +92,7 @@ from svc_nodeagent.protocol.networks import (
 )
 from svc_nodeagent.protocol.operations import *  # noqa: F403 - `operations` lists what it offers, once
 from svc_nodeagent.protocol.platforms import *  # noqa: F403 - as `operations`
+from svc_nodeagent.protocol.remaking import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.rescue import *  # noqa: F403 - as `operations`
 from svc_nodeagent.protocol.results import (
     BackupResult,
@@ -157,6 +159,7 @@ from svc_nodeagent.protocol.volumes import *  # noqa: F403 - as `operations`
 __all__ = [
     "CONTROLLER_NAME",
     *operations.__all__,
+    *remaking.__all__,
     *backups.__all__,
     *media.__all__,
     *platforms.__all__,
@@ -168,6 +171,7 @@ __all__ = [
     *volumes.__all__,
     "AGENT_PATH",
     "DOWN",
+    "GUEST_SHUTDOWN_SECONDS",
     "MANY",
     "MOST_CALLS",
     "MAX_FRAME_BYTES",

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
+
+GUEST_SHUTDOWN_SECONDS: Final = 90.0
+"""How long a guest may take to shut down (vm-controller-api.md, Limits)."""
 
 
 class Lane(StrEnum):

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from svc_nodeagent.protocol.backups import BackupOperation
 from svc_nodeagent.protocol.copy_files import CopyFilesOperation
-from svc_nodeagent.protocol.facts import Facts, Lane, query
+from svc_nodeagent.protocol.facts import GUEST_SHUTDOWN_SECONDS, Facts, Lane, query
 from svc_nodeagent.protocol.live import LiveOperation
-from svc_nodeagent.protocol.machines import CpuMode, ImageSpec, MachineSpec, SeedSpec
+from svc_nodeagent.protocol.machines import CpuMode, ImageSpec, MachineSpec
 from svc_nodeagent.protocol.media import VmIso
 from svc_nodeagent.protocol.networks import NetworkSpec
-from svc_nodeagent.protocol.platforms import PLAIN, Platform
+from svc_nodeagent.protocol.remaking import RemakingOperation
 from svc_nodeagent.protocol.rescue import RescueOperation
 from svc_nodeagent.protocol.snapshots import SnapshotOperation
 from svc_nodeagent.protocol.values import (
@@ -23,7 +23,6 @@ from svc_nodeagent.protocol.values import (
     Address,
     AnyText,
     Count,
-    Gibibytes,
     Moment,
     Name,
     Seconds,
@@ -36,23 +35,18 @@ from svc_nodeagent.protocol.volumes import VolumeOperation
 
 __all__ = [
     "FACTS",
-    "GUEST_SHUTDOWN_SECONDS",
     "CertificateRenew",
     "ConsoleKind",
     "ConsoleOpen",
-    "CpuMode",
     "ImagePull",
     "ImageRemove",
     "MachineOperation",
-    "MachineSize",
     "NodeInventory",
     "NodeNetProbe",
     "NodeOperation",
     "NodePreflight",
     "NodeTraffic",
     "NodeUpgrade",
-    "RemakingOperation",
-    "VmCpuSet",
     "VmCreate",
     "VmDelete",
     "VmDescribe",
@@ -62,9 +56,7 @@ __all__ = [
     "VmNetApply",
     "VmNetRelease",
     "VmReboot",
-    "VmReinstall",
     "VmReset",
-    "VmResize",
     "VmSend",
     "VmSetPassword",
     "VmShutdown",
@@ -73,12 +65,6 @@ __all__ = [
     "VmWindowsPassword",
     "VmWindowsReport",
 ]
-
-GUEST_SHUTDOWN_SECONDS: Final = 90.0
-"""How long a guest may take to shut down (vm-controller-api.md, Limits)."""
-
-CPU_RESTART_SECONDS: Final = 180.0
-"""How long it may take where it is restarted for another processor."""
 
 
 class VmCreate(Wire):
@@ -163,66 +149,6 @@ class VmUpdate(Wire):
     name: Name
     vcpus: Count
     memory_mib: Count
-
-
-class MachineSize(Wire):
-    """`disk_gib` is of disk 0."""
-
-    vcpus: int = Field(ge=1, le=256)
-    memory_mib: int = Field(ge=64, le=2**31 - 1)
-    disk_gib: Gibibytes
-
-
-class VmResize(Wire):
-    """Give the machine these sizes, and disk 0 at least `disk_gib`: it grows at once where the guest runs, and never
-    shrinks. Processors and memory need `restart`: shut the guest down in order, and start it again, unless it runs with
-    them already. `timed_out` leaves it running, and whatever fails leaves the machine with the sizes of `before`, which
-    a repeat after an interruption could not find out."""
-
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=GUEST_SHUTDOWN_SECONDS + 600.0, since=4)
-    op: Literal["vm.resize"] = "vm.resize"
-    vm_id: UUID
-    vcpus: int = Field(ge=1, le=256)
-    memory_mib: int = Field(ge=64, le=2**31 - 1)
-    disk_gib: Gibibytes
-    before: MachineSize
-    restart: bool
-    timeout_seconds: Seconds = GUEST_SHUTDOWN_SECONDS
-
-
-class VmCpuSet(Wire):
-    """Rewrite the processor in the stored definition, and nothing else of it: a guest that runs keeps its own until it
-    is stopped and started. `restart`: shut it down in order first, and start it after; `timed_out` leaves it running
-    and its definition as it was. `before` is the mode of the definition, to which a failure goes back, which a repeat
-    after an interruption could not find out."""
-
-    facts: ClassVar[Facts] = Facts(Lane.PATIENCE, "domain", task_seconds=CPU_RESTART_SECONDS + 600.0, since=4)
-    op: Literal["vm.cpu.set"] = "vm.cpu.set"
-    vm_id: UUID
-    cpu_mode: CpuMode
-    before: CpuMode
-    restart: bool
-    timeout_seconds: Seconds = CPU_RESTART_SECONDS
-
-
-class VmReinstall(Wire):
-    """Make disk 0 anew from an image, and with it what firmware and TPM keep, and start its first boot. The guest runs
-    on until the new disk is ready; a failure leaves it as it was, and success means that the machine is the new system,
-    started or not.
-    `seed.instance_id` tells one reinstallation from another. `iso` takes the place of what is in the CD-ROM drive, and
-    is booted after the disk.
-
-    Its seconds are of one attempt. The task itself has no deadline: only the host knows which system the machine is, so
-    it is asked again until it has given its word."""
-
-    facts: ClassVar[Facts] = Facts(Lane.CREATIONS, "domain", task_seconds=1800.0, since=4)
-    op: Literal["vm.reinstall"] = "vm.reinstall"
-    vm_id: UUID
-    image: ImageSpec
-    seed: SeedSpec
-    network: NetworkSpec
-    platform: Annotated[Platform, Since(5)] = PLAIN
-    iso: Annotated[ImageSpec | None, Since(5)] = None
 
 
 class VmSetPassword(Wire):
@@ -395,9 +321,6 @@ MachineOperation = (
     | VmNetRelease
 )
 """What changes one machine, or what the host carries for it."""
-
-RemakingOperation = VmResize | VmCpuSet | VmReinstall
-"""What makes a part of a machine anew: its size, its processor, its system."""
 
 
 class NodeUpgrade(Wire):
