@@ -16,6 +16,7 @@ import trio
 
 from svc_actors.admission import Admission
 from svc_actors.controller.gateway import gateway as gateway_module
+from svc_actors.controller.gateway import handshakes
 from svc_actors.controller.gateway.authority import ServerCertificate
 from svc_actors.controller.gateway.gateway import Gateway
 from svc_actors.controller.gateway.operations import NodeOperations
@@ -70,7 +71,7 @@ async def test_connections_that_take_the_last_file_descriptor_do_not_end_the_gat
 async def test_a_disk_that_is_full_does_not_end_the_gateway(
     rig: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_module, "_CERTIFICATE_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(handshakes, "_CERTIFICATE_CHECK_SECONDS", 0.01)
     asked = 0
 
     def certificate() -> ServerCertificate:

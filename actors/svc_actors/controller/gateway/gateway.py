@@ -2,8 +2,7 @@
 
 Invariants:
 
-- who is at the other end is what its certificate says, checked at the handshake and against its row; a certificate that
-  is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket;
+- who is at the other end is what its certificate says (`handshakes`);
 - who has not shown one yet makes room for the next to come, so silent connections keep no node out;
 - a node has one live connection: a new one takes the place of the old. It has few that have not said hello, and so
   many streams; past these its own oldest idle one is closed;
@@ -36,6 +35,7 @@ from svc_actors.controller.gateway.connection import (
     greet,
     welcome,
 )
+from svc_actors.controller.gateway.handshakes import Handshakes
 from svc_actors.controller.gateway.operations import (
     NodeLost,
     NodeOperations,
@@ -68,14 +68,8 @@ from svc_nodeagent.protocol import (
 
 __all__ = ["Gateway", "GatewayHooks", "NodeLost", "NodeUnavailable", "OperationFailed"]
 
-_HANDSHAKE_SECONDS: Final = 15.0
-_REFUSAL_SECONDS: Final = 2.0
-_MOST_REFUSALS_HELD: Final = 256
 _SWEEP_SECONDS: Final = 15.0
-_CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
 _BACKLOG: Final = 2_048
-_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
 _REPORTS_A_MINUTE: Final = 10.0
 """Of a node that answers for what is not its own: each is an audit row, and one says as much as a thousand."""
 log = structlog.get_logger(__name__)
@@ -127,7 +121,7 @@ class Gateway:
     ) -> None:
         self.port = port
         self._authority = authority
-        self._certificate = certificate
+        self._handshakes = Handshakes(authority, certificate)
         self._bind_host = bind_host
         self._heartbeat_seconds = heartbeat_seconds
         self._hooks = hooks or GatewayHooks()
@@ -140,13 +134,10 @@ class Gateway:
         self._lost: set[UUID] = set()
         self._unproven = of_strangers()
         self._arriving = of_arriving_nodes()
-        self._refusals = 0
-        self.refused = 0
-        """Connections refused since the start, for the metrics."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve agents until cancelled. `port` is the one listened on, also when 0 was asked for."""
-        context = self._context()
+        context = self._handshakes.context()
         listeners = list[trio.SocketListener]()
         for host in hosts_of(self._bind_host):
             listeners += await trio.open_tcp_listeners(self.port, host=host, backlog=_BACKLOG)
@@ -154,9 +145,14 @@ class Gateway:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
-            nursery.start_soon(self._renew_own_certificate, context)
+            nursery.start_soon(self._handshakes.renew_own_certificate, context)
             task_status.started()
             await trio.serve_listeners(partial(self._accept, context), listeners)
+
+    @property
+    def refused(self) -> int:
+        """Connections refused since the start, for the metrics."""
+        return self._handshakes.refused
 
     def is_online(self, node_id: UUID) -> bool:
         node = self._nodes.get(node_id)
@@ -279,13 +275,13 @@ class Gateway:
                 return
             try:
                 with waiting:
-                    proven = await self._prove(tls)
+                    proven = await self._handshakes.prove(tls)
             finally:
                 seat.leave()
             if waiting.cancelled_caught:
                 return  # It has said nothing for longer than anybody else, and has made room.
             if proven is None:
-                await self._refuse(tls)
+                await self._handshakes.refuse()
             elif tls.selected_alpn_protocol() == STREAM_ALPN:
                 await self._streams.accept(proven[0], tls)
             else:
@@ -299,33 +295,6 @@ class Gateway:
             log.exception("gateway.connection_crashed")
         finally:
             await trio.aclose_forcefully(tls)
-
-    async def _prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
-        """Who is there, by the certificate it showed. Its chain was verified in the handshake."""
-        try:
-            with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
-                await tls.do_handshake()
-        except trio.BrokenResourceError as error:
-            log.debug("gateway.handshake_failed", reason=str(error.__cause__))
-            return None
-        if handshake.cancelled_caught:
-            return None
-        shown = self._authority.read(tls.getpeercert() or {})
-        if shown is None:
-            return None
-        node_id = await self._authority.identify(shown.serial, shown)
-        return None if node_id is None else (node_id, shown.serial)
-
-    async def _refuse(self, tls: trio.SSLStream[trio.SocketStream]) -> None:
-        """Hold it a moment before letting go: it can only come back as often as it is let go."""
-        self.refused += 1
-        if self._refusals >= _MOST_REFUSALS_HELD:
-            return
-        self._refusals += 1
-        try:
-            await trio.sleep(_REFUSAL_SECONDS)
-        finally:
-            self._refusals -= 1
 
     async def _serve(self, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]) -> None:
         async with trio.open_nursery() as nursery:
@@ -453,30 +422,6 @@ class Gateway:
                 node.operations.sweep()
                 if node.connection is None and node.operations.idle:
                     del self._nodes[node_id]
-
-    def _context(self) -> ssl.SSLContext:
-        certificate = self._certificate()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.set_ciphers(_CIPHERS)
-        context.load_cert_chain(certificate.chain, certificate.key)
-        context.load_verify_locations(cadata=self._authority.certificate_pem)
-        context.set_alpn_protocols(["http/1.1", STREAM_ALPN])
-        # A resumed session would skip the certificate; agents reconnect too seldom to miss it.
-        context.options |= ssl.OP_NO_TICKET
-        context.num_tickets = 0
-        return context
-
-    async def _renew_own_certificate(self, context: ssl.SSLContext) -> None:
-        while True:
-            await trio.sleep(_CERTIFICATE_CHECK_SECONDS)
-            try:
-                certificate = self._certificate()
-                context.load_cert_chain(certificate.chain, certificate.key)
-            except OSError as error:
-                # The one in use is good for weeks yet; a full disk is no reason to end the gateway.
-                log.error("gateway.own_certificate_not_renewed", error=str(error))
 
 
 def _refusal(failure: OperationFailed) -> ServiceError:

@@ -1,0 +1,88 @@
+"""The gateway's TLS: its own certificate, and the proof of who dials in.
+
+Who is at the other end is what its certificate says, checked at the handshake and against its row. A connection whose
+certificate is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+import structlog
+import trio
+
+from svc_actors.controller.gateway.authority import Authority, Serial, ServerCertificate
+from svc_nodeagent.protocol import STREAM_ALPN
+
+_HANDSHAKE_SECONDS: Final = 15.0
+_REFUSAL_SECONDS: Final = 2.0
+_MOST_REFUSALS_HELD: Final = 256
+_CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
+log = structlog.get_logger(__name__)
+
+
+class Handshakes:
+    """`certificate` gives the server's certificate, and is asked again twice a day."""
+
+    def __init__(self, authority: Authority, certificate: Callable[[], ServerCertificate]) -> None:
+        self._authority = authority
+        self._certificate = certificate
+        self._refusals = 0
+        self.refused = 0
+        """Connections refused since the start."""
+
+    def context(self) -> ssl.SSLContext:
+        certificate = self._certificate()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.set_ciphers(_CIPHERS)
+        context.load_cert_chain(certificate.chain, certificate.key)
+        context.load_verify_locations(cadata=self._authority.certificate_pem)
+        context.set_alpn_protocols(["http/1.1", STREAM_ALPN])
+        # A resumed session would skip the certificate; agents reconnect too seldom to miss it.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        return context
+
+    async def renew_own_certificate(self, context: ssl.SSLContext) -> None:
+        while True:
+            await trio.sleep(_CERTIFICATE_CHECK_SECONDS)
+            try:
+                certificate = self._certificate()
+                context.load_cert_chain(certificate.chain, certificate.key)
+            except OSError as error:
+                # The one in use is good for weeks yet; a full disk is no reason to end the gateway.
+                log.error("gateway.own_certificate_not_renewed", error=str(error))
+
+    async def prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
+        """Who is there, by the certificate it showed. Its chain was verified in the handshake."""
+        try:
+            with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
+                await tls.do_handshake()
+        except trio.BrokenResourceError as error:
+            log.debug("gateway.handshake_failed", reason=str(error.__cause__))
+            return None
+        if handshake.cancelled_caught:
+            return None
+        shown = self._authority.read(tls.getpeercert() or {})
+        if shown is None:
+            return None
+        node_id = await self._authority.identify(shown.serial, shown)
+        return None if node_id is None else (node_id, shown.serial)
+
+    async def refuse(self) -> None:
+        """Hold a connection a moment before letting go: an agent can only come back as often as it is let go."""
+        self.refused += 1
+        if self._refusals >= _MOST_REFUSALS_HELD:
+            return
+        self._refusals += 1
+        try:
+            await trio.sleep(_REFUSAL_SECONDS)
+        finally:
+            self._refusals -= 1
