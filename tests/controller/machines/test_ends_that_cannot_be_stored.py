@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from svc_actors.controller.machines.machine import Machine
-from svc_actors.controller.tasks import runner as runner_module
+from svc_actors.controller.tasks import ends
 from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import MOST_LINES, Ending, Task, end_task
 from svc_actors.controller.tasks.runner import TaskRun, TaskRunner, TaskStatus
@@ -28,7 +28,7 @@ OWN_WORDS = "The controller could not record how this ended; its log says why."
 @pytest.fixture(autouse=True)
 def trying_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """An end that could not be written is written again at once."""
-    monkeypatch.setattr(runner_module, "_FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(ends, "_FIRST_PAUSE", 0.005)
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from uuid import UUID
 import structlog
 import trio
 
+from svc_actors.controller.tasks.ends import MOST_CRASHES, failed, may_pass, store_end
 from svc_actors.controller.tasks.lines import LineWriter
 from svc_actors.controller.tasks.records import (
     Ending,
@@ -52,7 +53,7 @@ from svc_actors.controller.tasks.records import (
 )
 from svc_actors.controller.tasks.run import HostRefused, LostWithNode, NodeGateway, TaskFailed, TaskRun, operation_id
 from svc_actors.errors import ErrorCode, ServiceError, conflict, not_found
-from svc_actors.runtime import ActorCrashed, DeliveryError, DomainError, HandlerOverdue
+from svc_actors.runtime import ActorCrashed, DomainError
 from svc_actors.store import Caller, Database, LoopAlert, Target, Transaction, audit, keep_repeating, keep_running
 from svc_actors.tracing import Kind, Origin, Tracer, current_span, working_for
 from svc_nodeagent.protocol import FailureCode, OperationId, OperationResult
@@ -86,7 +87,6 @@ __all__ = [
 RESUMED_SECONDS: Final = 30.0
 """The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
 
-_FIRST_PAUSE: Final = 0.2
 _FIRST_TAKE_UP: Final = 1.0
 _STARTS_WITHIN: Final = 0.25
 """Seconds after which the work of a new task is written down as started, unless its log has said so or it has ended: a
@@ -94,8 +94,6 @@ transaction that most tasks do without."""
 _STARTING_AT_ONCE: Final = 16
 """Tasks that may be written down as started at the same time. After a restart thousands resume, and each waits for its
 node most of its time: that is not limited, but the database is left to others in between."""
-_MOST_CRASHES: Final = 3
-"""How often an actor may crash over what a task has come to, before that is taken for the reason."""
 log = structlog.get_logger(__name__)
 
 Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
@@ -327,7 +325,7 @@ class TaskRunner:
                 ending = await self._work(run, new=new)
             if ending is not None:
                 await self._close_log(run)
-                ending = await self._store(run.task, ending)
+                ending = await store_end(self.database, run.task, ending, self._end, longest_pause=self._sweep_interval)
             if ending is not None:
                 self.ended[ending.status] += 1
                 await run.acknowledge()
@@ -367,7 +365,7 @@ class TaskRunner:
         started first, which says whether it has ended."""
         handler = self._handlers.get(run.task.op)
         if handler is None:
-            return _failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
+            return failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
         if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
             return Ending(TaskStatus.CANCELLED, "Cancelled before it was begun.")
         if not new:
@@ -386,7 +384,7 @@ class TaskRunner:
             return None  # Taken up again, without one.
         await run.withdraw()
         if overdue.cancelled_caught:
-            return _failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
+            return failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
         return Ending(TaskStatus.CANCELLED, "Cancelled.") if run.cancel_requested else None
 
     async def _deadline_was_lifted(self, task: Task) -> bool:
@@ -401,22 +399,22 @@ class TaskRunner:
                 return Ending(TaskStatus.CANCELLED, "Cancelled.")
             if error.code is ErrorCode.UNAVAILABLE and not isinstance(error, TaskFailed):
                 raise  # Ours, not the host's: tried again until the deadline.
-            return _failed(error.code, error.message, error.hint)
+            return failed(error.code, error.message, error.hint)
         except ActorCrashed as crash:
-            if _may_pass(crash):
+            if may_pass(crash):
                 raise
             # What its node said may be what no actor can take: a repeat says the same.
             self._crashes[run.task.id] += 1
-            if self._crashes[run.task.id] < _MOST_CRASHES:
+            if self._crashes[run.task.id] < MOST_CRASHES:
                 raise
             log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
-            return _failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
+            return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
         except DomainError:
             raise
         except Exception:
             # A defect in the work: a repeat would meet it again, so the task ends here, and others go on.
             log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
-            return _failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
+            return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
         return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)
 
     async def _close_log(self, run: TaskRun) -> None:
@@ -425,59 +423,9 @@ class TaskRunner:
         except DomainError as error:
             log.warning("task.log_not_closed", task_id=str(run.task.id), error=str(error))
 
-    async def _store(self, task: Task, ending: Ending) -> Ending | None:
-        """Write the end, however long the database or the actor is away: an outcome is not lost to a deadline. Gives
-        what was written; None where the task has ended otherwise meanwhile.
-
-        An end over which the actor crashes again and again is one that it cannot take: the task then ends with words of
-        our own, and where even that cannot be taken, by itself. Its resource is settled by the next inventory. All of
-        it is fewer crashes than make an actor rest.
-        """
-        pause, failures = _FIRST_PAUSE, 0
-        while True:
-            try:
-                await self._end(task, ending, alone=failures > _MOST_CRASHES)
-                return ending
-            except Exception as error:
-                log.warning("task.end_not_stored", task_id=str(task.id), op=task.op, error=str(error))
-                if not _may_pass(error):
-                    failures += 1
-                if failures > _MOST_CRASHES + 1:
-                    raise
-            if failures == _MOST_CRASHES:
-                ending = _failed(
-                    ErrorCode.INTERNAL,
-                    "The controller could not record how this ended; its log says why.",
-                    "What its node has now, the node's next inventory shows.",
-                )
-            if not await self._is_open(task):
-                return None
-            await trio.sleep(pause)
-            pause = min(2 * pause, self._sweep_interval)
-
-    async def _is_open(self, task: Task) -> bool:
-        try:
-            found = await get_task(self.database, task.id)
-        except DomainError:
-            return True
-        return found is not None and found.status.open
-
     async def _end(self, task: Task, ending: Ending, *, alone: bool) -> None:
         handler = self._handlers.get(task.op)
         if handler is not None and handler.end is not None and not alone:
             await handler.end(task, ending)
             return
         await self.database.transact(lambda tx: end_task(tx, task.id, ending))
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the same is worth trying again without an end: while the database or the actor is away, or slow."""
-    if isinstance(error, ServiceError):
-        return error.code is ErrorCode.UNAVAILABLE
-    if isinstance(error, ActorCrashed):
-        return isinstance(error.__cause__, HandlerOverdue)
-    return isinstance(error, DeliveryError)
-
-
-def _failed(code: ErrorCode, message: str, hint: str | None = None) -> Ending:
-    return Ending(TaskStatus.FAILED, message, error_code=code, hint=hint)
