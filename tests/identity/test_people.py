@@ -1,155 +1,23 @@
-"""People, tokens, projects, keys and settings, over the API."""
+"""People, projects, keys and settings, over the API."""
 
 from __future__ import annotations
 
 import pytest
 import trio
 
-from svc.controller.machines import ssh_keys
 from svc.controller.realm import REALM
-from svc.identity import tokens
 from svc.identity.events import views_of
 from svc.registry.principal import Principal, Role
 from svc_actors.controller.event_kinds import ControllerEvent
 from svc_actors.store import EventKind, NewEvent, append
 from tests.support.harness import PASSWORD, Client
-from tests.support.identity import IdentityHarness
-
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJFnOqMCmlwqLxzbqZaClwIBQ0e5nZV1l1nkYIYY2NRL ada@laptop"
-
-
-async def administrator(world: IdentityHarness) -> Client:
-    await world.person("root@example.org", "administrator")
-    return await world.signed_in("root@example.org")
-
-
-async def test_a_token_is_shown_once_and_does_what_its_scopes_say(world: IdentityHarness) -> None:
-    await world.person("ada@example.org")
-    browser = await world.signed_in("ada@example.org")
-    made = (await browser.post("/tokens", {"name": "ci", "scopes": ["read"], "days": 0})).json()
-    assert made["token"].startswith("svcvm_")
-    assert made["expires_at"] is None
-    [listed] = (await browser.get("/tokens")).json()["items"]
-    assert (listed["id"], listed["last_four"], listed["last_used_at"]) == (made["id"], made["token"][-4:], None)
-    assert "token" not in listed
-
-    program = world.program(made["token"])
-    assert (await program.get("/me")).json()["scopes"] == ["read"]
-    assert (await program.post("/ssh-keys", {"name": "k", "public_key": KEY})).status_code == 403
-    assert (await browser.get("/tokens")).json()["items"][0]["last_used_at"] is not None
-
-    assert (await browser.call("DELETE", f"/tokens/{made['id']}")).status_code == 204
-    assert (await program.get("/me")).status_code == 401
-
-
-async def test_an_expired_token_is_refused(world: IdentityHarness) -> None:
-    await world.person("ada@example.org")
-    browser = await world.signed_in("ada@example.org")
-    made = (await browser.post("/tokens", {"name": "ci", "scopes": ["read"], "days": 1})).json()
-    assert (await world.program(made["token"]).get("/me")).status_code == 200
-    await world.database.execute("UPDATE api_tokens SET expires_at = now()")
-    assert (await world.program(made["token"]).get("/me")).status_code == 401
-
-
-async def test_a_token_makes_no_token_that_may_more_or_lives_longer(world: IdentityHarness) -> None:
-    user = await world.person("ada@example.org")
-    writer = world.program(await world.token(user, ["write", "provision"]))
-    assert (await writer.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code == 403
-    mighty = await world.token(user, ["admin"])
-    await world.database.execute("UPDATE api_tokens SET expires_at = now() + interval '1 hour'")
-    made = (await world.program(mighty).post("/tokens", {"name": "t", "scopes": ["admin"], "days": 0})).json()
-    parent = await world.database.fetchval("SELECT expires_at FROM api_tokens WHERE last_four = $1", mighty[-4:])
-    assert made["expires_at"] == parent.isoformat().replace("+00:00", "Z")
-
-
-async def test_a_customer_has_so_many_tokens_and_keys_and_an_administrator_any_number(
-    world: IdentityHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokens, "MOST_TOKENS", 3)
-    monkeypatch.setattr(ssh_keys, "MOST_KEYS", 0)
-    ada = world.program(await world.token(await world.person("ada@example.org"), ["admin"]))
-    root = world.program(await world.token(await world.person("root@example.org", "administrator"), ["admin"]))
-    answers = list[int]()
-
-    async def order() -> None:
-        answers.append((await ada.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(6):
-            nursery.start_soon(order)
-    assert sorted(answers) == [201, 201, 409, 409, 409, 409]
-    refused = (await ada.post("/tokens", {"name": "t", "scopes": ["read"]})).json()["error"]
-    assert (refused["code"], refused["details"]["limit"]) == ("capacity", 3)
-    assert (await ada.post("/ssh-keys", {"name": "k", "public_key": KEY})).json()["error"]["code"] == "capacity"
-    for _ in range(4):
-        assert (await root.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code == 201
-    assert (await root.post("/ssh-keys", {"name": "k", "public_key": KEY})).status_code == 201
-    # Those that have expired count no more.
-    await world.database.execute("UPDATE api_tokens SET expires_at = now() WHERE name = 't'")
-    assert (await ada.post("/tokens", {"name": "t", "scopes": ["read"]})).status_code == 201
-
-
-async def test_a_token_that_a_token_made_ends_when_that_one_is_revoked(world: IdentityHarness) -> None:
-    owner = await world.person("root@example.org", "administrator")
-    parent = await world.token(owner, ["admin"])
-    child = (await world.program(parent).post("/tokens", {"name": "child", "scopes": ["admin"]})).json()
-    grandchild = (await world.program(child["token"]).post("/tokens", {"name": "third", "scopes": ["read"]})).json()
-    assert (await world.program(grandchild["token"]).get("/me")).status_code == 200
-    browser = await world.signed_in("root@example.org")
-    [leaked] = [it for it in (await browser.get("/tokens")).json()["items"] if it["last_four"] == parent[-4:]]
-
-    assert (await browser.call("DELETE", f"/tokens/{leaked['id']}")).status_code == 204
-
-    for token in (parent, child["token"], grandchild["token"]):
-        assert (await world.program(token).get("/me")).status_code == 401
-
-
-async def test_a_customers_admin_token_is_still_a_customers(world: IdentityHarness) -> None:
-    program = world.program(await world.token(await world.person("ada@example.org"), ["admin"]))
-    for operation in world.registry:
-        if operation.access.value in ("administrator", "staff"):
-            path = operation.route.path.replace("{id}", "x").replace("{user_id}", "x")
-            answer = await program.call(operation.route.method.value, path)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), operation.name
-
-
-async def test_a_read_token_changes_nothing_anywhere(world: IdentityHarness) -> None:
-    program = world.program(await world.token(await world.person("root@example.org", "administrator"), ["read"]))
-    for operation in world.registry:
-        if operation.mutates and operation.access.value != "public":
-            path = operation.route.path.replace("{id}", "x").replace("{user_id}", "x")
-            answer = await program.call(operation.route.method.value, path, {})
-            assert (answer.status_code, "scope" in answer.text) == (403, True), operation.name
-
-
-async def test_a_token_without_scopes_may_whatever_its_owner_may(world: IdentityHarness) -> None:
-    await world.person("root@example.com", "administrator")
-    browser = await world.signed_in("root@example.com")
-
-    made = (await browser.post("/tokens", {"name": "everything"})).json()
-
-    program = world.program(made["token"])
-    assert made["scopes"] is None
-    assert (await program.get("/me")).json()["scopes"] == (await browser.get("/me")).json()["scopes"]
-    assert (await program.post("/users", {"email": "new@example.com", "name": "New"})).status_code == 201
-    assert (await program.post("/tokens", {"name": "child"})).json()["scopes"] is None
-    assert (await browser.post("/tokens", {"name": "none", "scopes": []})).status_code == 400
-
-
-async def test_tokens_are_everybodys_own(world: IdentityHarness) -> None:
-    await world.person("ada@example.org")
-    await world.person("eve@example.org")
-    ada, eve = await world.signed_in("ada@example.org"), await world.signed_in("eve@example.org")
-    made = (await ada.post("/tokens", {"name": "ci", "scopes": ["read"]})).json()
-    assert (await eve.get("/tokens")).json()["total"] == 0
-    assert (await eve.call("DELETE", f"/tokens/{made['id']}")).status_code == 404
-    assert (await world.program(made["token"]).get("/me")).status_code == 200
+from tests.support.identity import SSH_KEY, IdentityHarness
 
 
 async def test_a_suspended_persons_sessions_and_tokens_stop_at_once_and_a_restored_ones_tokens_work_again(
     world: IdentityHarness,
 ) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     browser, program = await world.signed_in("ada@example.org"), world.program(await world.token(user))
     path = f"/admin/users/{user}"
@@ -167,7 +35,7 @@ async def test_a_suspended_persons_sessions_and_tokens_stop_at_once_and_a_restor
 
 
 async def test_sign_out_ends_browsers_and_leaves_tokens(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     browsers = [await world.signed_in("ada@example.org") for _ in range(3)]
     program = world.program(await world.token(user))
@@ -177,7 +45,7 @@ async def test_sign_out_ends_browsers_and_leaves_tokens(world: IdentityHarness) 
 
 
 async def test_a_new_password_follows_the_policy_ends_sessions_and_is_written_nowhere(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     browser = await world.signed_in("ada@example.org")
     path = f"/admin/users/{user}/password"
@@ -200,7 +68,7 @@ async def test_a_new_password_follows_the_policy_ends_sessions_and_is_written_no
 
 
 async def test_an_update_leaves_out_what_is_left_out(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     await root.call("PATCH", f"/admin/users/{user}", {"phone": "+41 1", "note": "pays late"})
     changed = (await root.call("PATCH", f"/admin/users/{user}", {"company": "Analytical"})).json()
@@ -209,7 +77,7 @@ async def test_an_update_leaves_out_what_is_left_out(world: IdentityHarness) -> 
 
 
 async def test_an_email_address_belongs_to_one_person(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     taken = await root.post("/users", {"email": "ADA@example.org", "name": "Other", "password": PASSWORD})
     assert (taken.status_code, taken.json()["error"]["code"]) == (409, "conflict")
@@ -218,7 +86,7 @@ async def test_an_email_address_belongs_to_one_person(world: IdentityHarness) ->
 
 
 async def test_there_is_always_an_administrator(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     me = (await root.get("/me")).json()["id"]
     assert (await root.post(f"/admin/users/{me}/suspend", {"reason": "r"})).status_code == 409
     for path in (f"/admin/users/{me}", f"/users/{me}"):
@@ -238,7 +106,7 @@ async def test_there_is_always_an_administrator(world: IdentityHarness) -> None:
 
 
 async def test_the_list_to_pick_names_from_shows_no_phone_and_no_reason(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     await root.call("PATCH", f"/admin/users/{user}", {"phone": "+41 555"})
     await root.post(f"/admin/users/{user}/suspend", {"reason": "abuse"})
@@ -249,7 +117,7 @@ async def test_the_list_to_pick_names_from_shows_no_phone_and_no_reason(world: I
 
 
 async def test_one_person_is_shown_with_what_they_own(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     user = await world.person("ada@example.org")
     await world.token(user)
     shown = (await root.get(f"/admin/users/{user}")).json()
@@ -259,7 +127,7 @@ async def test_one_person_is_shown_with_what_they_own(world: IdentityHarness) ->
 
 
 async def test_a_customer_sees_their_own_projects_and_no_other(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     ada, eve = await world.person("ada@example.org"), await world.person("eve@example.org")
     browser = await world.signed_in("ada@example.org")
     [own] = (await browser.get("/projects")).json()["items"]
@@ -283,10 +151,10 @@ async def test_a_customer_sees_their_own_projects_and_no_other(world: IdentityHa
         "",
         "ssh-ed25519",
         "ssh-dss AAAA",
-        "ssh-rsa " + KEY.split()[1],
-        KEY.replace("NRL", "NR!"),
-        KEY + "\n" + KEY,
-        'command="x" ' + KEY,
+        "ssh-rsa " + SSH_KEY.split()[1],
+        SSH_KEY.replace("NRL", "NR!"),
+        SSH_KEY + "\n" + SSH_KEY,
+        'command="x" ' + SSH_KEY,
     ],
 )
 async def test_only_one_whole_ssh_key_of_a_known_kind_is_taken(world: IdentityHarness, line: str) -> None:
@@ -296,14 +164,14 @@ async def test_only_one_whole_ssh_key_of_a_known_kind_is_taken(world: IdentityHa
 
 
 async def test_ssh_keys_are_ones_own_and_administrators_see_all(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     await world.person("ada@example.org")
     await world.person("eve@example.org")
     ada, eve = await world.signed_in("ada@example.org"), await world.signed_in("eve@example.org")
-    added = await ada.post("/ssh-keys", {"name": "laptop", "public_key": KEY + "  "})
-    assert (added.status_code, added.json()["public_key"]) == (201, KEY)
+    added = await ada.post("/ssh-keys", {"name": "laptop", "public_key": SSH_KEY + "  "})
+    assert (added.status_code, added.json()["public_key"]) == (201, SSH_KEY)
     assert added.json()["fingerprint"].startswith("SHA256:")
-    assert (await ada.post("/ssh-keys", {"name": "again", "public_key": KEY})).status_code == 409
+    assert (await ada.post("/ssh-keys", {"name": "again", "public_key": SSH_KEY})).status_code == 409
     key_id = added.json()["id"]
     assert (await eve.get("/ssh-keys")).json()["total"] == 0
     assert (await eve.call("DELETE", f"/ssh-keys/{key_id}")).status_code == 404
@@ -312,7 +180,7 @@ async def test_ssh_keys_are_ones_own_and_administrators_see_all(world: IdentityH
 
 
 async def test_activity_is_ones_own_and_an_administrators_is_everybodys(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     await world.person("ada@example.org")
     ada = await world.signed_in("ada@example.org")
     own = (await ada.get("/activity")).json()["items"]
@@ -322,7 +190,7 @@ async def test_activity_is_ones_own_and_an_administrators_is_everybodys(world: I
 
 
 async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     changed = await root.call("PATCH", "/settings", {"support_contact": "help@example.org"})
     assert changed.json() == {
         "service_name": "Virtual machines",
@@ -353,7 +221,7 @@ async def test_settings_are_the_administrators(world: IdentityHarness) -> None:
 
 
 async def test_pages_hold_every_row_once_and_sorting_is_by_what_is_offered(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     for number in range(24):
         await world.person(f"user{number:02}@example.org", "staff")
     seen = []
@@ -370,7 +238,7 @@ async def test_pages_hold_every_row_once_and_sorting_is_by_what_is_offered(world
 
 
 async def test_a_search_takes_wildcards_for_what_they_are(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     await world.person("per%cent@example.org")
     assert (await root.get("/users?q=%25")).json()["total"] == 1
     assert (await root.get("/users?q=_")).json()["total"] == 0
@@ -438,34 +306,8 @@ async def test_a_stream_may_not_go_on_once_its_session_token_or_person_has_ended
     assert not await stands(token_id=token)
 
 
-async def test_an_administrator_lists_and_revokes_another_persons_tokens(world: IdentityHarness) -> None:
-    root = await administrator(world)
-    ada = await world.person("ada@example.org")
-    program = world.program(await world.token(ada))
-    [theirs] = (await root.get(f"/tokens?user={ada}")).json()["items"]
-
-    assert theirs["user_id"] == str(ada)
-    assert (await root.get("/tokens")).json()["total"] == 0
-    assert (await root.call("DELETE", f"/tokens/{theirs['id']}")).status_code == 204
-
-    assert (await program.get("/me")).status_code == 401
-    row = (await world.audit())[-1]
-    assert (row["operation"], row["actor"], row["target_id"]) == ("token.delete", "root@example.org", theirs["id"])
-
-
-async def test_nobody_else_names_another_person_to_see_tokens(world: IdentityHarness) -> None:
-    await world.person("staff@example.org", "staff")
-    ada, eve = await world.person("ada@example.org"), await world.person("eve@example.org")
-    for email in ("staff@example.org", "eve@example.org"):
-        browser = await world.signed_in(email)
-
-        assert (await browser.get(f"/tokens?user={ada}")).status_code == 403
-
-    assert (await browser.get(f"/tokens?user={eve}")).status_code == 200
-
-
 async def test_a_new_customer_has_a_project_of_their_own_and_others_have_none(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     await root.post("/projects", {"name": "ada@example.org"})
 
     for email, role in (("ada@example.org", "customer"), ("bob@example.org", "customer"), ("sam@example.org", "staff")):
@@ -479,7 +321,7 @@ async def test_a_new_customer_has_a_project_of_their_own_and_others_have_none(wo
 
 
 async def test_project_names_are_given_once(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     one = (await root.post("/projects", {"name": "one"})).json()
     two = (await root.post("/projects", {"name": "two"})).json()
 
@@ -491,7 +333,7 @@ async def test_project_names_are_given_once(world: IdentityHarness) -> None:
 
 
 async def test_the_audit_has_one_word_for_people(world: IdentityHarness) -> None:
-    root = await administrator(world)
+    root = await world.administrator()
     ada = await world.person("ada@example.org")
     await root.post(f"/admin/users/{ada}/suspend", {"reason": "r"})
     await root.post(f"/admin/users/{ada}/suspend", {"reason": " "})

@@ -48,6 +48,7 @@ from tests.support.harness import PASSWORD, Client, Harness
 ORIGIN = "https://controller.test"
 MAIL = mail_settings({"SVC_MAIL_HOST": "smtp.example", "SVC_MAIL_SENDER": "svc@example.org"})
 """A relay that nobody asks: what is written to it stays in the queue."""
+SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJFnOqMCmlwqLxzbqZaClwIBQ0e5nZV1l1nkYIYY2NRL ada@laptop"
 AREAS = (
     activity,
     alert_mail,
@@ -125,6 +126,11 @@ class IdentityHarness(Harness[Controller]):
         answer = await client.post("/auth/login", {"email": email, "password": password})
         assert answer.status_code == 200, answer.text
         return client
+
+    async def administrator(self) -> Client:
+        """One who is new, signed in."""
+        await self.person("root@example.org", "administrator")
+        return await self.signed_in("root@example.org")
 
     async def mails(self) -> list[WrittenMail]:
         """The mails that wait, in the order in which they were written."""
