@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import httpx
 
 from svc_actors.host.accounts import SiteAccount
+from svc_actors.host.databases import DatabaseError
 from tests.panel.sites.world import World
 from tests.panel.wordpress.blogs import made
 from tests.support.harness import Client
@@ -34,6 +36,8 @@ TABLES = {
     "wp_comments": "live comments",
     "wp_wc_orders": "live orders",
 }
+PUSHED = {**TABLES, "wp_options": "new options", "wp_posts": "new posts", "wp_postmeta": "new meta"}
+"""What a push of what `Shop.work` has done makes of the live site's tables."""
 
 
 @dataclass
@@ -136,3 +140,29 @@ async def shop(world: World, by: Client | None = None, domain: str = DOMAIN) -> 
     site = await made(world, domain, by)
     furnish(world.panel, site["number"])
     return Shop(world, site, by or world.ada)
+
+
+def upload(shop: Shop, name: str, text: str, *, later: int = 0, home: Path | None = None) -> None:
+    """As the live site has it: in a folder of the year, but for `old.png`."""
+    name = f"wp-content/uploads/{name if name == 'old.png' else f'2026/{name}'}"
+    if home is None:
+        put(shop.home, shop.site["number"], name, text)
+        file = shop.home / "public" / name
+    else:
+        file = home / name.removeprefix("wp-content/")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        uid = SiteAccount(shop.site["number"]).uid
+        for each in (file.parent, file):
+            os.chown(each, uid, uid)
+    if later:
+        seconds = file.stat().st_mtime + later
+        os.utime(file, (seconds, seconds))
+
+
+def failing(at: str) -> Callable[[str], Awaitable[None]]:
+    async def before(method: str) -> None:
+        if method == at:
+            raise DatabaseError("The database server does not answer.")
+
+    return before
