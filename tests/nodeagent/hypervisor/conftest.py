@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import trio
 from svc_nodeagent.hypervisor import LibvirtHost, Naming
 from svc_nodeagent.hypervisor.connection import start_daemons
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
+from svc_nodeagent.protocol import NodeOperation
 from tests.nodeagent.hypervisor.builders import FileStream
+from tests.nodeagent.hypervisor.killed_host import KILLED, ROOT, Perform
 from tests.support.acceleration import tell_of_kvm
 from tests.support.image_paths import IMAGES, TOOLS
 
@@ -83,6 +86,26 @@ async def host(
 
     async with LibvirtHost.open(data_folder, open_stream=open_stream, naming=naming) as opened:
         yield opened
+
+
+@pytest.fixture
+def perform(data_folder: Path, naming: Naming, demo_image: Path, clean_host: None) -> Perform:
+    async def perform(*operations: NodeOperation, kill_at: str | None = None) -> int:
+        """Run operations in a process of their own; gives its status. Anything but a kill is shown."""
+        names = (naming.domain_prefix, naming.device_prefix, naming.table)
+        done = await trio.run_process(
+            [sys.executable, "-m", "tests.nodeagent.hypervisor.run_host", str(data_folder), str(demo_image), *names],
+            stdin="\n".join(operation.model_dump_json() for operation in operations).encode(),
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"} | ({"SVC_FAULT_POINT": kill_at} if kill_at else {}),
+            cwd=ROOT,
+            check=False,
+            capture_stdout=True,
+            capture_stderr=True,
+        )
+        assert done.returncode in (0, KILLED), done.stderr.decode()[-3000:]
+        return done.returncode
+
+    return perform
 
 
 def _remove_domains(prefix: str) -> None:

@@ -6,30 +6,17 @@ again; the cases go through every fault point there is. Guests are started only 
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from io import BufferedReader
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import trio
 
 from svc_nodeagent.hypervisor import Naming
-from svc_nodeagent.hypervisor.backups.blocks import BLOCK_BYTES, Digests, blocks_of, span_of
-from svc_nodeagent.hypervisor.backups.store import store_at
-from svc_nodeagent.hypervisor.disks import inspect
 from svc_nodeagent.hypervisor.files import read_record
 from svc_nodeagent.hypervisor.network.apply import HostNetwork
-from svc_nodeagent.hypervisor.programs import run_program
 from svc_nodeagent.protocol import (
-    CopiedDisk,
     CpuMode,
     ImageRemove,
     MachineSize,
@@ -37,14 +24,11 @@ from svc_nodeagent.protocol import (
     NetworkSpec,
     NodeNetProbe,
     NodeOperation,
-    VmBackup,
     VmCpuSet,
     VmCreate,
-    VmCreateFromCopy,
     VmDelete,
     VmForceStop,
     VmIso,
-    VmMigrate,
     VmNetApply,
     VmNetRelease,
     VmReboot,
@@ -52,10 +36,6 @@ from svc_nodeagent.protocol import (
     VmRescue,
     VmRescueEnd,
     VmResize,
-    VmRestore,
-    VmSend,
-    VmSnapshotRestore,
-    VmSnapshotTake,
     VmStart,
 )
 from tests.nodeagent.hypervisor.builders import (
@@ -70,15 +50,21 @@ from tests.nodeagent.hypervisor.builders import (
     rescue_image,
     seed,
 )
+from tests.nodeagent.hypervisor.killed_host import KILLED, ROOT, Perform, made_once, nothing_left, state
 from tests.nodeagent.hypervisor.test_copy_files import OPENED as FILES_OF_A_COPY
+from tests.nodeagent.hypervisor.test_disk_faults import (
+    BACKING_UP,
+    FROM_A_COPY,
+    RESTORING_A_COPY,
+    SENDING,
+    SNAPSHOT_OF_RUNNING,
+    SNAPSHOT_OF_STOPPED,
+    TAKING_IN,
+)
 from tests.system.live.test_live_moves import AT_SOURCE as LIVE_AT_SOURCE
 from tests.system.live.test_live_moves import AT_TARGET as LIVE_AT_TARGET
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
-
-ROOT = Path(__file__).resolve().parents[3]
-KILLED = -9
-KEY = "the key of the store"
 
 CREATION = (
     "image.verified",
@@ -129,22 +115,9 @@ REINSTALLING = (
     "reinstall.recorded",
     "reinstall.defined",
 )
-BACKING_UP = ("backup.disk0.read", "backup.frozen", "backup.begun", "backup.disk0.kept", "backup.forgotten")
-RESTORING_A_COPY = ("restore.disk0.placed",)
-FROM_A_COPY = ("copy.created", "restore.disk0.placed", "copy.started")
-SNAPSHOT_OF_RUNNING = ("snapshot.frozen", "snapshot.taken")
-SNAPSHOT_OF_STOPPED = ("snapshot.taken", "snapshot.disk0.restored")
-TAKING_IN = (
-    "move.begun",
-    "move.disk0.received",
-    "move.recorded",
-    "move.defined",
-    "move.complete",
-)
 UNPACKED = "rescue.system"
 RESCUE = ("rescue.off", "rescue.decided", "rescue.defined", "rescue.started")
 MEDIUM = ("iso.recorded", "iso.defined")
-SENDING = ("move.sent",)
 VOLUMES = (
     "volume.made",
     "volume.recorded",
@@ -161,41 +134,10 @@ VOLUMES = (
 """See test_volume_faults."""
 RETAINING = ("delete.record_retained", "delete.retained.disk-0.qcow2")
 
-drawn = pytest.mark.drawn(12, of="kills on a host")
-"""Each takes half a minute, and there are some seventy."""
+drawn = pytest.mark.drawn(9, of="kills on a host")
+"""Each takes half a minute, and there are some fifty."""
 
 SMALL = MachineSize(vcpus=1, memory_mib=256, disk_gib=1)
-
-Perform = Callable[..., Awaitable[int]]
-
-
-@pytest.fixture
-def perform(data_folder: Path, naming: Naming, demo_image: Path, clean_host: None) -> Perform:
-    async def perform(*operations: NodeOperation, kill_at: str | None = None) -> int:
-        """Run operations in a process of their own; gives its status. Anything but a kill is shown."""
-        names = (naming.domain_prefix, naming.device_prefix, naming.table)
-        done = await trio.run_process(
-            [sys.executable, "-m", "tests.nodeagent.hypervisor.run_host", str(data_folder), str(demo_image), *names],
-            stdin="\n".join(operation.model_dump_json() for operation in operations).encode(),
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"} | ({"SVC_FAULT_POINT": kill_at} if kill_at else {}),
-            cwd=ROOT,
-            check=False,
-            capture_stdout=True,
-            capture_stderr=True,
-        )
-        assert done.returncode in (0, KILLED), done.stderr.decode()[-3000:]
-        return done.returncode
-
-    return perform
-
-
-def domains(naming: Naming) -> list[str]:
-    listed = subprocess.run(["virsh", "list", "--all", "--name"], check=True, capture_output=True, text=True).stdout
-    return [name for name in listed.split() if name.startswith(naming.domain_prefix)]
-
-
-def state(name: str) -> str:
-    return subprocess.run(["virsh", "domstate", name], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @drawn
@@ -406,141 +348,6 @@ async def test_killed_anywhere_in_a_change_of_the_medium_it_converges(
 
 
 @drawn
-@pytest.mark.parametrize("point", BACKING_UP)
-async def test_killed_anywhere_in_a_backup_the_guest_goes_on_and_the_next_copy_is_whole(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    target = data_folder / "backups" / "machines"
-    target.mkdir(parents=True)
-    spec = machine(network(ADDRESS))
-    name = naming.domain(spec.vm_id)
-    first = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
-    second = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY, forget=(first.copy_id,))
-
-    # libvirt 9 never hears of an agent that comes up while a backup is under way.
-    assert await perform(VmCreate(machine=spec, image=image(demo_image))) == 0
-    await until_agent_answers(name)
-    assert await perform(first) == 0
-    assert await perform(second, kill_at=point) == KILLED
-    assert await perform(second) == 0
-
-    assert await asked_of_agent(name, "guest-fsfreeze-status") == "thawed"
-    await made_once(spec, naming, data_folder, True)
-    kept = await store_at(target, spec.vm_id, KEY, None).kept()
-    assert {each.copy_id for each in kept.snapshots} - kept.dropped == {second.copy_id}
-    assert kept.chain(second.copy_id, "disk-0")
-    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-
-
-async def test_killed_in_the_backup_of_a_stopped_machine_nothing_keeps_it_from_starting(
-    perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    (data_folder / "backups" / "machines").mkdir(parents=True)
-    spec = machine(network(ADDRESS))
-    backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
-    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
-
-    # Its server outlives it, as where no systemd ends what an agent has begun
-    assert await perform(backup, kill_at="backup.disk0.read") == KILLED
-    serving = ["pgrep", "-f", f"qemu-nbd .*svc-backup-{spec.vm_id}"]
-    assert (await trio.run_process(serving, check=False)).returncode == 0
-
-    assert await perform(VmStart(vm_id=spec.vm_id, network=spec.network)) == 0
-    assert (await trio.run_process(serving, check=False)).returncode == 1
-    await made_once(spec, naming, data_folder, True)
-    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-
-
-@drawn
-@pytest.mark.parametrize("point", RESTORING_A_COPY)
-async def test_killed_anywhere_in_putting_a_copy_back_it_converges(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    (data_folder / "backups" / "machines").mkdir(parents=True)
-    spec = machine(network(ADDRESS))
-    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
-    backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
-    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False), backup) == 0
-    before, copied = await content(disk), await as_copied(disk)
-    restore = VmRestore(vm_id=spec.vm_id, copy_id=backup.copy_id, password=KEY, disks=(copied,))
-
-    assert await perform(restore, kill_at=point) == KILLED
-    assert await perform(restore) == 0
-
-    assert await content(disk) == before
-    await made_once(spec, naming, data_folder, False)
-    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-
-
-@drawn
-@pytest.mark.parametrize("point", SNAPSHOT_OF_RUNNING)
-async def test_killed_over_a_snapshot_the_guest_writes_on_and_it_is_taken_again(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    spec = machine(network(ADDRESS))
-    name, disk = naming.domain(spec.vm_id), data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
-    take = VmSnapshotTake(vm_id=spec.vm_id, snapshot_id=uuid4())
-    assert await perform(VmCreate(machine=spec, image=image(demo_image))) == 0
-    await until_agent_answers(name)
-
-    assert await perform(take, kill_at=point) == KILLED
-    assert await perform(take) == 0
-
-    assert await asked_of_agent(name, "guest-fsfreeze-status") == "thawed"
-    assert (await inspect(disk, "qcow2")).snapshots == (str(take.snapshot_id),)
-    await made_once(spec, naming, data_folder, True)
-    assert await perform(VmForceStop(vm_id=spec.vm_id), VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-
-
-@drawn
-@pytest.mark.parametrize("point", SNAPSHOT_OF_STOPPED)
-async def test_killed_over_a_snapshot_of_a_stopped_machine_it_converges(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    spec = machine(network(ADDRESS))
-    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
-    take = VmSnapshotTake(vm_id=spec.vm_id, snapshot_id=uuid4())
-    restore = VmSnapshotRestore(vm_id=spec.vm_id, snapshot_id=take.snapshot_id)
-    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
-    before = await content(disk)
-
-    if point == "snapshot.taken":
-        assert await perform(take, kill_at=point) == KILLED
-    assert await perform(take) == 0
-    await run_program("qemu-io", "-f", "qcow2", "-c", "write -P 7 100M 8M", disk)
-    if point == "snapshot.disk0.restored":
-        assert await perform(restore, kill_at=point) == KILLED
-    assert await perform(restore) == 0
-
-    assert await content(disk) == before
-    assert (await inspect(disk, "qcow2")).snapshots == (str(take.snapshot_id),)
-    await made_once(spec, naming, data_folder, False)
-    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-
-
-@drawn
-@pytest.mark.parametrize("point", FROM_A_COPY)
-async def test_killed_anywhere_in_making_a_machine_from_a_copy_it_converges(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    (data_folder / "backups" / "machines").mkdir(parents=True)
-    spec, new = machine(network()), machine(network())
-    disk = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2"
-    backup = VmBackup(vm_id=spec.vm_id, copy_id=uuid4(), password=KEY)
-    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False), backup) == 0
-    copied = await as_copied(disk)
-    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-    restore = VmRestore(vm_id=new.vm_id, source_id=spec.vm_id, copy_id=backup.copy_id, password=KEY, disks=(copied,))
-    order = VmCreateFromCopy(machine=new, image=image(demo_image), start=True, restoration=restore)
-
-    assert await perform(order, kill_at=point) == KILLED
-    assert await perform(order) == 0
-
-    await made_once(new, naming, data_folder, True)
-    assert await perform(VmForceStop(vm_id=new.vm_id), VmDelete(vm_id=new.vm_id, destroy_disks=True)) == 0
-
-
-@drawn
 @pytest.mark.parametrize("point", CHANGING)
 async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
@@ -554,85 +361,6 @@ async def test_killed_after_a_change_it_is_done_again_with_the_same_answer(
     assert await perform(applied, released, kill_at=point) == KILLED
     assert await perform(applied, released, released) == 0
     await made_once(spec.model_copy(update={"network": changed}), naming, data_folder, False)
-
-
-@drawn
-@pytest.mark.parametrize("point", TAKING_IN)
-async def test_killed_anywhere_in_taking_a_machine_in_it_is_taken_in_again(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    spec, kept = machine(network(ADDRESS)), image(demo_image)
-    disk, sent = data_folder / "machines" / str(spec.vm_id) / "disk-0.qcow2", data_folder / "sent"
-    send = VmSend(vm_id=spec.vm_id, stream_token=f"move:{sent}")
-    take_in = VmMigrate(machine=spec, image=kept, cpu_mode=CpuMode.MAXIMUM, stream_token=f"move:{sent}")
-    delete = VmDelete(vm_id=spec.vm_id, destroy_disks=True)
-    # A machine that has run, so that its disk has content of its own
-    running = VmCreate(machine=spec, image=kept)
-    assert await perform(running) == 0
-    await until_agent_answers(naming.domain(spec.vm_id))
-    assert await perform(VmForceStop(vm_id=spec.vm_id), send) == 0
-    before = await content(disk)
-    assert await perform(delete) == 0
-
-    assert await perform(take_in, kill_at=point) == KILLED
-    assert await perform(delete, take_in) == 0
-
-    assert await content(disk) == before
-    record = read_record(disk.with_name("machine.json"))
-    assert (record.name, record.cpu_mode, record.network.nics) == (spec.name, CpuMode.MAXIMUM, ())
-    assert not disk.with_name("abandoned").exists()
-    assert state(naming.domain(spec.vm_id)) == "shut off"
-    assert (await HostNetwork(naming, {}).probe()).taps == ()  # nothing is carried for it yet
-    assert await perform(VmStart(vm_id=spec.vm_id, network=spec.network)) == 0
-    await until_agent_answers(naming.domain(spec.vm_id))
-    assert await perform(VmForceStop(vm_id=spec.vm_id), delete) == 0
-    await nothing_left(spec, naming, data_folder, retained=False)
-
-
-@drawn
-@pytest.mark.parametrize("point", SENDING)
-async def test_killed_in_sending_a_machine_it_is_whole_and_is_sent_again(
-    point: str, perform: Perform, naming: Naming, data_folder: Path, demo_image: Path
-) -> None:
-    spec = machine(network(ADDRESS))
-    first, second = data_folder / "first", data_folder / "second"
-    assert await perform(VmCreate(machine=spec, image=image(demo_image), start=False)) == 0
-
-    assert await perform(VmSend(vm_id=spec.vm_id, stream_token=f"move:{first}"), kill_at=point) == KILLED
-    assert await perform(VmSend(vm_id=spec.vm_id, stream_token=f"move:{second}")) == 0
-
-    assert first.read_bytes() == second.read_bytes()
-    await made_once(spec, naming, data_folder, False)
-    assert await perform(VmDelete(vm_id=spec.vm_id, destroy_disks=True)) == 0
-
-
-async def content(disk: Path) -> str:
-    """The digest of all that a guest could read of it."""
-    async with read(disk) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-async def as_copied(disk: Path) -> CopiedDisk:
-    """What a backup says of a disk that is as this one is."""
-    async with read(disk) as file:
-        size = file.seek(0, os.SEEK_END)
-        digests = Digests.of_zeros(size)
-        for number in range(blocks_of(size)):
-            begin, length = span_of(number, size)
-            file.seek(begin)
-            digests.put(number, file.read(length))
-    return CopiedDisk(index=0, size_bytes=size, digest=digests.root(), block_bytes=BLOCK_BYTES)
-
-
-@asynccontextmanager
-async def read(disk: Path) -> AsyncIterator[BufferedReader]:
-    raw = disk.with_suffix(".raw")
-    await run_program("qemu-img", "convert", "-O", "raw", disk, raw)
-    try:
-        with raw.open("rb") as file:
-            yield file
-    finally:
-        raw.unlink()
 
 
 def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
@@ -666,38 +394,3 @@ def test_every_fault_point_of_the_hypervisor_is_killed_at() -> None:
     patterns = {name: re.escape(re.sub(r"\{.*?\}", "*", name)).replace(r"\*", ".+") for name in named}
     assert named
     assert [name for name in named if not any(re.fullmatch(patterns[name], point) for point in killed_at)] == []
-
-
-async def asked_of_agent(domain: str, command: str) -> object:
-    """None where the guest's agent does not answer."""
-    words = ["virsh", "qemu-agent-command", domain, json.dumps({"execute": command}), "--timeout", "5"]
-    ended = await trio.run_process(words, check=False, capture_stdout=True, capture_stderr=True)
-    return json.loads(ended.stdout)["return"] if ended.returncode == 0 else None
-
-
-async def until_agent_answers(domain: str) -> None:
-    with trio.fail_after(300):
-        while await asked_of_agent(domain, "guest-ping") is None:
-            await trio.sleep(0.5)  # the guest's own start
-
-
-async def made_once(spec: MachineSpec, naming: Naming, data_folder: Path, started: bool) -> None:
-    assert domains(naming) == [naming.domain(spec.vm_id)]
-    assert state(naming.domain(spec.vm_id)) == ("running" if started else "shut off")
-    files = sorted(path.name for path in (data_folder / "machines" / str(spec.vm_id)).iterdir())
-    made = [name for name in files if not name.startswith("serial.log") and name != "copied"]
-    assert made == ["disk-0.qcow2", "machine.json", "seed.iso"]
-    probe = await HostNetwork(naming, {}).probe()
-    assert [(t.device, t.routes, t.up, t.filtered) for t in probe.taps] == [
-        (naming.tap(spec.network.nics[0].nic_id), (ADDRESS,), True, True)
-    ]
-
-
-async def nothing_left(spec: MachineSpec, naming: Naming, data_folder: Path, *, retained: bool) -> None:
-    assert domains(naming) == []
-    assert list((data_folder / "machines").iterdir()) == []
-    kept = sorted(str(path.relative_to(data_folder / "retained")) for path in (data_folder / "retained").glob("*/*"))
-    assert kept == ([f"{spec.vm_id}/disk-0.qcow2", f"{spec.vm_id}/machine.json"] if retained else [])
-    assert (await HostNetwork(naming, {}).probe()).taps == ()
-    rules = (await run_program("nft", "list", "ruleset")).decode()
-    assert naming.tap(spec.network.nics[0].nic_id) not in rules

@@ -28,11 +28,10 @@ from svc_nodeagent.protocol import (
     volume_serial,
 )
 from tests.nodeagent.hypervisor.builders import ADDRESS, image, machine, network
-from tests.nodeagent.hypervisor.test_faults import KILLED, VOLUMES, Perform, perform
+from tests.nodeagent.hypervisor.killed_host import KILLED, Perform
+from tests.nodeagent.hypervisor.test_faults import VOLUMES
 
 pytestmark = [pytest.mark.system, pytest.mark.isolated, pytest.mark.own_host]
-
-__all__ = ["perform"]
 
 GIB = 1024**3
 WHILE_RUNNING = {"volume.plugged", "volume.unplugging"}
