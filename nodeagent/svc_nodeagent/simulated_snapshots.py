@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-from uuid import UUID
-
 from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import (
     DomainResult,
@@ -18,17 +15,10 @@ from svc_nodeagent.protocol import (
     VmSnapshotRestore,
     VmSnapshotTake,
 )
+from svc_nodeagent.simulated_machines import SimulatedMachine
 
 
-class WithSnapshots(Protocol):
-    @property
-    def state(self) -> DomainState: ...
-
-    @property
-    def snapshots(self) -> tuple[UUID, ...]: ...
-
-
-def snapshot(machine: WithSnapshots, operation: SnapshotOperation) -> tuple[dict[str, object], OperationResult]:
+def snapshot(machine: SimulatedMachine, operation: SnapshotOperation) -> tuple[dict[str, object], OperationResult]:
     """What is other of the machine afterwards, and the answer. Raises `HostError` as a real host does."""
     vm_id, wanted = operation.vm_id, operation.snapshot_id
     others = tuple(each for each in machine.snapshots if each != wanted)
