@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from tools.testing import checks, lanes, results
+from tools.testing import checks, lanes, results, words
 from tools.testing.dealing import Share, deal, shares_of_system, slow_beside_system
 from tools.testing.files import COLLECTED, FLAKY, REPORT, ROOT, RUN, TIMES
 from tools.testing.flaky import ledger
@@ -36,10 +36,13 @@ def main(arguments: Sequence[str]) -> int:
     what.add_argument("--fast", action="store_true")
     what.add_argument("--changed", nargs="?", const="", metavar="REVISION")
     what.add_argument("--times", action="store_true")
+    what.add_argument("--words", action="store_true")
     parser.add_argument("--lanes", type=int, default=_LANES)
     asked = parser.parse_args(arguments)
     if asked.times:
         return refresh_times()
+    if asked.words:
+        return words.main(lower=True)
     if asked.changed is not None:
         return run_changed(asked.changed)
     return run_all(asked.lanes, fast=asked.fast)

@@ -1,4 +1,4 @@
-"""Style, types and arrows: what needs no test to run."""
+"""Style, types, arrows and words: what needs no test to run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ CHECKS: Final[dict[str, tuple[str | Path, ...]]] = {
     "mypy": (_BIN / "mypy",),
     "lint-imports": (_BIN / "lint-imports",),
     "prettier": ("sh", "-c", _PRETTIER),
+    "words": (sys.executable, "-m", "tools.testing.words"),
 }
 
 

@@ -52,6 +52,7 @@ RULES: Final = (
     Rule("tools/billing/*", tests=("tests/billing/*",)),
     Rule("tools/monitoring/*", tests=("tests/service/controller/test_monitoring.py",)),
     Rule("tests/times.toml", tests=("tests/tools/test_dealing.py",)),
+    Rule("tests/words.toml", tests=("tests/tools/test_words.py",)),
     Rule("tests/flaky.toml", tests=("tests/tools/test_dealing.py",)),
 )
 
