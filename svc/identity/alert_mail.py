@@ -67,7 +67,7 @@ class AlertMailRequest(Request):
 
 @operations.declare(
     "alert.mail",
-    "From which severity on one is mailed alerts",
+    "The severity from which the caller gets alerts by mail",
     Route.get("/alerts/mail"),
     access=Access.STAFF,
     scope=Scope.READ,
@@ -81,7 +81,7 @@ async def show(context: Context[IdentityServices], request: Empty) -> AlertMail:
 
 @operations.declare(
     "alert.set_mail",
-    "Choose from which severity on one is mailed alerts: none, critical or warning",
+    "Set the severity from which alerts are mailed: none, critical or warning",
     Route.put("/alerts/mail"),
     access=Access.STAFF,
     scope=Scope.WRITE,

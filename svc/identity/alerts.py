@@ -67,7 +67,7 @@ class AlertRequest(Request):
 
 @operations.declare(
     "alert.list",
-    "List open alerts, the gravest and newest first; a customer those about their own machines",
+    "List open alerts, most severe and newest first; customers see those about their own machines",
     Route.get("/alerts"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -98,7 +98,7 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
 
 @operations.declare(
     "alert.ack",
-    "Say that an alert was seen",
+    "Acknowledge an alert",
     Route.post("/alerts/{id}/ack"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

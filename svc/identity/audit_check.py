@@ -28,7 +28,7 @@ operations = Operations[AuditServices]()
 
 class AuditCheckRequest(Request):
     after: Annotated[
-        int, Field(ge=0, le=2**53, description="The last seal that was compared already: `next_after`.")
+        int, Field(ge=0, le=2**53, description="The last seal that was already compared: `next_after`.")
     ] = 0
     digest: (
         Annotated[
@@ -71,7 +71,7 @@ async def verify(context: Context[AuditServices], request: AuditCheckRequest) ->
     if problem is None and request.digest is not None and request.after == 0:
         known = await database.fetchval("SELECT number FROM audit_seals WHERE digest = $1", request.digest)
         if known is None:
-            problem = f"no seal has the digest {request.digest}: the chain was cut off before it, or made anew"
+            problem = f"no seal has the digest {request.digest}: the chain was cut off before it, or rebuilt"
     newest = await newest_seal(database)
     unsealed = await database.fetchone(
         "SELECT count(*) AS rows, min(at) AS since FROM audit WHERE id > $1", newest.last_id if newest else 0

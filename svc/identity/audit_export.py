@@ -18,7 +18,7 @@ from svc_actors.store import Outcome
 
 operations = Operations[IdentityServices]()
 
-_Word = Annotated[str, Field(max_length=100), Shape(r"[a-z_.]+", "small letters, dots and underscores")]
+_Word = Annotated[str, Field(max_length=100), Shape(r"[a-z_.]+", "lowercase letters, dots and underscores")]
 _Given = Annotated[str, Field(max_length=254), LINE]
 
 
@@ -48,7 +48,7 @@ class AuditFilters(Request):
 
 class AuditExportRequest(AuditFilters):
     after: Annotated[
-        int, Field(ge=0, le=2**53, description="Go on behind this entry: `next_after` of the part before.")
+        int, Field(ge=0, le=2**53, description="Continue after this entry: `next_after` of the previous part.")
     ] = 0
     limit: Annotated[int, Field(ge=1, le=500, description="Entries a part, at most 500.")] = 500
 

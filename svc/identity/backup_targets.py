@@ -57,7 +57,7 @@ class SftpTargetRequest(Request):
 Endpoint = Annotated[
     str,
     Field(max_length=300),
-    Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "an URL without path"),
+    Shape(rf"https?://(?:{_HOST.partition('|')[0]}|\[[0-9a-f:.]+\])(?::[0-9]{{1,5}})?", "a URL without path"),
 ]
 
 

@@ -24,7 +24,9 @@ Phone = Annotated[str, Field(max_length=50), LINE]
 
 Text = Annotated[str, Field(max_length=2000), TEXT]
 
-Reason = Annotated[str, Field(min_length=1, max_length=1000, description="Why, for those who read it later."), NAME]
+Reason = Annotated[
+    str, Field(min_length=1, max_length=1000, description="The reason, for those who read it later."), NAME
+]
 """Why something is done, for those who read of it later: one line, not blank."""
 
 NewPassword = Annotated[str, Field(min_length=12, max_length=128), Shape(r"[!-~]*", "printable ASCII without spaces")]

@@ -85,7 +85,7 @@ async def list_mails(context: Context[IdentityServices], request: MailListReques
 
 @operations.declare(
     "mail.test",
-    "Send a mail that says that mail works; `svc mail list` shows what became of it",
+    "Send a test mail; `svc mail list` shows its delivery",
     Route.post("/mails/test", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -115,7 +115,7 @@ async def test(context: Context[IdentityServices], request: MailTestRequest) -> 
 
 @operations.declare(
     "mail.retry",
-    "Try a mail again now that failed or waits",
+    "Retry a mail now that failed or waits",
     Route.post("/mails/{id}/retry"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -89,7 +89,9 @@ async def invite(context: Context[IdentityServices], request: InviteRequest) -> 
         if person.status is PersonStatus.SUSPENDED:
             raise conflict("This person is suspended.", hint="Restore them first.")
         if await tx.fetchval("SELECT password_hash IS NOT NULL FROM users WHERE id = $1", person.id):
-            raise conflict("This person has a password.", hint="Whoever forgot theirs asks for a link at the sign-in.")
+            raise conflict(
+                "This person has a password.", hint="If it was forgotten, they can request a link at the sign-in."
+            )
         sent = await send_invitation(tx, context.services.outbox, person)
         await audit.record(tx, context.caller, person.target)
         return sent
@@ -126,7 +128,7 @@ async def first_password_link(tx: Transaction, person: Person) -> tuple[str, dat
 
 @operations.declare(
     "password.forgot",
-    "Ask for a link to choose a new password; the answer is the same for every address",
+    "Request a link to choose a new password; the answer is the same for every address",
     Route.post("/auth/forgot-password"),
     access=Access.PUBLIC,
     scope=Scope.WRITE,
@@ -316,7 +318,7 @@ async def _admit(tx: Transaction, place: str) -> None:
     if row["asked"] >= ASKS_AN_HOUR:
         minutes = max(1, row["left"] // 60)
         raise rate_limited(
-            "Too many links were asked for.",
+            "Too many links were requested.",
             hint=f"Try again in {minutes} minutes." if minutes > 1 else "Try again in a minute.",
             details={"retry_after": max(1, row["left"])},
         )
@@ -324,10 +326,10 @@ async def _admit(tx: Transaction, place: str) -> None:
         "SELECT count(*) FROM (SELECT FROM password_asks WHERE email IS NOT NULL LIMIT $1) AS waiting", MOST_WAITING
     )
     if waiting >= MOST_WAITING:
-        raise unavailable("Too many links are asked for at once.", details={"retry_after": 60})
+        raise unavailable("Too many links are requested at once.", details={"retry_after": 60})
 
 
 def _no_such_link() -> ServiceError:
     return forbidden(
-        "This link does not work any more: it was used, or its time is over.", hint="Ask for a new one at the sign-in."
+        "This link no longer works: it was used, or has expired.", hint="Request a new one at the sign-in."
     )

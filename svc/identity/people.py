@@ -73,7 +73,7 @@ class SignedOut(Model):
 
 @operations.declare(
     "person.list",
-    "Everybody, in full",
+    "All people, with every field",
     Route.get("/admin/users"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -104,7 +104,7 @@ async def list_people(context: Context[IdentityServices], request: PersonListReq
 
 @operations.declare(
     "person.update",
-    "Change what is kept of a person",
+    "Change the details of a person",
     Route.patch("/admin/users/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -131,7 +131,7 @@ async def suspend(context: Context[IdentityServices], request: SuspendRequest) -
     async def work(tx: Transaction) -> Person:
         target = await person_records.locked(tx, request.id)
         if target.id == context.principal.user_id:
-            raise conflict("Nobody suspends themselves.")
+            raise conflict("You cannot suspend yourself.")
         await person_records.keep_an_administrator(tx, context, target)
         suspended = await person_records.suspend(tx, target.id, request.reason)
         await audit.record(tx, context.caller, target.target, {"reason": request.reason})

@@ -80,7 +80,7 @@ class PersonSecondFactorRequest(Request):
 
 @operations.declare(
     "second_factor.show",
-    "Whether one signs in with a code as well",
+    "Whether the caller signs in with a second factor",
     Route.get("/me/second-factor"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -98,7 +98,7 @@ async def show(context: Context[IdentityServices], request: Empty) -> SecondFact
 
 @operations.declare(
     "second_factor.enrol",
-    "Begin to set up a second factor; its secret is shown once",
+    "Start to set up a second factor; its secret is shown once",
     Route.post("/me/second-factor"),
     access=Access.SIGNED_IN,
     scope=Scope.ADMIN,
@@ -119,7 +119,7 @@ async def enrol(context: Context[IdentityServices], request: EnrolRequest) -> En
 
 @operations.declare(
     "second_factor.confirm",
-    "Have the second factor count, by a code of it; its recovery codes are shown once",
+    "Confirm the second factor with a code of it; its recovery codes are shown once",
     Route.post("/me/second-factor/confirm"),
     access=Access.SIGNED_IN,
     scope=Scope.ADMIN,
@@ -153,7 +153,7 @@ async def confirm(context: Context[IdentityServices], request: ConfirmRequest) -
 
 @operations.declare(
     "second_factor.renew_codes",
-    "Ten new recovery codes in place of those before; they are shown once",
+    "Replace the recovery codes with ten new ones, shown once",
     Route.post("/me/second-factor/recovery-codes"),
     access=Access.SIGNED_IN,
     scope=Scope.ADMIN,
@@ -181,7 +181,7 @@ async def renew_codes(context: Context[IdentityServices], request: ProofRequest)
 
 @operations.declare(
     "second_factor.disable",
-    "Sign in without a code from now on",
+    "Disable the caller's second factor",
     Route.post("/me/second-factor/disable"),
     access=Access.SIGNED_IN,
     scope=Scope.ADMIN,

@@ -14,12 +14,12 @@ from svc.identity.settings import read_settings
 from svc_actors.mail import MailKind, Outbox
 from svc_actors.store import Transaction
 
-SET_UP: Final = "From now on your account is signed in to with a code of your authenticator as well as the password."
+SET_UP: Final = "From now on, signing in to your account takes a code of your authenticator as well as the password."
 DISABLED: Final = "The second factor of your account was disabled: from now on the password alone signs in."
 DISABLED_BY_ADMINISTRATOR: Final = (
     "An administrator has disabled the second factor of your account: from now on the password alone signs in."
 )
-RENEWED: Final = "Your account has new recovery codes. Those from before do not work any more."
+RENEWED: Final = "Your account has new recovery codes. The previous ones no longer work."
 
 log = structlog.get_logger(__name__)
 

@@ -234,7 +234,7 @@ def _worth_telling(codes: list[str] | None, proof: Proof | None) -> str | None:
 
 
 def _ended() -> ServiceError:
-    return unauthenticated("This sign-in has ended.", hint="Begin again with the password.")
+    return unauthenticated("This sign-in has ended.", hint="Start again with the password.")
 
 
 @operations.declare(
@@ -249,7 +249,7 @@ def _ended() -> ServiceError:
 async def logout(context: Context[IdentityServices], request: Empty) -> None:
     principal = context.principal
     if principal.session_id is None:
-        raise invalid("A token is not signed in or out.", hint="DELETE /tokens/{id} revokes it.")
+        raise invalid("A token cannot sign in or out.", hint="DELETE /tokens/{id} revokes it.")
     session_id = principal.session_id
 
     async def end(tx: Transaction) -> None:
@@ -277,7 +277,7 @@ async def me(context: Context[IdentityServices], request: Empty) -> Me:
     if row is None and context.principal.local:
         raise not_found("Root of this server has no account: it needs none.")
     if row is None:
-        raise unauthenticated("This person is no longer there.")
+        raise unauthenticated("This person no longer exists.")
     impersonation = None
     if row["impersonation_id"] is not None:
         impersonation = Impersonation(

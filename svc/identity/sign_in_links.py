@@ -40,6 +40,6 @@ async def begin_linked_session(
 
 def no_such_link() -> ServiceError:
     return forbidden(
-        "This link does not work any more: it was used, or its time is over.",
-        hint="Ask for a new one where it was made.",
+        "This link no longer works: it was used, or has expired.",
+        hint="Get a new one where it was created.",
     )

@@ -73,7 +73,7 @@ class ImpersonationRecord(Model):
 
 @operations.declare(
     "person.impersonate",
-    "Begin a support session in a customer's account",
+    "Start a support session in a customer's account",
     Route.post("/admin/users/{id}/impersonate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -82,7 +82,7 @@ class ImpersonationRecord(Model):
 async def impersonate(context: Context[IdentityServices], request: ImpersonateRequest) -> SupportSession:
     principal = context.principal
     if principal.session_id is None:
-        raise forbidden("A support session begins from a browser session, never from a token.")
+        raise forbidden("A support session starts from a browser session, never from a token.")
     async with context.services.database.transaction() as tx:
         # Both people, in one order whoever asks: the operator's row makes two beginnings take turns.
         await tx.execute("SELECT FROM users WHERE id = ANY($1) ORDER BY id FOR UPDATE", [request.id, principal.user_id])
@@ -93,8 +93,8 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
             raise forbidden("A support session is never in the account of an administrator or a staff member.")
         if await tx.fetchval(_IN_ONE_ALREADY, principal.user_id):
             raise conflict(
-                "A support session of yours is open in another browser; this one was not begun.",
-                hint="End it there, or wait until its 30 minutes are over.",
+                "A support session of yours is open in another browser; this one was not started.",
+                hint="End it there, or wait until its 30 minutes have passed.",
             )
         row = await tx.fetchrow(
             """
@@ -145,7 +145,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
 
 @operations.declare(
     "impersonation.end",
-    "End the support session and return to one's own",
+    "End the support session and return to the caller's own",
     Route.post("/impersonation/end"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -178,7 +178,7 @@ async def end_impersonation(context: Context[IdentityServices], request: Empty) 
 
 @operations.declare(
     "person.impersonations",
-    "Who has been inside this account",
+    "List the support sessions in this account",
     Route.get("/admin/users/{id}/impersonations"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,

@@ -54,7 +54,7 @@ class ApiTokenCreated(ApiToken):
 
 Scopes = Annotated[
     list[Annotated[str, Field(max_length=50), Shape(r"[a-z][a-z_]*", "the name of a scope")]],
-    Field(min_length=1, max_length=50, description="What it may do; left out, whatever its owner may."),
+    Field(min_length=1, max_length=50, description="What it may do; everything that its owner may by default."),
 ]
 Days = Annotated[int, Field(ge=0, le=3650, description="Until it expires; 0 is never.")]
 
@@ -102,7 +102,7 @@ async def list_tokens(context: Context[IdentityServices], request: TokenList) ->
 
 @operations.declare(
     "token.create",
-    "Make an API token; it is shown once",
+    "Create an API token; it is shown once",
     Route.post("/tokens", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.ADMIN,
@@ -112,7 +112,9 @@ async def list_tokens(context: Context[IdentityServices], request: TokenList) ->
 async def create_token(context: Context[IdentityServices], request: ApiTokenCreateRequest) -> ApiTokenCreated:
     owner = context.principal.user_id
     if owner is None:
-        raise invalid("Only a person has API tokens.", hint="`svc user token OWNER` makes one that acts as somebody.")
+        raise invalid(
+            "Only a person has API tokens.", hint="`svc user token OWNER` creates one that acts as another person."
+        )
 
     async def work(tx: Transaction) -> ApiTokenCreated:
         return await add_token(context, tx, owner, request.name, request.scopes, request.days)
@@ -179,7 +181,7 @@ def _check_scopes(realm: Realm, wanted: list[str] | None, own: frozenset[str] | 
         return
     excess = sorted(realm.scopes.closed(realm.scopes.names if wanted is None else wanted) - own)
     if excess:
-        raise forbidden(f"A token cannot be given more than what makes it has: {', '.join(excess)}.")
+        raise forbidden(f"A token cannot have more scopes than its creator: {', '.join(excess)}.")
 
 
 @operations.declare(

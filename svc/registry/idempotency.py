@@ -61,8 +61,8 @@ async def run_idempotent(
             return answers.validate_json(order.unseal(sealed)), True
         if trio.current_time() >= deadline:
             raise unavailable(
-                "An earlier call with this idempotency key is still at work.",
-                hint="Ask again with the same key, or look at the tasks.",
+                "An earlier call with this idempotency key is still running.",
+                hint="Repeat the call with the same key, or look at the tasks.",
             )
         await trio.sleep(pause)
         pause = min(pause * 2, _SLOWEST_POLL)
@@ -183,7 +183,7 @@ class _Order:
             raise conflict(
                 "The database has lost its last changes, an order with this idempotency key among them. Whether that "
                 "was carried out is not known; nothing was done now.",
-                hint="Look for what it was to make, also on the hosts; then order with a new key.",
+                hint="Check whether it was carried out, also on the hosts; then order with a new key.",
             )
         if row["fingerprint"] != self._fingerprint:
             raise conflict(

@@ -41,7 +41,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "url_type": "must be a URL such as https://example.org/image.qcow2",
     "url_parsing": "must be a URL such as https://example.org/image.qcow2",
     "url_syntax_violation": "must be a URL such as https://example.org/image.qcow2",
-    "url_scheme": "must be a URL that begins with http:// or https://",
+    "url_scheme": "must be a URL that starts with http:// or https://",
     "ip_v4_address": "must be an IPv4 address such as 192.0.2.1",
     "ip_v6_address": "must be an IPv6 address such as 2001:db8::1",
     "model_attributes_type": "must be an object",
@@ -95,7 +95,7 @@ def _problem(kind: str, message: str, bound: Mapping[str, Any]) -> str:
     if kind in _BOUNDS:
         return _BOUNDS[kind](bound)
     # Ours (`PydanticCustomError`) are words already; what is not known here is told without pydantic's.
-    return message if message.startswith("must ") else "is not what is taken here"
+    return message if message.startswith("must ") else "is not accepted here"
 
 
 def _field(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

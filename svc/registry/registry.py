@@ -240,7 +240,7 @@ def _check(operation: Operation[Any, Any, Any]) -> None:
 
     route, fields = operation.route, operation.request.model_fields
     if not _NAME.fullmatch(operation.name):
-        raise refuse("a name reads subject.verb in small letters")
+        raise refuse("a name reads subject.verb in lowercase letters")
     if not operation.summary:
         raise refuse("a summary is missing")
     if not route.path.startswith("/") or not all(_SEGMENT.fullmatch(part) for part in route.path[1:].split("/")):
@@ -255,7 +255,7 @@ def _check(operation: Operation[Any, Any, Any]) -> None:
     if operation.request.model_config.get("extra") != "forbid" or not operation.request.model_config.get("frozen"):
         raise refuse("the request model must be frozen and forbid unknown fields")
     if operation.upload and (set(fields) != set(in_path) or route.method is Method.GET):
-        raise refuse("an upload has no parameters beside those of its path, and is no GET")
+        raise refuse("an upload has only the parameters of its path, and is not a GET")
     if route.method is Method.GET and (operation.mutates and operation.presentation is not Presentation.REDIRECT):
         raise refuse("a GET does not change anything, save a single-use link that redirects")
     if not math.floor(route.status / 100) == 2 and operation.presentation is not Presentation.REDIRECT:

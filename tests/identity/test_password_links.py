@@ -257,7 +257,7 @@ async def test_a_link_ends_with_its_time(service: Service) -> None:
     refused = await service.set(token)
 
     assert refused.status_code == 403
-    assert "does not work any more" in refused.text
+    assert "no longer works" in refused.text
     assert await service.sign_in("ada@example.org", PASSWORD) == 200
 
 

@@ -70,7 +70,7 @@ async def test_a_malformed_field_is_named_and_told_in_words_and_the_validators_i
         for problem in problems:
             assert problem["field"].partition(".")[0] in known, problem
             assert not INSIDE.search(problem["problem"]), (field, problem)
-            assert problem["problem"] != "is not what is taken here", (field, problem)
+            assert problem["problem"] != "is not accepted here", (field, problem)
         names = [problem["field"] for problem in problems]
         assert len(names) == len(set(names)), names
 

@@ -89,7 +89,7 @@ async def test_a_person_is_invited_and_later_forgets_the_password(relay: MailSer
         await person.goto(link(reset))
         await person.fill("Password", "Third-Password-3")
         await person.press("Set the password")
-        await person.shows("does not work any more")
+        await person.shows("no longer works")
         await root.press("Alerts")
         await root.fill("Mail to me", "warning")
         await root.shows("Saved")
