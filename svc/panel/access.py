@@ -48,7 +48,7 @@ class SiteRequest(Request):
 class SiteChange(SiteRequest):
     """A change to one site. The body may name a site as well; the path's wins (hosting-panel-api.md, Endpoints)."""
 
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the site of the path is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the site in the path is used.")] = None
 
 
 def visible_sites(principal: Principal, owner: str = "sites.owner_id", site: str = "sites.id") -> Condition:

@@ -33,7 +33,7 @@ _NAMED: Final = 5
 
 @operations.declare(
     "user.delete",
-    "Delete an account that owns nothing any more",
+    "Delete an account that owns nothing",
     Route.delete("/users/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

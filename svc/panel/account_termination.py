@@ -38,7 +38,7 @@ operations = Operations[Panel]()
 
 KIND: Final = TERMINATION
 STEPS: Final = ("delete_sites", "remove_zones", "remove_account")
-_REASON: Final = "This account is being ended."
+_REASON: Final = "This account is being terminated."
 _LOOK: Final = 0.5
 """Seconds between two looks at sites whose deletion is under way."""
 
@@ -51,7 +51,7 @@ class AccountTerminateRequest(AccountOrder):
 
 @operations.declare(
     "account.terminate",
-    "End a customer: delete every site of theirs, and the account",
+    "Terminate a customer: delete all their sites and the account",
     Route.delete("/accounts/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -96,7 +96,9 @@ class AccountTermination:
                 if site.status in (SiteStatus.DELETING, SiteStatus.CREATING):
                     continue  # What is being created is active or failed in a moment.
                 if site.id in ordered_here:
-                    raise unavailable(f"{site.domain} was not deleted: {site.reason}", hint="End the account again.")
+                    raise unavailable(
+                        f"{site.domain} was not deleted: {site.reason}", hint="Terminate the account again."
+                    )
                 await self._order(site.id)
                 ordered_here.add(site.id)
                 await run.log(f"{site.domain} is being deleted.")
@@ -122,7 +124,7 @@ class AccountTermination:
 
         async def work(tx: Transaction) -> None:
             if await tx.fetchval("SELECT EXISTS (SELECT FROM sites WHERE owner_id = $1)", _account(run)):
-                raise conflict("A site was given to this account meanwhile.", hint="End the account again.")
+                raise conflict("A site was given to this account meanwhile.", hint="Terminate the account again.")
             await remove_person(tx, _account(run))
 
         await self._database.transact(work)
@@ -142,7 +144,7 @@ async def _enqueue(tx: Transaction, user_id: UUID, email: str) -> Job:
         tx,
         NewJob(
             kind=KIND,
-            title=f"End the account {email}",
+            title=f"Terminate the account {email}",
             job_class=JobClass.SYSTEM,
             steps=STEPS,
             parameters={"user_id": str(user_id), "email": email},

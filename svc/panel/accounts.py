@@ -60,7 +60,7 @@ async def show_person(context: Context[Panel], request: PersonRequest) -> Person
 
 @operations.declare(
     "user.token",
-    "Make an API token that acts as somebody; it is shown once",
+    "Create an API token that acts as another person; it is shown once",
     Route.post("/users/{id}/tokens", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -46,7 +46,7 @@ VariableName = Annotated[
     Field(max_length=128),
     Shape(
         r"(?!SVC_|LISTEN_)[A-Za-z_][A-Za-z0-9_]*",
-        "letters, digits and underscores, no digit first, and not begin with SVC_ or LISTEN_",
+        "letters, digits and underscores, not starting with a digit, SVC_ or LISTEN_",
     ),
 ]
 VariableValue = Annotated[str, Field(max_length=16_384), Shape(r"[^\u0000]*", "without NUL")]

@@ -44,7 +44,7 @@ async def get_app(context: Context[Panel], request: SiteRequest) -> SiteAppModel
 
 @operations.declare(
     "app.update",
-    "Change what is served as a site's application, from its next start on",
+    "Change the application of a site; takes effect at its next start",
     Route.patch("/sites/{id}/app"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -69,7 +69,7 @@ async def update_app(context: Context[Panel], request: AppUpdateRequest) -> Site
 
 @operations.declare(
     "app.env",
-    "The names of what a site's application finds in its environment",
+    "The names of the environment variables of a site's application",
     Route.get("/sites/{id}/env"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -83,7 +83,7 @@ async def get_variables(context: Context[Panel], request: SiteRequest) -> list[A
 
 @operations.declare(
     "app.env_set",
-    "Replace what a site's application finds in its environment, from its next start on",
+    "Replace the environment variables of a site's application; takes effect at its next start",
     Route.put("/sites/{id}/env"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -130,7 +130,7 @@ async def stop(context: Context[Panel], request: AppStopRequest) -> SiteAppModel
 
 @operations.declare(
     "app.restart",
-    "Start the application of a site anew, in the place of what runs",
+    "Restart the application of a site",
     Route.post("/sites/{id}/app/restart"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -142,7 +142,7 @@ async def restart(context: Context[Panel], request: AppRestartRequest) -> SiteAp
 
 @operations.declare(
     "app.logs",
-    "What the application of a site wrote, from a cursor on",
+    "The output of a site's application, from a cursor on",
     Route.get("/sites/{id}/app/logs"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -177,5 +177,5 @@ async def shown_app(context: Context[Panel], site: SiteRow) -> SiteAppModel:
     try:
         status = await context.services.apps.status(app.release(site, app.live))
     except AppError as error:
-        raise unavailable(f"How the application runs is not known: {error}") from error
+        raise unavailable(f"The state of the application is unknown: {error}") from error
     return SiteAppModel.told(app, status)

@@ -54,9 +54,9 @@ async def show_configuration(context: Context[Panel], request: BackupConfigurati
     told = await services.database.fetchval("SELECT configuration FROM site_backups WHERE id = $1", backup.id)
     if told is None or site.owner_id != backup.owner_id:
         raise conflict(
-            "What this backup holds of the configuration cannot be shown: an earlier release made it, it is not "
-            "completed, or the site is another customer's.",
-            hint="Back up the site anew, or restore its files and databases.",
+            "The configuration in this backup cannot be shown: it was made by an earlier release, is not completed, or "
+            "belongs to another customer.",
+            hint="Create a new backup, or restore only files and databases.",
         )
     allowed = what_is_allowed(services.config, await services.php.versions())
     changes = await changes_of(services.database, site, parsed_configuration(told), allowed)

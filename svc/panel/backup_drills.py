@@ -56,7 +56,7 @@ class DrillListRequest(PageRequest):
 
 
 class DrillStartRequest(Request):
-    site: Annotated[UUID | None, Field(description="Whose newest backup is tried; by default any site's.")] = None
+    site: Annotated[UUID | None, Field(description="Whose newest backup is restored; any site's by default.")] = None
 
 
 class DrillPlanRequest(Request):
@@ -65,7 +65,7 @@ class DrillPlanRequest(Request):
 
 @operations.declare(
     "backup.drill_list",
-    "Drills of backups, newest first",
+    "Restore drills, newest first",
     Route.get("/backups/drills"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -89,7 +89,7 @@ async def list_drills(context: Context[Panel], request: DrillListRequest) -> Pag
 
 @operations.declare(
     "backup.drill_start",
-    "Restore the newest backup of a site where nobody reaches it, compare it, and remove it",
+    "Run a restore drill: restore the newest backup of a site in isolation, verify it and remove it",
     Route.post("/backups/drills"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -108,7 +108,7 @@ async def start(context: Context[Panel], request: DrillStartRequest) -> JobModel
 
 @operations.declare(
     "backup.drill_plan",
-    "Whether a backup is tried every week by itself",
+    "Whether a restore drill runs every week",
     Route.get("/backups/drills/plan"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -122,7 +122,7 @@ async def show_plan(context: Context[Panel], request: Empty) -> DrillPlanModel:
 
 @operations.declare(
     "backup.set_drill_plan",
-    "Say whether a backup is tried every week by itself",
+    "Turn the weekly restore drill on or off",
     Route.put("/backups/drills/plan"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

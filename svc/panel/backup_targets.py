@@ -76,7 +76,7 @@ async def list_targets(context: Context[Panel], request: TargetListRequest) -> l
 
 @operations.declare(
     "backup.add_local_target",
-    "Have every backup copied to another folder of this server",
+    "Copy every backup to another folder of this server",
     Route.post("/backups/targets/local", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -88,13 +88,13 @@ async def add_local(context: Context[Panel], request: LocalTargetRequest) -> Bac
     if path.is_relative_to(context.services.config.data_dir.resolve()):
         raise wrong_field("path", "is in the panel's own folder, where backups lie already")
     if not await trio.to_thread.run_sync(path.is_dir):
-        raise wrong_field("path", "is no folder of this server")
+        raise wrong_field("path", "is not a folder of this server")
     return await _add(context, request.name, LocalSettings(path=str(path), marked=True), None)
 
 
 @operations.declare(
     "backup.add_sftp_target",
-    "Have every backup copied to a server by SFTP; the answer has the key that it is to let in",
+    "Copy every backup to a server by SFTP; the answer has the public key to authorize there",
     Route.post("/backups/targets/sftp", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -108,7 +108,7 @@ async def add_sftp(context: Context[Panel], request: SftpTargetRequest) -> Backu
 
 @operations.declare(
     "backup.add_bucket_target",
-    "Have every backup copied to a bucket of S3",
+    "Copy every backup to an S3 bucket",
     Route.post("/backups/targets/s3", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -121,7 +121,7 @@ async def add_s3(context: Context[Panel], request: BucketTargetRequest) -> Backu
 
 @operations.declare(
     "backup.remove_target",
-    "Copy no more backups to a target; what is there stays there",
+    "Remove a backup target; the copies there stay",
     Route.delete("/backups/targets/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -140,7 +140,7 @@ async def remove(context: Context[Panel], request: TargetRequest) -> Done:
 
 @operations.declare(
     "backup.keys",
-    "The repositories of which there is a key",
+    "Backup repositories with a key",
     Route.get("/backups/keys"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -160,7 +160,7 @@ async def list_keys(context: Context[Panel], request: KeyListRequest) -> list[Ba
 
 @operations.declare(
     "backup.export_key",
-    "Show what opens the repository of a site, to keep it elsewhere",
+    "Show the key of a site's backup repository, to keep it elsewhere",
     Route.post("/backups/keys/{id}/export"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -207,8 +207,8 @@ async def _mark(marker: Path) -> None:
         raise wrong_field("path", f"cannot be written to ({error.strerror})") from error
     except trio.TooSlowError:
         raise unavailable(
-            f"What is mounted at {marker.parent} did not answer within {_MARK_SECONDS:g} s; no target was added.",
-            hint="Look at the mount on the server, and add the target again.",
+            f"The mount at {marker.parent} did not respond within {_MARK_SECONDS:g} s; no target was added.",
+            hint="Check the mount on the server, then add the target again.",
         ) from None
 
 

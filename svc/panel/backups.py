@@ -82,7 +82,7 @@ async def get_backup(context: Context[Panel], request: BackupRequest) -> Backup:
 
 @operations.declare(
     "backup.create",
-    "Back up a site: its files, its databases and what the panel knows of it",
+    "Back up a site: its files, databases and configuration",
     Route.post("/sites/{id}/backups"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -104,7 +104,7 @@ async def create(context: Context[Panel], request: BackupCreateRequest) -> JobMo
 
 @operations.declare(
     "backup.delete",
-    "Remove a backup, here and where copies of it went",
+    "Delete a backup and its copies",
     Route.delete("/backups/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -122,7 +122,7 @@ async def delete(context: Context[Panel], request: BackupRequest) -> JobModel:
 
 @operations.declare(
     "backup.restore",
-    "Put a site back to a backup: its files, databases or configuration, or one file, folder or database",
+    "Restore a site from a backup: files, databases or configuration, or one file, folder or database",
     Route.post("/backups/{id}/restore"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -143,7 +143,7 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         site_folder(services.config.folders, site)
         if site.owner_id != backup.owner_id:
             raise conflict(
-                f"{site.domain} is another customer's than the backup; nothing was changed.",
+                f"{site.domain} belongs to another customer than the backup; nothing was changed.",
                 hint="A backup is restored to sites of the same customer.",
             )
         if request.path is not None and request.database is not None:
@@ -182,7 +182,7 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
 
 @operations.declare(
     "backup.schedule",
-    "When a site is backed up by itself, and what is kept",
+    "The backup schedule and retention of a site",
     Route.get("/sites/{id}/backups/schedule"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -194,7 +194,7 @@ async def show_schedule(context: Context[Panel], request: SiteRequest) -> Schedu
 
 @operations.declare(
     "backup.set_schedule",
-    "Say when a site is backed up by itself, and what is kept",
+    "Set the backup schedule and retention of a site",
     Route.put("/sites/{id}/backups/schedule"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

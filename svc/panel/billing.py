@@ -63,7 +63,7 @@ IdempotencyKey = Annotated[
     Field(
         min_length=1,
         max_length=200,
-        description="Repeating a call with the same key repeats nothing; the command makes one up.",
+        description="A repeated call with the same key has no further effect; the command generates one.",
     ),
     LINE,
 ]
@@ -260,7 +260,7 @@ async def suspend(context: Context[Panel], request: AccountSuspendRequest) -> Ac
 
 @operations.declare(
     "account.unsuspend",
-    "Put a suspended customer back, with what was suspended with them",
+    "Unsuspend a customer, with everything that was suspended with them",
     Route.post("/accounts/{id}/unsuspend"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -284,7 +284,7 @@ async def unsuspend(context: Context[Panel], request: AccountUnsuspendRequest) -
 
 @operations.declare(
     "account.change_plan",
-    "Give a customer another plan",
+    "Change the plan of a customer",
     Route.post("/accounts/{id}/plan"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -301,7 +301,7 @@ async def change_plan(context: Context[Panel], request: AccountPlanRequest) -> A
         if over and not request.accept_over_use:
             raise conflict(
                 f"{person.email} has more than the plan {request.plan} allows: {'; '.join(over)}. Nothing was changed.",
-                hint="Delete what is too much, or give the plan with accept_over_use: then nothing can be added.",
+                hint="Delete what exceeds the plan, or set accept_over_use: it stays, and nothing can be added.",
             )
         changed = await limit_sites(tx, person.id, before.allowed.as_allowances(), after.allowed.as_allowances())
         details = {"plan": request.plan, "before": before.plan, "over": over}
@@ -350,5 +350,5 @@ async def locked_customer(tx: Transaction, account_id: UUID) -> person_records.P
     """The customer, whose row is locked. Raises not_found, and `conflict` for an administrator."""
     person = await person_records.locked(tx, account_id)
     if person.role is not Role.CUSTOMER:
-        raise conflict(f"{person.email} is no customer; nothing was changed.")
+        raise conflict(f"{person.email} is not a customer; nothing was changed.")
     return person

@@ -60,9 +60,7 @@ class CertificateIssueRequest(SiteChange):
 
     challenge: Annotated[
         ChallengeType | None,
-        Field(
-            description="How the names are proven: dns-01 by records in the site's zones, which this server answers."
-        ),
+        Field(description="How control of the names is proven: dns-01 by records in the zones of the site."),
     ] = None
     wildcards: Annotated[
         list[Wildcard] | None, Field(max_length=MOST_WILDCARDS, description="As *.example.org; by dns-01 alone.")
@@ -112,7 +110,7 @@ async def get_certificate(context: Context[Panel], request: SiteCertificateReque
 
 @operations.declare(
     "certificate.issue",
-    "Get a certificate for a site's names and wildcards by ACME, now",
+    "Request a certificate for a site's names and wildcards by ACME now",
     Route.post("/sites/{id}/ssl"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -131,7 +129,7 @@ async def issue_certificate(context: Context[Panel], request: CertificateIssueRe
 
 @operations.declare(
     "certificate.upload",
-    "Serve a site with a certificate of your own",
+    "Upload a certificate for a site",
     Route.put("/sites/{id}/ssl"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -145,7 +143,7 @@ async def upload_certificate(context: Context[Panel], request: CertificateUpload
 
 @operations.declare(
     "certificate.remove",
-    "Take a site's certificate away; where there is an authority it gets another one",
+    "Remove a site's certificate; if an authority is configured, a new one is requested",
     Route.delete("/sites/{id}/ssl"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

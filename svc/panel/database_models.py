@@ -22,7 +22,7 @@ from svc_actors.store import Record, Transaction
 DatabaseLabel = Annotated[
     str,
     Field(min_length=1, max_length=32, description="The site's number is put before it: shop becomes s1001_shop."),
-    Shape(LABEL, "up to 32 small letters, digits and underscores that begin with a letter"),
+    Shape(LABEL, "up to 32 lowercase letters, digits and underscores, starting with a letter"),
 ]
 FullName = Annotated[
     str, Field(min_length=4, max_length=64), Shape("s[0-9]{1,15}_[a-z0-9_]{1,48}", "the whole name, such as s1001_shop")
@@ -36,7 +36,7 @@ class DatabaseRequest(Request):
 
 
 class DatabaseChange(DatabaseRequest):
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the database's own site is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the database's own site is used.")] = None
 
 
 class SiteDatabase(Model):

@@ -119,7 +119,7 @@ async def create(context: Context[Panel], request: DatabaseUserCreateRequest) ->
 
 @operations.declare(
     "database_user.reset_password",
-    "Give a database user a new password, shown once; the one before is worth nothing",
+    "Reset the password of a database user; the new one is shown once",
     Route.post("/database-users/{id}/password"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -140,7 +140,7 @@ async def reset_password(context: Context[Panel], request: DatabaseChange) -> Da
 
 @operations.declare(
     "database_user.grant",
-    "Say what a user may do with a database",
+    "Set the access of a user to a database",
     Route.post("/database-users/{id}/grants"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -152,7 +152,7 @@ async def grant(context: Context[Panel], request: DatabaseGrantRequest) -> Datab
 
 @operations.declare(
     "database_user.revoke",
-    "Have a user do nothing with a database any more",
+    "Revoke a user's access to a database",
     Route.delete("/database-users/{id}/grants/{database}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -163,7 +163,7 @@ async def revoke(context: Context[Panel], request: DatabaseRevokeRequest) -> Dat
 
 @operations.declare(
     "database_user.delete",
-    "Delete a database user; what it has made stays in the databases",
+    "Delete a database user; the tables that it created stay",
     Route.delete("/database-users/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

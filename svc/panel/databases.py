@@ -75,7 +75,7 @@ class DatabaseImportRequest(DatabaseChange):
 
     path: SitePath | None = None
     export: UUID | None = None
-    replace: Annotated[bool, Field(description="Remove what the database holds before.")] = False
+    replace: Annotated[bool, Field(description="Empty the database first.")] = False
 
 
 @operations.declare(
@@ -169,7 +169,7 @@ async def delete(context: Context[Panel], request: DatabaseDeleteRequest) -> Non
 
 @operations.declare(
     "database.export",
-    "Write a database into a file that can be downloaded for a week",
+    "Export a database to a file that can be downloaded for a week",
     Route.post("/databases/{id}/export"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -187,7 +187,7 @@ async def export(context: Context[Panel], request: DatabaseChange) -> JobModel:
 
 @operations.declare(
     "database.import",
-    "Run the SQL of a file in a database",
+    "Import an SQL file into a database",
     Route.post("/databases/{id}/import"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -196,7 +196,7 @@ async def import_file(context: Context[Panel], request: DatabaseImportRequest) -
     services = context.services
     database = await shown_database(context, request.id)
     if (request.path is None) is (request.export is None):
-        raise wrong_field("path", "either a path or an export is given, and not both")
+        raise wrong_field("path", "give either a path or an export, not both")
     if request.path is not None:
         site = await site_of(services.database, context.principal, database.site_id)
         await services.files.ask(site_folder(services.config.folders, site), Stat(request.path))

@@ -47,12 +47,12 @@ class DeniedPathRequest(Request):
     """The body may name a site as well; the denied path's own is meant."""
 
     id: UUID
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the denied path's own site is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the denied path's own site is used.")] = None
 
 
 @operations.declare(
     "denied_path.list",
-    "What visitors of a site are refused",
+    "The denied paths of a site",
     Route.get("/sites/{id}/denied-paths"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -67,7 +67,7 @@ async def list_denied_paths(context: Context[Panel], request: SiteRequest) -> li
 
 @operations.declare(
     "denied_path.create",
-    "Refuse visitors of a site a path, or files by name: /private, debug.log, *.bak, /uploads/**/*.php",
+    "Deny visitors of a site a path, or files by name: /private, debug.log, *.bak, /uploads/**/*.php",
     Route.post("/sites/{id}/denied-paths", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -89,7 +89,7 @@ async def create_denied_path(context: Context[Panel], request: DeniedPathCreateR
 
 @operations.declare(
     "denied_path.delete",
-    "Show visitors again what they were refused",
+    "Remove a denied path",
     Route.delete("/denied-paths/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

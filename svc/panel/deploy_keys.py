@@ -75,7 +75,7 @@ class DeployKeyMade(Model):
 
 @operations.declare(
     "app.deploy_keys",
-    "The keys by which a site's deployments come to private git repositories",
+    "The deploy keys of a site, for private git repositories",
     Route.get("/sites/{id}/deploy-keys"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -90,7 +90,7 @@ async def list_keys(context: Context[Panel], request: SiteRequest) -> list[Deplo
 
 @operations.declare(
     "app.deploy_key_make",
-    "Make a key for a private git repository; without the host's key, show the keys of the host",
+    "Create a deploy key for a private git repository; without host_key, show the keys of the git host",
     Route.post("/sites/{id}/deploy-keys"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -121,7 +121,7 @@ async def make_key(context: Context[Panel], request: DeployKeyRequest) -> Deploy
 
 @operations.declare(
     "app.deploy_key_delete",
-    "Forget a key of private git repositories; their host keeps its public half until its owner removes that",
+    "Delete a deploy key; its public half stays at the git host until you remove it there",
     Route.delete("/sites/{id}/deploy-keys/{key_id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -116,9 +116,9 @@ class DeployRequest(SiteChange):
         if self.git_url is not None and self.archive is None:
             return Source(git_url=self.git_url, git_ref=self.git_ref or "HEAD")
         if self.git_url is not None or self.archive is None:
-            raise wrong_field("archive", "say either an archive or, as git_url, a repository")
+            raise wrong_field("archive", "give either an archive or a repository (git_url)")
         if self.git_ref is not None:
-            raise wrong_field("git_ref", "it is of a repository, git_url")
+            raise wrong_field("git_ref", "applies only to a repository (git_url)")
         return Source(archive=self.archive)
 
     def require_fitting(self, runtime: AppRuntime) -> None:
@@ -127,7 +127,7 @@ class DeployRequest(SiteChange):
             fitting = ", ".join(build.value for build in _BUILDS[runtime])
             raise wrong_field("build", f"the application is one of {runtime.value}, which takes {fitting}")
         if self.build_script is not None and self.build is not Build.NPM:
-            raise wrong_field("build_script", "it is npm that runs a script: say build npm as well")
+            raise wrong_field("build_script", "npm runs the script: set build to npm as well")
 
 
 _BUILDS: Final = {AppRuntime.PYTHON: (Build.NONE, Build.PIP, Build.UV), AppRuntime.NODE: (Build.NONE, Build.NPM)}
@@ -202,7 +202,7 @@ async def deploy(context: Context[Panel], request: DeployRequest) -> JobModel:
 
 @operations.declare(
     "app.rollback",
-    "Run an earlier deployment of a site's application again",
+    "Roll a site's application back to an earlier deployment",
     Route.post("/sites/{id}/rollback"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

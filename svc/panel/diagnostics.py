@@ -61,12 +61,12 @@ class SiteDiagnoseRequest(SiteRequest):
 class SiteRepairRequest(SiteChange):
     """Which of the six."""
 
-    repair: Annotated[Repair, Field(description="What is to be made as the records say.")]
+    repair: Annotated[Repair, Field(description="The part to repair.")]
 
 
 @operations.declare(
     "site.diagnose",
-    "What is wrong with a site, by what that shows, and which repair helps; changes nothing",
+    "Diagnose a site: its faults, their evidence and the repair for each; changes nothing",
     Route.get("/sites/{id}/diagnose"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -81,7 +81,7 @@ async def diagnose(context: Context[Panel], request: SiteDiagnoseRequest) -> Sit
 
 @operations.declare(
     "site.repair",
-    "Make one part of a site as its records say; nothing is done where nothing is wrong",
+    "Repair one part of a site from its records; does nothing if nothing is wrong",
     Route.post("/sites/{id}/repair"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -55,7 +55,7 @@ class SiteName:
 
 @operations.declare(
     "dns.list",
-    "The zone of a site: its records, and whether the world is sent here for it",
+    "The zone of a site: its records, and whether it is delegated to this server",
     Route.get("/sites/{id}/dns"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -131,7 +131,7 @@ async def delete_record(context: Context[Panel], request: RecordRequest) -> DnsZ
 
 @operations.declare(
     "dns.point",
-    "Point the names of a site to this server, and say whether the world is sent here for them",
+    "Point the names of a site to this server, and show whether their zones are delegated here",
     Route.post("/sites/{id}/dns/point"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -144,7 +144,7 @@ async def point(context: Context[Panel], request: SiteChange) -> DnsPoint:
     if not addresses:
         raise conflict(
             "The public addresses of this server are not known, so nothing was pointed.",
-            hint="An administrator says them when the panel is started (docs/dns.md).",
+            hint="An administrator has to configure them (docs/dns.md).",
         )
     names = await _names(services.database, site)
     pointed: list[PointedName] = []
@@ -185,7 +185,7 @@ def _zone(names: Sequence[SiteName], site: SiteRow, asked: str | None) -> str:
     except ValueError as error:
         raise wrong_field("zone", str(error)) from error
     if zone not in zones:
-        raise wrong_field("zone", f"no name of this site is in it; they are in {', '.join(sorted(set(zones)))}")
+        raise wrong_field("zone", f"contains no name of this site; its names are in {', '.join(sorted(set(zones)))}")
     return zone
 
 
@@ -220,7 +220,7 @@ async def _delegation(
     state = _state(found, authority)
     advice = None
     if UNNAMED in expected:
-        advice = "The name servers of this server have no names yet: its operator gives them (docs/dns.md)."
+        advice = "The name servers of this server have no names yet: its operator has to configure them (docs/dns.md)."
     elif state is not DelegationState.HERE:
         advice = f"At the registrar of {zone}, name {' and '.join(expected)} as its name servers, and no others."
     return Delegation(state=state, nameservers=sorted(found), expected=list(expected), problem=None, advice=advice)

@@ -49,7 +49,7 @@ class DomainRequest(Request):
     """The body may name a site as well; the domain's own is meant."""
 
     id: UUID
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the domain's own site is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the domain's own site is used.")] = None
 
 
 class DomainUpdateRequest(DomainRequest):
@@ -78,7 +78,7 @@ async def list_domains(context: Context[Panel], request: SiteRequest) -> list[Si
 
 @operations.declare(
     "domain.add",
-    "Have a site answer for one more name",
+    "Add a name to a site",
     Route.post("/sites/{id}/domains", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -100,7 +100,7 @@ async def add_domain(context: Context[Panel], request: DomainAddRequest) -> Site
 
 @operations.declare(
     "domain.update",
-    "Make a name its site's primary, or redirect it there",
+    "Make a name the primary of its site, or redirect it there",
     Route.patch("/domains/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -121,7 +121,7 @@ async def update_domain(context: Context[Panel], request: DomainUpdateRequest) -
 
 @operations.declare(
     "domain.delete",
-    "Have a site answer for a name no more",
+    "Remove a name from a site",
     Route.delete("/domains/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -96,7 +96,7 @@ async def get_export(context: Context[Panel], request: DatabaseRequest) -> Expor
 
 @operations.declare(
     "export.download",
-    "The file of an export, page by page",
+    "Download an export, page by page",
     Route.get("/databases/exports/{id}/download"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -132,7 +132,7 @@ async def download(context: Context[Panel], request: ExportDownloadRequest) -> E
 
 @operations.declare(
     "export.delete",
-    "Delete an export before its time is over",
+    "Delete an export before it expires",
     Route.delete("/databases/exports/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -131,7 +131,7 @@ class FileModeRequest(SiteChange):
 
 @operations.declare(
     "file.list",
-    "What is in a folder of a site",
+    "List a folder of a site",
     Route.get("/sites/{id}/files"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -150,7 +150,7 @@ async def list_files(context: Context[Panel], request: FileListRequest) -> FileL
 
 @operations.declare(
     "file.read",
-    "A text file, to edit it",
+    "Read a text file for editing",
     Route.get("/sites/{id}/files/content"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -166,9 +166,9 @@ async def read_file(context: Context[Panel], request: FileReadRequest) -> FileCo
     try:
         text = answer.payload.decode()
     except UnicodeDecodeError:
-        raise conflict("The file is no text in UTF-8.", hint="Download it.") from None
+        raise conflict("The file is not UTF-8 text.", hint="Download it.") from None
     if "\0" in text:
-        raise conflict("The file is no text.", hint="Download it.")
+        raise conflict("The file is not text.", hint="Download it.")
     await _record(context, site, request.path)
     return FileContent(
         path=request.path, content=text, size=len(answer.payload), sha256=hashlib.sha256(answer.payload).hexdigest()
@@ -190,7 +190,7 @@ async def download_file(context: Context[Panel], request: FileDownloadRequest) -
     answer = await context.services.files.ask(folder, Read(request.path, request.offset, request.limit))
     version = answer.result["version"]
     if request.version is not None and request.version != version:
-        raise conflict("The file has changed since the download began.", hint="Begin again at offset 0.")
+        raise conflict("The file has changed since the download started.", hint="Start again at offset 0.")
     # Whichever page is asked for first, a row tells of it: a download need not begin at 0.
     download = (context.principal.user_id, site.id, request.path, version)
     if context.services.downloads.begins(download, anew=request.offset == 0):
@@ -247,7 +247,7 @@ async def make_folder(context: Context[Panel], request: FolderCreateRequest) -> 
 
 @operations.declare(
     "file.rename",
-    "Give a file or folder another name",
+    "Rename a file or folder",
     Route.post("/sites/{id}/files/rename"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -316,7 +316,7 @@ async def delete_files(context: Context[Panel], request: FileDeleteRequest) -> F
 
 @operations.declare(
     "file.chmod",
-    "Set who may read, write and run a file",
+    "Change the permissions of a file",
     Route.post("/sites/{id}/files/chmod"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -36,6 +36,6 @@ def confirmed(keys: Sequence[HostKey], fingerprint: str, host: str) -> HostKey:
         if key.fingerprint == fingerprint:
             return key
     raise conflict(
-        f"{host} shows another host key than {fingerprint}; it was not asked for anything.",
+        f"{host} presents another host key than {fingerprint}; nothing was sent to it.",
         hint="Find out why: somebody may stand between. Without host_key the keys that it shows are answered.",
     )

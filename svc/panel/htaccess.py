@@ -42,7 +42,7 @@ class HtaccessReport(Model):
 
 @operations.declare(
     "htaccess.analyse",
-    "What becomes of the directives in a site's .htaccess files",
+    "How each directive in a site's .htaccess files is handled",
     Route.get("/sites/{id}/htaccess"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,

@@ -79,7 +79,7 @@ async def show_import(context: Context[Panel], request: ImportRequest) -> Import
 
 @operations.declare(
     "import.begin",
-    "Begin to upload an archive of another host",
+    "Start the upload of an archive of another host",
     Route.post("/imports/upload", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -93,7 +93,7 @@ async def begin_upload(context: Context[Panel], request: ImportBeginRequest) -> 
 
 @operations.declare(
     "import.chunk",
-    "Put a part of an archive at its offset",
+    "Send a part of an archive, at its offset",
     Route.put("/imports/{id}/upload"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -106,7 +106,7 @@ async def put_chunk(context: Context[Panel], request: ImportChunkRequest) -> Imp
 
 @operations.declare(
     "import.finish",
-    "Have an archive whose parts have all come read: a job",
+    "Analyse an archive once all its parts are uploaded: a job",
     Route.post("/imports/{id}/upload/finish"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -119,7 +119,7 @@ async def finish_upload(context: Context[Panel], request: ImportFinishRequest) -
 
 @operations.declare(
     "import.apply",
-    "Make sites of an import, as its plan says: a job",
+    "Create the sites of an import, as its plan says: a job",
     Route.post("/imports/{id}/apply"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -146,7 +146,7 @@ async def apply_import(context: Context[Panel], request: ImportApplyRequest) -> 
 
 @operations.declare(
     "import.delete",
-    "Delete an import and its archive; the sites that it has made stay",
+    "Delete an import and its archive; the sites created from it stay",
     Route.delete("/imports/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

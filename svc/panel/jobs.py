@@ -134,8 +134,8 @@ class JobLogRequest(JobRequest):
     """At most 1,000 lines are given at once. Without one behind `after` the answer waits for `wait` seconds at most,
     and not for longer than the job takes."""
 
-    after: Annotated[int, Field(ge=0, le=2**62, description="Behind this line.")] = 0
-    wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT, description="Wait for a line, so many seconds.")] = 0
+    after: Annotated[int, Field(ge=0, le=2**62, description="After this line.")] = 0
+    wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT, description="Wait up to this many seconds for a line.")] = 0
 
 
 @operations.declare(
@@ -177,7 +177,7 @@ async def show_job(context: Context[Panel], request: JobRequest) -> JobModel:
 
 @operations.declare(
     "job.log",
-    "Read a job's log behind a line",
+    "Read a job's log after a line",
     Route.get("/jobs/{id}/log"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,

@@ -81,7 +81,7 @@ async def show(context: Context[Panel], request: Empty) -> Licensing:
 
 @operations.declare(
     "licensing.install",
-    "Install a licence in the place of the one before; it is verified here, and nobody is asked",
+    "Install a licence, replacing the current one; it is verified offline",
     Route.put("/licensing"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -101,7 +101,7 @@ async def install(context: Context[Panel], request: LicenseInstallRequest) -> Li
         try:
             license = verified(request.license, key, await _install_id(tx))
         except LicenseError as error:
-            raise wrong_field("license", f"is no licence of this panel: {error}") from error
+            raise wrong_field("license", f"is not a licence of this panel: {error}") from error
         if license.expires_at is not None and license.expires_at <= services.clock():
             raise wrong_field("license", f"has expired at {license.expires_at:%Y-%m-%d %H:%M %Z}")
         await write_license(tx, request.license)

@@ -85,8 +85,8 @@ class MemberInviteRequest(Request):
 
     email: Email
     role: MemberRole
-    site_id: Annotated[UUID | None, Field(description="This site alone; all of the account, without it.")] = None
-    account_id: Annotated[UUID | None, Field(description="Whose account; the caller's own, without it.")] = None
+    site_id: Annotated[UUID | None, Field(description="Only this site; the whole account by default.")] = None
+    account_id: Annotated[UUID | None, Field(description="The account; the caller's own by default.")] = None
 
 
 class MemberRequest(Request):
@@ -114,7 +114,7 @@ FROM {_SOURCE}"""
 
 @operations.declare(
     "member.list",
-    "Who may work in the caller's account beside them; administrators see everybody's",
+    "The members of the caller's account; administrators see those of all accounts",
     Route.get("/members"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -174,7 +174,7 @@ async def list_memberships(context: Context[Panel], request: PageRequest) -> Pag
 
 @operations.declare(
     "member.invite",
-    "Invite somebody to work in an account or in one site of it; they are mailed, and accept or not",
+    "Invite a person to an account or to one of its sites; they get a mail, and accept or decline",
     Route.post("/members", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -262,8 +262,7 @@ async def accept(context: Context[Panel], request: MemberRequest) -> Membership:
 
 @operations.declare(
     "member.remove",
-    "End a membership, or leave: nothing of the account is open to the member from then on; SFTP logins are the site's "
-    "and stay",
+    "Remove a member, or leave: their access ends at once; SFTP logins belong to the site and stay",
     Route.delete("/members/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

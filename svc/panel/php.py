@@ -127,7 +127,7 @@ async def update(context: Context[Panel], request: SitePhpUpdateRequest) -> Site
 
 @operations.declare(
     "site.php_restart",
-    "Start a site's PHP anew, with nothing that it had in memory; visitors notice nothing",
+    "Restart a site's PHP with empty caches; visitors notice nothing",
     Route.post("/sites/{id}/php/restart"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -53,7 +53,7 @@ class PhpExtensionDisableRequest(Request):
 
 @operations.declare(
     "php.extension_list",
-    "Extensions of PHP that this server has, and that Debian has for it",
+    "The PHP extensions installed on this server, and those that Debian offers",
     Route.get("/php/extensions"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -70,7 +70,7 @@ async def list_extensions(context: Context[Panel], request: PhpExtensionListRequ
 
 @operations.declare(
     "php.extension_install",
-    "Install an extension of PHP from Debian, and give it to the sites of that version",
+    "Install a PHP extension from Debian and enable it for the sites of that version",
     Route.post("/php/extensions/install"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -83,7 +83,7 @@ async def install(context: Context[Panel], request: PhpExtensionInstallRequest) 
 
 @operations.declare(
     "php.extension_enable",
-    "Give an extension that is installed to the sites of that version of PHP",
+    "Enable an installed extension for the sites of a PHP version",
     Route.post("/php/extensions/enable"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -96,7 +96,7 @@ async def enable(context: Context[Panel], request: PhpExtensionEnableRequest) ->
 
 @operations.declare(
     "php.extension_disable",
-    "Take an extension from the sites of that version of PHP",
+    "Disable an extension for the sites of a PHP version",
     Route.post("/php/extensions/disable"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -115,7 +115,7 @@ async def _changed(
     state = (await services.php_extensions.states(version)).get(name)
     if state is None:
         raise not_found(
-            f"There is no extension {name} for PHP {version}.", hint="svc php extension list has those there are."
+            f"There is no extension {name} for PHP {version}.", hint="`svc php extension list` shows the extensions."
         )
     if state is not needed:
         raise conflict(f"{name} of PHP {version} is {state.value}; nothing was changed.")

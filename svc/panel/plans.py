@@ -126,7 +126,7 @@ async def get_plan(context: Context[Panel], request: PlanRequest) -> Plan:
 
 @operations.declare(
     "plan.create",
-    "Make a plan",
+    "Create a plan",
     Route.post("/plans", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -144,7 +144,7 @@ async def create(context: Context[Panel], request: PlanCreateRequest) -> Plan:
 
 @operations.declare(
     "plan.update",
-    "Change a plan, for everybody who has it",
+    "Change a plan for all customers who have it",
     Route.patch("/plans/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -177,7 +177,7 @@ async def update(context: Context[Panel], request: PlanUpdateRequest) -> Plan:
 
 @operations.declare(
     "plan.delete",
-    "Remove a plan that nobody has",
+    "Delete a plan that no customer has",
     Route.delete("/plans/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

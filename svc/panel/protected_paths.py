@@ -65,7 +65,7 @@ class ProtectedPathRequest(Request):
     """The body may name a site as well; the protected path's own is meant."""
 
     id: UUID
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the protected path's own site is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the protected path's own site is used.")] = None
 
 
 class PathLoginRequest(ProtectedPathRequest):
@@ -81,7 +81,7 @@ class PathLoginRemoval(ProtectedPathRequest):
 
 @operations.declare(
     "protected_path.list",
-    "Which paths of a site ask for a password",
+    "The protected paths of a site",
     Route.get("/sites/{id}/protected-paths"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -95,7 +95,7 @@ async def list_protected_paths(context: Context[Panel], request: SiteRequest) ->
 
 @operations.declare(
     "protected_path.create",
-    "Have a path of a site ask for a password",
+    "Protect a path of a site with a password",
     Route.post("/sites/{id}/protected-paths", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -119,7 +119,7 @@ async def create_protected_path(context: Context[Panel], request: ProtectedPathC
 
 @operations.declare(
     "protected_path.set_login",
-    "Let somebody in at a path that asks for a password, or give them another password",
+    "Add a login to a protected path, or change its password",
     Route.post("/protected-paths/{id}/logins"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -142,7 +142,7 @@ async def set_login(context: Context[Panel], request: PathLoginRequest) -> Prote
 
 @operations.declare(
     "protected_path.remove_login",
-    "Let somebody in no more at a path that asks for a password",
+    "Remove a login from a protected path",
     Route.delete("/protected-paths/{id}/logins"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -159,7 +159,7 @@ async def delete_login(context: Context[Panel], request: PathLoginRemoval) -> No
 
 @operations.declare(
     "protected_path.delete",
-    "Have a path of a site ask for no password any more: everybody gets in",
+    "Remove password protection from a path",
     Route.delete("/protected-paths/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -41,7 +41,7 @@ from svc_actors.store import Queryable, Target, Transaction, audit
 
 operations = Operations[Panel]()
 
-RecoveryKey = Annotated[SecretStr, Field(min_length=32, max_length=64, description="As it was shown when it was made.")]
+RecoveryKey = Annotated[SecretStr, Field(min_length=32, max_length=64, description="As shown when it was created.")]
 ManifestId = Annotated[
     str, Field(max_length=64), Shape("[0-9a-f]{8,64}", "the id of a manifest, or its first eight digits or more")
 ]
@@ -108,22 +108,22 @@ class RecoveryKeySecret(Model):
 
 class KeyRequest(Request):
     rotate: Annotated[
-        bool, Field(description="Make another one: manifests are written anew, and those of the old key removed.")
+        bool, Field(description="Create a new key: manifests are rewritten, and those of the old key deleted.")
     ] = False
 
 
 class DiscoverRequest(Request):
-    target: Annotated[UUID, Field(description="The target on this server that leads to where the backups went.")]
-    recovery_key: Annotated[RecoveryKey | None, Field(description="To see what is in the manifest.")] = None
+    target: Annotated[UUID, Field(description="The target that points to where the lost server's backups are.")]
+    recovery_key: Annotated[RecoveryKey | None, Field(description="Needed to see the contents of the manifest.")] = None
     manifest: Annotated[ManifestId | None, Field(description="By default the newest one.")] = None
 
 
 class RunRequest(Request):
-    target: Annotated[UUID | None, Field(description="Needed unless a recovery goes on.")] = None
+    target: Annotated[UUID | None, Field(description="Required unless a recovery is in progress.")] = None
     recovery_key: RecoveryKey | None = None
     manifest: Annotated[ManifestId | None, Field(description="By default the newest one.")] = None
     replace: Annotated[
-        bool, Field(description="People and settings of this server go: needed where there are any.")
+        bool, Field(description="Replace the people and settings of this server: required if there are any.")
     ] = False
 
 
@@ -170,7 +170,7 @@ class Discovered(Model):
 
 @operations.declare(
     "recovery.show",
-    "Whether this server could be recovered, and how far a recovery has come",
+    "Whether this server can be recovered, and the progress of a recovery",
     Route.get("/recovery"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -189,7 +189,7 @@ async def show(context: Context[Panel], request: Empty) -> Recovery:
 
 @operations.declare(
     "recovery.key",
-    "Make the recovery key, shown once; keep it elsewhere",
+    "Create the recovery key; it is shown once, so keep it elsewhere",
     Route.post("/recovery/key", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -228,7 +228,7 @@ async def write_manifest(context: Context[Panel], request: Empty) -> JobModel:
 
 @operations.declare(
     "recovery.discover",
-    "Look at a target for servers that were lost; nothing is changed",
+    "Search a target for the manifests of lost servers; changes nothing",
     Route.post("/recovery/discover"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -268,7 +268,7 @@ async def discover(context: Context[Panel], request: DiscoverRequest) -> Discove
 
 @operations.declare(
     "recovery.run",
-    "Become the server of a manifest, or go on with the sites that have not come back",
+    "Recover the server of a manifest on this one, or retry the sites that are not restored",
     Route.post("/recovery/run"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -280,12 +280,12 @@ async def run(context: Context[Panel], request: RunRequest) -> JobModel:
     if await read_source(services.database) is not None:
         return await services.database.transact(lambda tx: _go_on(tx, context))
     if request.target is None or request.recovery_key is None:
-        raise wrong_field("recovery_key", "is needed, and so is target: no recovery has begun on this server")
+        raise wrong_field("recovery_key", "is required, and so is target: no recovery has started on this server")
     await require_new(services.database)
     if (holds := await what_is_here(services.database)) and not request.replace:
         raise conflict(
             f"This server is not new: it has {', '.join(holds)}, which would be replaced. Nothing was changed.",
-            hint="Order it with `replace` if they may go.",
+            hint="Set `replace` if they may be deleted.",
         )
     target = await read_target(services.database, request.target)
     kept = chosen(await services.manifests.found(target), request.manifest)
@@ -307,7 +307,7 @@ async def _go_on(tx: Transaction, context: Context[Panel]) -> JobModel:
     if new is None and await is_untold(tx):
         new = report_job()
     if new is None:
-        raise conflict("Every site has come back; there is nothing to go on with.")
+        raise conflict("Every site is restored; there is nothing to retry.")
     job = await enqueue(tx, new)
     await audit.record(tx, context.caller, _SERVER)
     return await job_answer(tx, job)
@@ -318,7 +318,7 @@ async def _require_no_other(tx: Transaction) -> None:
         "SELECT id FROM jobs WHERE kind = ANY($1) AND status IN ('queued', 'running') LIMIT 1", [RUN, SITES]
     )
     if other is not None:
-        raise conflict("A recovery is under way already.", hint=f"Follow its job, {other}.")
+        raise conflict("A recovery is already running.", hint=f"Follow its job, {other}.")
 
 
 async def _manifests(queryable: Queryable) -> list[TargetManifest]:

@@ -46,14 +46,14 @@ class RedirectCreateRequest(SiteChange):
     path: RedirectPath
     target: RedirectTarget
     status: Literal[301, 302, 307, 308] = 301
-    below: Annotated[bool, Field(description="Also for every path that begins with it.")] = False
+    below: Annotated[bool, Field(description="Also for every path that starts with it.")] = False
 
 
 class RedirectRequest(Request):
     """The body may name a site as well; the redirect's own is meant."""
 
     id: UUID
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the redirect's own site is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the redirect's own site is used.")] = None
 
 
 @operations.declare(
@@ -73,7 +73,7 @@ async def list_redirects(context: Context[Panel], request: SiteRequest) -> list[
 
 @operations.declare(
     "redirect.create",
-    "Send visitors of a path elsewhere",
+    "Redirect a path of a site",
     Route.post("/sites/{id}/redirects", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -83,7 +83,7 @@ async def create_redirect(context: Context[Panel], request: RedirectCreateReques
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     if request.target == request.path or (request.below and request.target.startswith(request.path)):
-        raise wrong_field("target", "it is redirected itself, so visitors would be sent in a circle")
+        raise wrong_field("target", "redirect loop: the target is itself redirected")
     made: list[UUID] = []
 
     async def change(tx: Transaction, locked: SiteRow) -> Changed:
@@ -97,7 +97,7 @@ async def create_redirect(context: Context[Panel], request: RedirectCreateReques
 
 @operations.declare(
     "redirect.delete",
-    "Send visitors of a path elsewhere no more",
+    "Delete a redirect",
     Route.delete("/redirects/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -68,7 +68,7 @@ class PanelReleases(Model):
 
 @operations.declare(
     "release.show",
-    "Which release of the panel runs, which is offered, and how the last one that was tried ended",
+    "The running release of the panel, the offered release, and the result of the last update",
     Route.get("/updates/panel"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -105,7 +105,7 @@ async def show(context: Context[Panel], request: Empty) -> PanelReleases:
 
 @operations.declare(
     "release.look",
-    "Look for a newer release of the panel now; nothing is installed",
+    "Check for a newer release of the panel; nothing is installed",
     Route.post("/updates/panel/look"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -124,8 +124,7 @@ async def look(context: Context[Panel], request: Empty) -> JobModel:
 
 @operations.declare(
     "release.install",
-    "Install the newest release of the panel beside the one that runs, and try it: unless it proves itself the panel "
-    "goes back",
+    "Install the newest release of the panel and try it; if that fails, the panel goes back to the current one",
     Route.post("/updates/panel/install"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -29,7 +29,7 @@ TaskPath = Annotated[
         description="A file beneath the site's folder, as private/tasks.py; of the kind url what is asked of the site,"
         " as /wp-cron.php?doing_wp_cron.",
     ),
-    Shape(rf"{SITE_PATH}|{URL_PATH}", "a path beneath the site's folder; or one of its URL, which begins with /"),
+    Shape(rf"{SITE_PATH}|{URL_PATH}", "a path beneath the site's folder; or one of its URL, which starts with /"),
 ]
 Argument = Annotated[
     str, Field(max_length=1024), Shape(r"[^\u0000-\u001f\u007f]*", "one argument, without control characters")
@@ -41,7 +41,7 @@ CronTimes = Annotated[
 ]
 TimeZone = Annotated[
     str,
-    Field(min_length=1, max_length=64, description="By whose clock, as Europe/Berlin."),
+    Field(min_length=1, max_length=64, description="Time zone of the times, such as Europe/Berlin."),
     Shape(r"[A-Za-z][A-Za-z0-9_+/-]*", "a time zone such as UTC or Europe/Berlin"),
 ]
 TimeLimit = Annotated[int, Field(ge=1, le=LONGEST_LIMIT, description="A run that takes longer is stopped.")]
@@ -56,9 +56,7 @@ class ScheduleModel(Model):
     site_id: UUID
     name: str
     kind: ScheduleKind
-    path: Annotated[
-        str, Field(description="Without what stands behind ? for a caller whose role or token lacks schedule.log.")
-    ]
+    path: Annotated[str, Field(description="Without its query for a caller whose role or token lacks schedule.log.")]
     args: Annotated[
         list[str] | None, Field(description="Null for a caller whose role or token does not allow schedule.log.")
     ]
@@ -129,7 +127,7 @@ class ScheduleRequest(Request):
 class ScheduleChange(ScheduleRequest):
     """The body may name a site as well; the schedule's own is meant."""
 
-    site_id: Annotated[UUID | None, Field(description="Not looked at: the schedule's own site is meant.")] = None
+    site_id: Annotated[UUID | None, Field(description="Ignored: the schedule's own site is used.")] = None
 
 
 class ScheduleUpdateRequest(ScheduleChange):

@@ -74,7 +74,7 @@ async def list_schedules(context: Context[Panel], request: ScheduleListRequest) 
 
 @operations.declare(
     "schedule.create",
-    "Have a task of a site done at certain times",
+    "Create a scheduled task",
     Route.post("/sites/{id}/schedules", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -113,7 +113,7 @@ async def get_schedule(context: Context[Panel], request: ScheduleRequest) -> Sch
 
 @operations.declare(
     "schedule.update",
-    "Change a scheduled task, or have it done no more for a while",
+    "Change, enable or disable a scheduled task",
     Route.patch("/schedules/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -142,7 +142,7 @@ async def update(context: Context[Panel], request: ScheduleUpdateRequest) -> Sch
 
 @operations.declare(
     "schedule.delete",
-    "Have a task done no more, and forget its runs",
+    "Delete a scheduled task and its runs",
     Route.delete("/schedules/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -161,7 +161,7 @@ async def delete_schedule(context: Context[Panel], request: ScheduleDeleteReques
 
 @operations.declare(
     "schedule.run",
-    "Do a scheduled task now",
+    "Run a scheduled task now",
     Route.post("/schedules/{id}/run"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -197,7 +197,7 @@ async def list_runs(context: Context[Panel], request: ScheduleRunsRequest) -> li
 
 @operations.declare(
     "schedule.log",
-    "What a run of a scheduled task wrote",
+    "The output of a run of a scheduled task",
     Route.get("/schedules/{id}/runs/{run}"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -241,11 +241,11 @@ def _require_task(kind: ScheduleKind, path: str, args: Sequence[str]) -> None:
     """Raises `invalid` where the path or the arguments are none of a task of this kind."""
     if kind is ScheduleKind.URL:
         if re.fullmatch(URL_PATH, path) is None:
-            raise wrong_field("path", "of the kind url it is a path of the site such as /tasks?now=1")
+            raise wrong_field("path", "for the kind url it must be a path of the site such as /tasks?now=1")
         if args:
-            raise wrong_field("args", "a URL is given none")
+            raise wrong_field("args", "the kind url takes none")
     elif re.fullmatch(SITE_PATH, path) is None:
-        raise wrong_field("path", "it is a file beneath the site's folder, such as private/tasks.py")
+        raise wrong_field("path", "must be a file beneath the site's folder, such as private/tasks.py")
 
 
 def _next(cron: str, zone: str, now: datetime) -> datetime:
@@ -259,7 +259,7 @@ def _next(cron: str, zone: str, now: datetime) -> datetime:
     except BadCronError as error:
         raise wrong_field("time_zone", str(error)) from None
     if found is None:
-        raise wrong_field("cron", "these times do not come within eight years")
+        raise wrong_field("cron", "these times do not occur within eight years")
     return found
 
 

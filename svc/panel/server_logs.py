@@ -45,7 +45,7 @@ class ServerLogReadRequest(Request):
 
 @operations.declare(
     "server.log_read",
-    "Read a log of this server's programs on from a cursor",
+    "Read a log of this server's programs, from a cursor on",
     Route.get("/server/logs/read"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,

@@ -34,7 +34,7 @@ operations = Operations[Panel]()
 LoginName = Annotated[
     str,
     Field(min_length=1, max_length=16, description="What follows the site's account in the login: s1001-NAME."),
-    Shape(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", "small letters, digits and dashes, beginning with a letter"),
+    Shape(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", "lowercase letters, digits and dashes, starting with a letter"),
 ]
 LoginFolder = Annotated[
     str,
@@ -121,7 +121,7 @@ class SftpDeleteRequest(SiteChange):
 
 @operations.declare(
     "sftp.list",
-    "Who may sign in to a site by SFTP, or to a shell",
+    "The SFTP and shell accounts of a site",
     Route.get("/sites/{id}/sftp"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -134,7 +134,7 @@ async def list_accounts(context: Context[Panel], request: SiteRequest) -> list[S
 
 @operations.declare(
     "sftp.host_keys",
-    "The keys by which SFTP clients know this server",
+    "The host keys that SFTP clients know this server by",
     Route.get("/sftp/host-keys"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -149,7 +149,7 @@ async def host_keys(context: Context[Panel], request: Empty) -> SftpHostKeys:
 
 @operations.declare(
     "sftp.create",
-    "Let somebody sign in to a site's files by SFTP, or to a shell",
+    "Create an account for SFTP, or a shell, of a site",
     Route.post("/sites/{id}/sftp", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -160,7 +160,7 @@ async def create(context: Context[Panel], request: SftpCreateRequest) -> SftpAcc
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     if request.kind is AccessKind.SHELL and request.folder:
-        raise wrong_field("folder", "a shell is not held in a folder: leave it out")
+        raise wrong_field("folder", "a shell cannot be confined to a folder: leave it out")
     keys = [parse_public_key(line, field="keys")[0] for line in request.keys]
     made_up = new_secret() if request.password is None and not keys else None
     password = request.password or made_up
@@ -191,7 +191,7 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
     services = context.services
     site = await site_of(services.database, context.principal, request.id)
     if request.new_password and request.password is not None:
-        raise wrong_field("new_password", "a password that is made up is not given; leave out one of them")
+        raise wrong_field("new_password", "give a password or have one generated, not both")
     keys = None if request.keys is None else [parse_public_key(line, field="keys")[0] for line in request.keys]
     made_up = new_secret() if request.new_password else None
     password = request.password or made_up
@@ -205,7 +205,7 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
         if after[0] is None and not after[1]:
             raise conflict(
                 f"{row.login} would have neither a password nor a key; nothing was changed.",
-                hint="Delete it, if nobody is to sign in with it any more.",
+                hint="Delete the account if it is no longer needed.",
             )
         await records.write_credentials(tx, row, *after)
         await audit.record(tx, context.caller, row.target, {"password": given, "keys": len(after[1])})
@@ -218,7 +218,7 @@ async def update(context: Context[Panel], request: SftpUpdateRequest) -> SftpAcc
 
 @operations.declare(
     "sftp.delete",
-    "Let somebody sign in no more; their sessions end, with all that they have started",
+    "Delete an access account; its sessions and the programs started in them are ended",
     Route.delete("/sites/{id}/sftp/{account_id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -45,7 +45,7 @@ class LinkSignInRequest(Request):
 
 @operations.declare(
     "account.sign_in_link",
-    "Make a link that signs a browser in as a customer or a member of theirs, once, within five minutes",
+    "Create a link that signs a browser in as a customer or one of their members, once, within five minutes",
     Route.post("/accounts/{id}/sign-in-link", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -58,7 +58,7 @@ async def make_link(context: Context[Panel], request: SignInLinkRequest) -> Sign
     async def work(tx: Transaction) -> datetime:
         person = await _who(tx, request)
         if person.status is PersonStatus.SUSPENDED:
-            raise conflict(f"The account {person.email} is suspended.", hint="Put it back first.")
+            raise conflict(f"The account {person.email} is suspended.", hint="Unsuspend it first.")
         await tx.execute("DELETE FROM sign_in_links WHERE expires_at < now()")
         until: datetime = await tx.fetchval(
             """INSERT INTO sign_in_links (token_hash, user_id, made_by, expires_at)
@@ -87,13 +87,13 @@ async def _who(tx: Transaction, request: SignInLinkRequest) -> Person:
         raise not_found("There is no such member of this account.")
     person = await person_records.locked(tx, user_id)
     if person.role not in _LET_IN:
-        raise conflict(f"{person.email} is no customer; no link was made.")
+        raise conflict(f"{person.email} is not a customer; no link was created.")
     return person
 
 
 @operations.declare(
     "session.link",
-    "Sign in by a link that a billing system has made",
+    "Sign in with a link that a billing system created",
     Route.post("/auth/link"),
     access=Access.PUBLIC,
     scope=Scope.WRITE,

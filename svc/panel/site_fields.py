@@ -23,14 +23,14 @@ ProxyTarget = Annotated[
     Field(max_length=300, description="Where the site is served from, as https://app.example.org:8443"),
     Shape(
         r"https?://(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?",
-        "an URL without path such as https://app.example.org:8443, in small letters",
+        "a URL without path such as https://app.example.org:8443, in lowercase",
     ),
 ]
 
 RedirectPath = Annotated[
     str,
     Field(max_length=512, description="As visitors ask for it, decoded and without its query."),
-    Shape(r"/[\w/.~!&()*+,=:@-]*", "a path that begins with /, without spaces, quotes, % and ?"),
+    Shape(r"/[\w/.~!&()*+,=:@-]*", "a path that starts with /, without spaces, quotes, % and ?"),
 ]
 
 RedirectTarget = Annotated[
@@ -39,7 +39,7 @@ RedirectTarget = Annotated[
     Shape(
         r"https?://[A-Za-z0-9.\[\]:-]+(?:/[A-Za-z0-9/._~!&()*+,=:@%?#-]*)?"
         r"|/(?:[A-Za-z0-9._~!&()*+,=:@%?#-][A-Za-z0-9/._~!&()*+,=:@%?#-]*)?",
-        "an http or https URL, or a path that begins with one /, encoded",
+        "an http or https URL, or a path that starts with one /, encoded",
     ),
 ]
 
@@ -47,12 +47,12 @@ DeniedPattern = Annotated[
     str,
     Field(
         max_length=255,
-        description="As .gitignore has it: /private with what is below, debug.log wherever it lies, *.bak, backup*,"
+        description="As in .gitignore: /private with what is below, debug.log wherever it lies, *.bak, backup*,"
         " /uploads/*.php in that folder, /uploads/**/*.php below as well.",
     ),
     Shape(
         r"(?:/(?:[\w.~!&()+,=:@-]+/)*(?:\*\*/)?)?(?:\*[\w.~!&()+,=:@-]+|[\w.~!&()+,=:@-]+\*?)/?",
-        "a path such as /private, a name such as debug.log, or one with a star at its begin or its end such as *.bak",
+        "a path such as /private, a name such as debug.log, or one with a star at its start or end such as *.bak",
     ),
 ]
 
@@ -64,19 +64,19 @@ ProtectedPath = Annotated[
 
 PathLogin = Annotated[
     str,
-    Field(min_length=1, max_length=64, description="Whom visitors sign in as."),
+    Field(min_length=1, max_length=64, description="The name that visitors sign in with."),
     Shape(r"[A-Za-z0-9._@-]+", "letters, digits and . _ @ -"),
 ]
 
 PathPassword = Annotated[
     str,
-    Field(min_length=12, max_length=128, description="Left out, one is made up and shown once."),
+    Field(min_length=12, max_length=128, description="If left out, one is generated and shown once."),
     Shape(r"[!-~]*", "printable ASCII without blanks"),
 ]
 
 WordPressTitle = Annotated[
     str,
-    Field(min_length=1, max_length=200, description="What a new WordPress calls itself; its domain by default."),
+    Field(min_length=1, max_length=200, description="Title of a new WordPress; its domain by default."),
     NAME,
 ]
 
@@ -88,6 +88,6 @@ WordPressLanguage = Annotated[
 
 SuspensionReason = Annotated[
     str,
-    Field(min_length=1, max_length=500, description="Why, for the owner and administrators; visitors do not see it."),
+    Field(min_length=1, max_length=500, description="Shown to the owner and administrators, not to visitors."),
     NAME,
 ]

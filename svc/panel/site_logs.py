@@ -84,7 +84,7 @@ async def list_sources(context: Context[Panel], request: SiteRequest) -> list[Si
 
 @operations.declare(
     "site.log_read",
-    "Read a log of a site on from a cursor",
+    "Read a log of a site, from a cursor on",
     Route.get("/sites/{id}/logs/read"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,

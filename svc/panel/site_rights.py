@@ -77,7 +77,7 @@ def declare_rights(offered: Sequence[Operation[Panel, Any, Any]]) -> Operations[
 
     @operations.declare(
         "site.operations",
-        "What the caller may do with a site and see of it, by the names of operations",
+        "The operations that the caller may use on a site",
         Route.get("/sites/{id}/operations"),
         access=Access.SIGNED_IN,
         scope=Scope.READ,

@@ -227,7 +227,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
 
 @operations.declare(
     "site.suspend",
-    "Show visitors a page that says the site is suspended, or the site again",
+    "Suspend or unsuspend a site; visitors of a suspended one get a page that says so",
     Route.post("/sites/{id}/suspend"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -316,7 +316,7 @@ async def person_of(tx: Transaction, email: str) -> UUID:
     """Who may own sites, by their address. Raises not_found, and `conflict` for somebody who has no account."""
     person = await tx.fetchrow("SELECT id, role FROM users WHERE email = $1", email)
     if person is None:
-        raise not_found(f"There is nobody with the address {email}.", hint="Create the person first.")
+        raise not_found(f"There is no person with the address {email}.", hint="Create the person first.")
     if person["role"] == Role.MEMBER:
         raise conflict(
             f"{email} is only a member of other people's accounts and cannot own a site; nothing was changed.",
@@ -359,7 +359,9 @@ async def _account_of_others(tx: Transaction, principal: Principal, email: str |
     if email in seen or (email is None and seen):
         raise beyond_role(principal.member_roles)
     if email in (None, principal.email):
-        raise forbidden("You have no account of your own.", hint="Ask who has one to make you a member of all of it.")
+        raise forbidden(
+            "You have no account of your own.", hint="Ask an account's owner to make you a member of all of it."
+        )
     raise forbidden("Only administrators create sites for others.")
 
 

@@ -176,7 +176,7 @@ async def get_staging(context: Context[Panel], request: StagingShowRequest) -> S
 
 @operations.declare(
     "staging.preview",
-    "What a push of a staging copy would replace, and what was changed on the live site since",
+    "Preview a push of a staging copy: what it replaces, and what changed on the live site since",
     Route.get("/sites/{id}/staging/preview"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -188,7 +188,7 @@ async def preview(context: Context[Panel], request: StagingPreviewRequest) -> St
     await staging_of(services.database, live)
     live, copy, found = await pair_of(services.database, live.id)
     if found.status is not StagingStatus.READY:
-        raise conflict(f"The staging copy is {found.status.value}; what it holds is not looked at now.")
+        raise conflict(f"The staging copy is {found.status.value}; its contents cannot be compared now.")
     looked = await pushing.look(services.staging, live, copy, found)
     usual = Choice(None, None)
     files, tables = usual.of_files(looked.files), usual.of_tables(looked.tables)
@@ -203,7 +203,7 @@ async def preview(context: Context[Panel], request: StagingPreviewRequest) -> St
 
 @operations.declare(
     "staging.create",
-    "Make a staging copy of a site, behind a password that is shown once",
+    "Create a staging copy of a site, protected by a password that is shown once",
     Route.post("/sites/{id}/staging"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -218,7 +218,7 @@ async def create(context: Context[Panel], request: StagingCreateRequest) -> Stag
         live = await _live(tx, context, request.id)
         if await read_staging(tx, live.id) is not None:
             raise conflict(
-                f"{live.domain} has a staging copy already; nothing was made.",
+                f"{live.domain} has a staging copy already; nothing was created.",
                 hint="Refresh it, or delete it first.",
             )
         ordered = await read_wordpress(tx, live.id)
@@ -248,7 +248,7 @@ async def create(context: Context[Panel], request: StagingCreateRequest) -> Stag
 
 @operations.declare(
     "staging.refresh",
-    "Have a staging copy be what its site is now; what was done in it is lost",
+    "Refresh a staging copy from its site; changes made in the copy are lost",
     Route.post("/sites/{id}/staging/refresh"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -278,7 +278,7 @@ async def refresh(context: Context[Panel], request: StagingRefreshRequest) -> Jo
 
 @operations.declare(
     "staging.push",
-    "Replace files and tables of a site by those of its staging copy, after a backup",
+    "Push a staging copy: back up the site, then replace its files and tables with those of the copy",
     Route.post("/sites/{id}/staging/push"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -310,7 +310,7 @@ async def push(context: Context[Panel], request: StagingPushRequest) -> JobModel
 
 @operations.declare(
     "staging.password",
-    "Give a staging copy another password, which is shown once",
+    "Reset the password of a staging copy; the new one is shown once",
     Route.post("/sites/{id}/staging/password"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -335,7 +335,7 @@ async def new_password(context: Context[Panel], request: StagingPasswordRequest)
 
 @operations.declare(
     "staging.delete",
-    "Delete a staging copy with all that was done in it",
+    "Delete a staging copy, with all changes made in it",
     Route.delete("/sites/{id}/staging"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -365,7 +365,7 @@ async def _live(tx: Transaction, context: Context[Panel], site_id: UUID) -> Site
     if live.type is not SiteType.WORDPRESS:
         raise conflict(f"{live.domain} is of the type {live.type.value}; copies are made of WordPress sites.")
     if live.status is not SiteStatus.ACTIVE:
-        raise conflict(f"The site {live.domain} is {live.status.value}; nothing was begun.")
+        raise conflict(f"The site {live.domain} is {live.status.value}; nothing was started.")
     return live
 
 

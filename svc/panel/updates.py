@@ -77,7 +77,7 @@ class UpdateReleaseRequest(Request):
 
 @operations.declare(
     "update.show",
-    "Updates that there are of the server's packages, and which were installed last",
+    "The available updates of the server's packages, and those installed last",
     Route.get("/updates"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -127,7 +127,7 @@ async def install(context: Context[Panel], request: UpdateInstallRequest) -> Job
 
 @operations.declare(
     "update.configure",
-    "Whether updates are looked for and installed: off, manual or automatic",
+    "Set whether updates are looked for and installed: off, manual or automatic",
     Route.patch("/updates"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -148,7 +148,7 @@ async def configure(context: Context[Panel], request: UpdateConfigureRequest) ->
 
 @operations.declare(
     "update.hold",
-    "Keep a package as it is: no job changes it, and neither does apt",
+    "Hold a package: neither jobs nor apt change it",
     Route.post("/updates/hold"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -162,7 +162,7 @@ async def hold(context: Context[Panel], request: UpdateHoldRequest) -> Updates:
 
 @operations.declare(
     "update.release",
-    "Let a package that is held be updated again",
+    "Remove the hold of a package",
     Route.post("/updates/release"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -179,8 +179,8 @@ async def _held(context: Context[Panel], package: str, *, held: bool) -> Updates
     try:
         if package not in await services.packages.versions():
             raise not_found(
-                f"The panel drives no installed package {package}; nothing was changed.",
-                hint="svc update show has those with updates.",
+                f"The panel manages no installed package {package}; nothing was changed.",
+                hint="`svc update show` lists those with updates.",
             )
         await services.packages.hold(package, held)
     except PackageError as error:

@@ -61,7 +61,7 @@ class UploadDiscarded(Model):
 
 @operations.declare(
     "file.upload",
-    "Begin to upload a file",
+    "Start an upload",
     Route.post("/sites/{id}/files/upload"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -91,7 +91,7 @@ async def list_uploads(context: Context[Panel], request: UploadListRequest) -> l
 
 @operations.declare(
     "file.upload_show",
-    "What of an upload has come",
+    "The received parts of an upload",
     Route.get("/sites/{id}/files/upload/{upload}"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -104,7 +104,7 @@ async def show_upload(context: Context[Panel], request: UploadRequest) -> FileUp
 
 @operations.declare(
     "file.upload_chunk",
-    "Put a part of an upload at its offset",
+    "Send a part of an upload, at its offset",
     Route.put("/sites/{id}/files/upload/{upload}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -120,7 +120,7 @@ async def put_chunk(context: Context[Panel], request: UploadChunkRequest) -> Fil
 
 @operations.declare(
     "file.upload_finish",
-    "Make a file of an upload whose parts have all come",
+    "Finish an upload: create the file from its parts",
     Route.post("/sites/{id}/files/upload/{upload}/finish"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -135,7 +135,7 @@ async def finish_upload(context: Context[Panel], request: UploadFinishRequest) -
 
 @operations.declare(
     "file.upload_discard",
-    "Remove an upload that is not wanted any more",
+    "Cancel an upload",
     Route.delete("/sites/{id}/files/upload/{upload}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

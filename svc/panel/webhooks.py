@@ -68,7 +68,7 @@ async def get_endpoint(context: Context[Panel], request: WebhookRequest) -> Webh
 
 @operations.declare(
     "webhook.create",
-    "Have events delivered to an https:// URL; the secret that signs them is shown once",
+    "Create an endpoint that events are delivered to, an https:// URL; its signing secret is shown once",
     Route.post("/webhooks", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -93,7 +93,7 @@ async def create(context: Context[Panel], request: WebhookCreateRequest) -> Webh
 
 @operations.declare(
     "webhook.update",
-    "Change an endpoint's URL, its events, or whether it is used; what waits for a disabled one keeps waiting",
+    "Change an endpoint's URL or events, or enable or disable it; deliveries to a disabled one wait",
     Route.patch("/webhooks/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -114,7 +114,7 @@ async def update(context: Context[Panel], request: WebhookUpdateRequest) -> Webh
 
 @operations.declare(
     "webhook.delete",
-    "Remove an endpoint with its deliveries, also those that wait",
+    "Delete an endpoint with its deliveries, pending ones included",
     Route.delete("/webhooks/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -131,7 +131,7 @@ async def delete(context: Context[Panel], request: WebhookRequest) -> Empty:
 
 @operations.declare(
     "webhook.rotate",
-    "Make a new secret, shown once; nothing is signed with the old one any more, retries included",
+    "Create a new secret, shown once; it replaces the old one at once, for retries too",
     Route.post("/webhooks/{id}/rotate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -174,7 +174,7 @@ async def test(context: Context[Panel], request: WebhookTestRequest) -> WebhookD
 
 @operations.declare(
     "webhook.deliveries",
-    "What was sent to an endpoint and what became of it, the newest first",
+    "Deliveries to an endpoint and their outcomes, newest first",
     Route.get("/webhooks/{id}/deliveries"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -267,5 +267,5 @@ async def _delivery(queryable: Queryable, endpoint_id: UUID, delivery_id: UUID) 
         f"{SELECT_DELIVERIES} WHERE d.id = $1 AND d.endpoint_id = $2", delivery_id, endpoint_id
     )
     if row is None:
-        raise not_found("There is no such delivery.", hint="Those of the last 14 days are kept, 500 an endpoint.")
+        raise not_found("There is no such delivery.", hint="Deliveries are kept for 14 days, 500 per endpoint.")
     return row

@@ -186,7 +186,7 @@ async def login(context: Context[Panel], request: WordPressLoginRequest) -> Word
 
 @operations.declare(
     "wordpress.reset_password",
-    "Give a user of a site's WordPress another password, which is shown once",
+    "Reset the password of a user of a site's WordPress; the new one is shown once",
     Route.post("/sites/{id}/wordpress/password"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -226,7 +226,7 @@ async def deactivate_plugin(context: Context[Panel], request: PluginDeactivateRe
 
 @operations.declare(
     "wordpress.maintenance",
-    "Show visitors of a site's WordPress that it is being worked on, or the site again",
+    "Turn maintenance mode of a site's WordPress on or off",
     Route.post("/sites/{id}/wordpress/maintenance"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -255,7 +255,7 @@ async def wordpress_order(
                 raise wrong_field(field, "only a site of the type wordpress has one")
         return None
     if admin_email is None:
-        raise wrong_field("admin_email", "who administers the WordPress has to be said")
+        raise wrong_field("admin_email", "name the administrator of the WordPress")
     languages = await _told(wordpress.languages)
     if language is not None and language != "en_US" and language not in languages:
         raise wrong_field("language", f"there are en_US {' '.join(sorted(languages))}".strip())
@@ -278,10 +278,10 @@ async def _installed(context: Context[Panel], request: SiteRequest) -> tuple[Sit
     if ordered is None:
         raise conflict(
             f"{site.domain} is of the type {site.type.value} and has no WordPress.",
-            hint="A site has one that was created with the type wordpress.",
+            hint="Only sites created with the type wordpress have one.",
         )
     if site.status is not SiteStatus.ACTIVE or ordered.installed_at is None:
-        raise conflict(f"The site {site.domain} is {site.status.value}; its WordPress is not asked meanwhile.")
+        raise conflict(f"The site {site.domain} is {site.status.value}; its WordPress cannot be used meanwhile.")
     return site, ordered
 
 
@@ -292,7 +292,7 @@ async def _told(ask: Callable[[], Awaitable[T]]) -> T:
         raise invalid(f"WordPress refused: {error}.", hint="wordpress.get names what there is.") from error
     except WordPressError as error:
         raise unavailable(
-            f"The site's WordPress does not answer: {error}.", hint="Its log of errors may say more."
+            f"The site's WordPress does not answer: {error}.", hint="Its error log may say more."
         ) from error
 
 

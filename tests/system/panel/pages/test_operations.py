@@ -76,7 +76,7 @@ async def test_an_operation_without_a_page_of_its_own_is_done_by_its_form(panel:
     def visit(browser: Browser) -> None:
         browser.sign_in(ADA)
         browser.follow("Operations")
-        browser.page.get_by_label("Filter").fill("one more name")
+        browser.page.get_by_label("Filter").fill("Add a name to a site")
         browser.follow("domain.add")
         browser.choose("Site", "shop.example.org")
         browser.fill("Name", "www.shop.example.org")
