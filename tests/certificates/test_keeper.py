@@ -280,7 +280,7 @@ async def test_a_certificate_stays_while_its_renewal_fails(house: House) -> None
 
     assert record.not_after == leaf(first).not_valid_after_utc
     assert "The policy forbids this name." in alert
-    assert f"The one that is shown ends on {record.not_after:%Y-%m-%d}" in alert
+    assert f"The current certificate expires on {record.not_after:%Y-%m-%d}" in alert
     assert house.shown.installed == [first]
 
 

@@ -142,7 +142,7 @@ async def test_work_that_never_ends_is_given_up_and_keeps_no_other_waiting(
     server = Server()
     told = await busy(works, "first", server)
 
-    with pytest.raises(ServiceError, match="not done it within 1800 seconds"):
+    with pytest.raises(ServiceError, match="not finished within 1800 seconds"):
         await told.outcome()
     assert trio.current_time() <= LONGEST + host_work.HOST_PATIENCE
     server.may.set()
@@ -165,5 +165,5 @@ async def test_who_waits_while_the_service_stops_is_told(autojump_clock: MockClo
             nursery.start_soon(ask, works)
             await trio.testing.wait_all_tasks_blocked()
 
-    assert told == ["The service is stopping; what it was doing is done once it runs again."]
+    assert told == ["The service is stopping; the work continues once it runs again."]
     assert server.did == []

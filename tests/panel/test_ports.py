@@ -30,8 +30,8 @@ async def test_a_port_that_is_lost_in_one_family_is_an_alert_that_names_both(pan
     await watch.round()
     told = await alerts(panel_database)
     assert set(told) == {"port:2222:IPv4", "port:7443:IPv6"}
-    assert "2222 (SFTP) on IPv4 is held by nobody" in told["port:2222:IPv4"]
-    assert "answered by a program of s1002" in told["port:7443:IPv6"]
+    assert "2222 (SFTP) on IPv4 is not bound" in told["port:2222:IPv4"]
+    assert "used by a program of s1002" in told["port:7443:IPv6"]
 
     now |= HELD
     await watch.round()

@@ -313,7 +313,7 @@ class IssuedCertificate(Actor):
     async def _row(self, tx: Transaction) -> Record:
         row = await tx.fetchrow("SELECT * FROM acme_certificates WHERE name = $1 FOR NO KEY UPDATE", self.key)
         if row is None:
-            raise not_found("This certificate is not wanted any more.")
+            raise not_found("This certificate is no longer needed.")
         return row
 
     async def _fail(self, tx: Transaction, row: Record, error: AcmeError) -> None:
@@ -336,7 +336,7 @@ class IssuedCertificate(Actor):
         if isinstance(error, Refused) and error.kind == "accountDoesNotExist":
             await tx.execute("UPDATE acme_accounts SET url = NULL WHERE directory = $1", row["directory"])
         there_is = (
-            f"The one that is shown ends on {row['not_after']:%Y-%m-%d %H:%M} UTC"
+            f"The current certificate expires on {row['not_after']:%Y-%m-%d %H:%M} UTC"
             if row["not_after"]
             else "There is none yet"
         )

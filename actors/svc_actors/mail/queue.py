@@ -92,7 +92,7 @@ class Outbox:
         )
         if waiting >= MOST_QUEUED:
             raise unavailable(
-                f"{MOST_QUEUED} mails wait to be delivered; no more are taken.",
+                f"{MOST_QUEUED} mails are queued; the limit is reached.",
                 hint="An administrator sees with `svc mail list` why.",
                 details={"retry_after": 60},
             )

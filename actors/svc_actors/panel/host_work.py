@@ -109,7 +109,7 @@ class HostWork:
                 with trio.move_on_after(LONGEST) as deadline:
                     await asked.do()
             if deadline.cancelled_caught:
-                raise unavailable(f"This server has not done it within {LONGEST:g} seconds; it is tried again.")
+                raise unavailable(f"This server has not finished within {LONGEST:g} seconds; it is tried again.")
         except ServiceError as error:
             asked.error = error
             if not asked.awaited_by:
@@ -119,7 +119,7 @@ class HostWork:
             if not asked.awaited_by:
                 log.exception("host_work.crashed", key=key, kind=kind)
         except trio.Cancelled:
-            asked.error = unavailable("The service is stopping; what it was doing is done once it runs again.")
+            asked.error = unavailable("The service is stopping; the work continues once it runs again.")
             raise
         finally:
             asked.ended.set()

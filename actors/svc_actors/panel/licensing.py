@@ -80,7 +80,7 @@ def verified(file: str, key: Ed25519PublicKey | None, install_id: UUID) -> Licen
     try:
         license = License.model_validate_json(content)
     except ValidationError as error:
-        raise LicenseError("it is signed, and not a licence that this release knows") from error
+        raise LicenseError("it is signed, but not a licence that this release knows") from error
     if license.install_id != install_id:
         raise LicenseError(f"it is for the panel with the install id {license.install_id}")
     return license
@@ -92,7 +92,7 @@ def judged(installed: Installed | None, key: Ed25519PublicKey | None, install_id
     try:
         license = verified(installed.file, key, install_id)
     except LicenseError as error:
-        return Judged(LicenseState.INVALID, problem=f"The licence does not count: {error}.")
+        return Judged(LicenseState.INVALID, problem=f"The licence is not in effect: {error}.")
     over = license.expires_at is not None and license.expires_at <= now
     return Judged(LicenseState.EXPIRED if over else LicenseState.VALID, license)
 

@@ -48,9 +48,9 @@ def _problem(listener: Listener, purpose: str, users: Mapping[Listener, frozense
     tenants = sorted(user - FIRST_UID for user in here if user >= FIRST_UID)
     if tenants:
         of = ", ".join(f"s{number}" for number in tenants)
-        return f"{where} is answered by a program of {of}. Suspend that site; the port is then taken back."
+        return f"{where} is used by a program of {of}. Suspend that site; the port is then taken back."
     if not here:
-        return f"{where} is held by nobody, so any program can take it. It is bound again as soon as that is possible."
+        return f"{where} is not bound, so any program can take it. It is bound again as soon as possible."
     return None
 
 

@@ -32,8 +32,8 @@ LOGS_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 30.0
 """How long an nginx that was stopped stays so at the most. A look asks its status socket, and no more."""
 _ALERTS: Final = "web_server:site:"
-_DEFECT: Final = "The web server is not told of changes: the panel itself has failed. Its log says why."
-_TRY_AGAIN: Final = "What was served before is served on. Try again; the same change may be made twice."
+_DEFECT: Final = "Changes do not reach the web server: the panel itself has failed. Its log has the cause."
+_TRY_AGAIN: Final = "Sites are served as before. Try again; repeating the change is safe."
 
 Wanted = Callable[[], Awaitable[tuple[Iterable[SiteServer], Mapping[int, str]]]]
 """All sites as the records want them to be served, and, by number, why one of them cannot be."""
@@ -68,7 +68,7 @@ class _Outcome:
             return None
         return conflict(
             f"The web server does not take the configuration of {'; '.join(told)}.",
-            hint="What was served before is served on; other sites are not concerned.",
+            hint="The site is served as before; other sites are not affected.",
         )
 
 

@@ -38,7 +38,7 @@ class ActorUnavailable(DeliveryError):  # noqa: N818 - named for what it says
 
     def __init__(self, actor: str, retry_after: float) -> None:
         super().__init__(
-            actor, f"{actor} failed repeatedly; this message was not begun, try again in {retry_after:.0f} seconds"
+            actor, f"{actor} failed repeatedly; this message was not processed, try again in {retry_after:.0f} seconds"
         )
         self.retry_after = retry_after
 
@@ -47,7 +47,7 @@ class Draining(DeliveryError):  # noqa: N818 - named for what it says
     """The system is shutting down. The message was not begun; ask again once it runs."""
 
     def __init__(self, actor: str) -> None:
-        super().__init__(actor, f"{actor} takes no more messages, the service is shutting down; this one was not begun")
+        super().__init__(actor, f"{actor} takes no messages, the service is shutting down; this one was not processed")
 
 
 class AskCycle(DeliveryError):  # noqa: N818 - named for what it says

@@ -94,7 +94,9 @@ class _Part:
             await trio.to_thread.run_sync(self.files.check, export["file"], export["sha256"])
         below = await self._database.fetchval("SELECT min(id) FROM audit WHERE id < $1", seal.first_id)
         if below is not None:
-            raise UnfitError(f"row {below} is below the first seal, which begins at row {seal.first_id}: it was put in")
+            raise UnfitError(
+                f"row {below} is below the first seal, which starts at row {seal.first_id}: it was inserted"
+            )
 
     async def _check(self, seal: Seal, before: Seal | None) -> None:
         where = f"seal {seal.number} (rows {seal.first_id} to {seal.last_id})"

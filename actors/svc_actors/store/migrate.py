@@ -196,7 +196,7 @@ async def _missing(queryable: Queryable, known: Sequence[Migration], *, returned
         checksum = recorded.get((migration.component, migration.number), migration.checksum)
         if checksum != migration.checksum:
             raise MigrationError(
-                f"The migration {migration} differs from the one that this database was migrated with. It was left "
+                f"The migration {migration} differs from the version that this database was migrated with. It was left "
                 "untouched: restore the file, and put the change into a new migration."
             )
     return [migration for migration in known if (migration.component, migration.number) not in recorded]

@@ -319,7 +319,7 @@ class Link:
                     continue
                 case b"E" if self._answers[0] is _Answer.TAKEN_OUT:
                     self._protocol.data_received(bytes(passed) + message)
-                    self._lose(ConnectionAbortedError("the transaction could not be begun"))
+                    self._lose(ConnectionAbortedError("the transaction could not be started"))
                     return b""
                 case _:
                     passed += message

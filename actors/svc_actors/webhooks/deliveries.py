@@ -140,7 +140,7 @@ async def replay(tx: Transaction, endpoint_id: UUID, delivery_id: UUID, now: dat
         endpoint_id,
     )
     if row is None:
-        raise not_found("There is no such delivery.", hint="Those of the last 14 days are kept, 500 an endpoint.")
+        raise not_found("There is no such delivery.", hint="Deliveries are kept for 14 days, 500 per endpoint.")
     if not row["enabled"]:
         raise conflict("This webhook endpoint is not enabled.", hint="Enable it first; the delivery is kept.")
     await tx.execute(

@@ -55,7 +55,7 @@ class ReceiverUrl:
     def parse(cls, url: str) -> ReceiverUrl:
         """Raises ValueError, which says what is wrong with it."""
         if not url.lower().startswith("https://"):
-            raise ValueError("must begin with https://")
+            raise ValueError("must start with https://")
         found = _URL.fullmatch(url)
         if found is None or len(url) > LONGEST_URL or "#" in url or "\\" in url:
             raise ValueError(

@@ -147,8 +147,8 @@ def test_a_file_that_asks_for_a_password_says_whose(text: str, users: set[str] |
     [
         (BASIC.replace("Basic", "Digest"), "AuthType digest"),
         (BASIC.replace("AuthType Basic\n", ""), "AuthType of another file"),
-        (BASIC.replace("AuthUserFile /home/ada/.htpasswd\n", ""), "no AuthUserFile"),
-        (BASIC.replace("Require valid-user", ""), "no Require"),
+        (BASIC.replace("AuthUserFile /home/ada/.htpasswd\n", ""), "lacks an AuthUserFile"),
+        (BASIC.replace("Require valid-user", ""), "lacks a Require"),
         (BASIC.replace("valid-user", "group board"), "group board"),
         (BASIC.replace("Require valid-user", "Require"), "Require"),
         (f"{BASIC}\nAuthGroupFile /home/ada/groups", "AuthGroupFile"),

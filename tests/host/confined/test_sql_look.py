@@ -147,10 +147,10 @@ NONE = {
     "UTF-16": ("mariadb", b"\xff\xfe" + TABLE.encode("utf-16-le"), "UTF-16"),
     "UTF-16 the other way": ("mariadb", b"\xfe\xff" + TABLE.encode("utf-16-be"), "UTF-16"),
     "UTF-16 without a mark": ("postgresql", TABLE.encode("utf-16-le"), "UTF-16"),
-    "HTML": ("mariadb", b"\n<!DOCTYPE html>\n<title>404</title>", "no SQL"),
-    "a zip": ("mariadb", b"PK\x03\x04\x14", "no SQL"),
-    "JSON": ("postgresql", b'[{"id": 1}]', "no SQL"),
-    "a picture": ("mariadb", b"\x89PNG\r\n\x1a\nxyz", "no SQL"),
+    "HTML": ("mariadb", b"\n<!DOCTYPE html>\n<title>404</title>", "not SQL"),
+    "a zip": ("mariadb", b"PK\x03\x04\x14", "not SQL"),
+    "JSON": ("postgresql", b'[{"id": 1}]', "not SQL"),
+    "a picture": ("mariadb", b"\x89PNG\r\n\x1a\nxyz", "not SQL"),
     "a program": ("mariadb", b"#!/bin/sh\x00\x01", "no SQL has"),
     "zeros": ("mariadb", bytes(5000), "no SQL has"),
     "zeros behind a statement, as a full disk leaves them": ("mariadb", TABLE.encode() + bytes(100), "no SQL has"),
@@ -184,7 +184,7 @@ def test_a_whole_dump_is_taken(name: str) -> None:
 def test_a_dump_that_its_writer_did_not_finish_is_refused(name: str) -> None:
     dialect, text = CUT[name]
 
-    with pytest.raises(NoDumpError, match="ends before its end"):
+    with pytest.raises(NoDumpError, match="is incomplete"):
         look(dialect, text.encode())
 
 

@@ -182,7 +182,7 @@ async def test_a_rollback_to_what_is_not_there_changes_nothing(deployer: Deploye
     unknown = await deployer.roll_back(deployment=7)
 
     assert (none.status_code, unknown.status_code) == (409, 409)
-    assert "what runs was left as it is" in none.json()["error"]["message"]
+    assert "the running release was left as it is" in none.json()["error"]["message"]
     assert deployer.served == "releases/1"
 
 

@@ -189,5 +189,5 @@ async def test_no_site_fills_the_queue_and_others_are_taken_meanwhile(world: Bac
 
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "rate_limited"
-    assert "10 jobs of this site wait" in refused.json()["error"]["message"]
+    assert "10 jobs of this site are already queued" in refused.json()["error"]["message"]
     assert {job["status"] for job in (*jobs, taken)} == {"succeeded"}

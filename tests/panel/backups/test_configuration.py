@@ -216,11 +216,11 @@ async def test_a_name_that_belongs_to_somebody_else_by_now_is_left_out_and_said(
 
     left_out = {each["name"]: each["detail"] for each in shown if each["action"] == "leave_out"}
     assert left_out == {
-        "shop.example.org": "it is a name of another site by now",
-        "www.shop.example.org": "another customer has a name of example.org by now",
+        "shop.example.org": "it is now a name of another site",
+        "www.shop.example.org": "another customer now has a name of example.org",
         "example.org": "the site has no name of this domain",
     }
-    assert "name shop.example.org: left out, it is a name of another site by now" in lines
+    assert "name shop.example.org: left out, it is now a name of another site" in lines
     assert [row["name"] for row in names] == ["ada.example.com"]
     assert not await world.panel.database.fetchval("SELECT count(*) FROM dns_records WHERE zone = 'example.org'")
 

@@ -56,7 +56,7 @@ async def test_a_backup_that_is_on_no_target_is_not_recorded_as_copied(world: Ba
     assert await copies(world, last) == [None]
     (error,) = await copies(world, lost)
     assert error is not None
-    assert "not in its repository" in error
+    assert "no longer in its repository" in error
 
 
 @pytest.mark.parametrize("command", ["init", "copy"])

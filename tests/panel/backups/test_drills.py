@@ -91,7 +91,7 @@ async def test_a_database_that_is_another_once_it_is_loaded_fails_the_drill_and_
     server.before = spoil
     job = await world.ended(await world.root.post("/backups/drills"))
 
-    assert "is not what was backed up once it is loaded" in job["error"]["message"]
+    assert "differs from what was backed up after loading" in job["error"]["message"]
     assert set(server.contents) == held
 
 
@@ -217,7 +217,7 @@ async def test_the_success_of_another_site_does_not_close_the_alert_of_one(
     after_another = await alerts(world)
     await world.done(await world.root.post("/backups/drills", {"site": str(world.site)}))
 
-    assert ["backup of ada.example.com could not be restored" in message for message in after_another] == [True]
+    assert ["backup of ada.example.com failed its restore drill" in message for message in after_another] == [True]
     assert await alerts(world) == []
 
 

@@ -142,7 +142,7 @@ async def test_what_cannot_be_dumped_is_not_replaced_and_the_way_out_is_named(
     assert "cannot be dumped" in job["error"]["message"]
     assert "SHOW FIELDS FROM `seen`" in job["error"]["message"]
     assert "nothing was changed" in job["error"]["message"]
-    assert "create it anew, then import without replace" in job["error"]["hint"]
+    assert "create it again and import without replace" in job["error"]["hint"]
     assert world.mariadb.contents[database["name"]] == BEFORE
     assert left == []
 
@@ -236,7 +236,7 @@ async def test_what_cannot_be_put_back_at_once_is_put_back_later(panel_database:
         away = False
         later = await replaced(world, database)
 
-    assert "put back every ten minutes" in job["error"]["hint"]
+    assert "is retried every ten minutes" in job["error"]["hint"]
     assert kept == [job["id"]]
     assert later["status"] == "succeeded", later
     assert places(world).kept_aside() == []

@@ -86,8 +86,8 @@ async def test_an_import_takes_a_file_of_the_site_as_its_account(panel_database:
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        ("mariadb", "should this be cut short, a part of the dump is in {name}: import it again with replace"),
-        ("postgresql", "should this be cut short, nothing of the dump is in {name}"),
+        ("mariadb", "if this is interrupted, a part of the dump is in {name}: import it again with replace"),
+        ("postgresql", "if this is interrupted, nothing of the dump is in {name}"),
     ],
 )
 async def test_the_log_of_an_import_that_is_cut_short_says_what_is_there(

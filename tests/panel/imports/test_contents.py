@@ -162,7 +162,7 @@ async def test_the_version_that_the_old_host_names_counts_before_what_its_archiv
     report = await moved.report()
 
     assert (report["php"]["before"], report["php"]["now"]) == ("7.4", "8.2")
-    assert reasons(report, blocking=True)["php"] == "it had PHP 7.4, and has 8.2"
+    assert reasons(report, blocking=True)["php"] == "it had PHP 7.4 and now has 8.2"
 
 
 def test_one_extension_has_one_name_however_it_is_written() -> None:
@@ -181,7 +181,7 @@ async def test_a_dump_that_the_old_host_did_not_finish_fails_alone_and_blocks(
     report = await moved.report()
 
     assert job["status"] == "succeeded", job
-    assert any(f"database {DATABASE}: its dump was not loaded: It ends before" in line["message"] for line in log)
+    assert any(f"database {DATABASE}: its dump was not loaded: It is incomplete" in line["message"] for line in log)
     assert moved.world.mariadb.loaded == []
     assert report["verdict"] == "blocked"
-    assert f"{DATABASE} (It ends before its end" in reasons(report, blocking=True)["dumps"]
+    assert f"{DATABASE} (It is incomplete" in reasons(report, blocking=True)["dumps"]

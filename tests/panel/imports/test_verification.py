@@ -239,5 +239,5 @@ async def test_an_address_inside_of_the_providers_network_is_not_asked(world: Wo
     foreign = await world.bob.get(f"/sites/{world.site['id']}/migration/verify")
 
     assert {job["status"] for job in refused} == {"failed"}
-    assert all("cannot be asked" in job["error"]["message"] for job in refused)
+    assert all("cannot be queried" in job["error"]["message"] for job in refused)
     assert foreign.status_code == 404

@@ -70,8 +70,8 @@ async def test_a_manifest_that_is_given_out_as_another_is_refused(
         reopened = server.reopen.is_set()
 
     assert discovered.status_code == 409
-    assert "another one than the target calls it" in discovered.text
-    assert "another one than the target calls it" in run["error"]["message"]
+    assert "does not match its name at the target" in discovered.text
+    assert "does not match its name at the target" in run["error"]["message"]
     assert not reopened
     assert not (tmp_path / "new" / "recovery" / "staged").exists()
 
@@ -104,5 +104,5 @@ async def test_a_file_that_asks_for_more_memory_than_a_manifest_does_is_none(
     header = json.loads(line)
     header["key"]["cost"] = 20
 
-    with pytest.raises(DamagedManifest, match="no manifest of a server"):
+    with pytest.raises(DamagedManifest, match="not the manifest of a server"):
         opened_manifest(json.dumps(header).encode() + b"\n" + sealed, key)

@@ -73,9 +73,9 @@ def entry(name: str, *, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile
 
 
 REFUSED: dict[str, tuple[Callable[[World, Manifest], None], str]] = {
-    "the signature is of a stranger": (by_a_stranger, "signed by none of the keys"),
-    "the manifest was changed": (changed_manifest, "signed by none of the keys"),
-    "the manifest is rubbish": (rubbish, "no signed manifest"),
+    "the signature is of a stranger": (by_a_stranger, "not signed by a key"),
+    "the manifest was changed": (changed_manifest, "not signed by a key"),
+    "the manifest is rubbish": (rubbish, "not a signed manifest"),
     "there is none": (no_manifest, "There is no release newer than 1.0.0"),
     "a byte of the archive is another": (changed_archive, "not the file that was signed"),
     "the archive is longer": (longer_archive, "longer than its manifest says"),
@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[Callable[[World, Manifest], None], str]] = {
     ),
     "it unpacks to more": (
         lambda world, found: archive_of(world, found, entry("bin/svc", size=1 << 20)),
-        "more in it than its manifest says",
+        "larger than its manifest says",
     ),
     "it has no program": (lambda world, found: archive_of(world, found, entry("README")), "no program bin/svc"),
 }
@@ -168,7 +168,7 @@ async def test_a_build_without_keys_trusts_nobody(world: World) -> None:
     manifest = world.offer()
 
     assert keys_of(world.folder) == ()
-    with pytest.raises(ReleaseError, match="signed by none"):
+    with pytest.raises(ReleaseError, match="not signed by a key"):
         verified(signed(manifest, MAKER), ())
 
 

@@ -148,7 +148,7 @@ async def test_an_order_that_a_core_left_behind_is_not_taken_up_by_the_next(
 
     assert not own.releases.ordered()
     assert (shown["last"]["state"], shown["job_id"]) == ("returned", None)
-    assert "did not take up the order" in shown["last"]["reason"]
+    assert "did not start" in shown["last"]["reason"]
 
 
 async def test_while_updates_are_off_no_release_is_looked_for_or_installed(world: World) -> None:
@@ -185,7 +185,7 @@ async def test_a_daily_look_that_fails_is_shown_and_fails_no_job(world: World) -
     ended = await world.ended(job)
 
     assert ended["status"] == "succeeded"
-    assert "signed by none" in (await world.show())["look_error"]
+    assert "not signed by a key" in (await world.show())["look_error"]
 
 
 async def test_a_panel_that_its_package_did_not_install_has_no_other_release(

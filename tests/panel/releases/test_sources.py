@@ -60,7 +60,7 @@ async def test_releases_are_fetched_by_https_from_a_server_that_this_system_trus
         await source.fetch(manifest.archive, to)
         (world.offers / FILE).unlink()
         none = await source.line()
-        with pytest.raises(ReleaseError, match="does not give"):
+        with pytest.raises(ReleaseError, match="did not deliver"):
             await replace(source, context=ssl.create_default_context()).line()
 
     assert verified(line or "", world.own.keys) == manifest

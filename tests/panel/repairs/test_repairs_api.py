@@ -136,7 +136,7 @@ async def test_a_repair_mends_what_it_can_also_where_it_is_told_last(world: Worl
     assert before[20:] == [{"evidence": "5,001 more of the kind.", "repair": "permissions"}]
     assert "Mended: 5,001 more of the kind." in log
     assert job["status"] == "failed"
-    assert job["error"]["message"].startswith("Not everything")
+    assert job["error"]["message"].startswith("Some faults remain")
 
 
 async def test_an_operator_has_turns_of_his_own(world: World) -> None:

@@ -173,7 +173,7 @@ async def test_a_turn_that_does_not_come_is_refused(
     site, refused = site_of(ADA, "b.example"), []
 
     async def ask() -> None:
-        with pytest.raises(ServiceError, match=r"b\.example was not looked at") as error:
+        with pytest.raises(ServiceError, match=r"b\.example was not diagnosed") as error:
             await diagnosis.of(site)
         refused.append((error.value.code, trio.current_time() - began))
 

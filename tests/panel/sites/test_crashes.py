@@ -135,8 +135,8 @@ async def test_the_owner_of_the_site_reads_it_and_nobody_else_does(panel_databas
         others = await listed(panel, await panel.person("bob@example.com"))
 
     assert own["message"] == (
-        "The application of shop.example.com ends by itself again and again (signal 9), and is started again each "
-        "time: the log of the site says more."
+        "The application of shop.example.com crashes repeatedly (signal 9) and is restarted each time: see the log of "
+        "the site."
     )
     assert (own["resource_kind"], own["resource_id"]) == ("site", str(site))
     assert others == []

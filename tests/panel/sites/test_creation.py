@@ -150,7 +150,7 @@ async def test_a_site_is_created_on_once_the_web_server_can_be_changed_again(wor
 
     assert refused.status_code == 503
     assert "No space left" in refused.json()["error"]["message"]
-    assert "every half minute" in refused.json()["error"]["hint"]
+    assert "every 30 s" in refused.json()["error"]["hint"]
     assert (waiting["status"], still["status"], made["status"]) == ("creating", "creating", "active")
     assert world.served("a.example") is not None
     assert [event for event, _ in await world.told()] == ["site.created"] * 2

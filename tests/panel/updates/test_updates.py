@@ -205,7 +205,7 @@ async def test_what_runs_from_old_files_is_started_anew_and_nothing_else(world: 
     assert world.launcher.restarted == ["nginx"]
     assert [each.restarts for each in php.of(site["number"])] == [0, 1]
     assert [each.restarts for each in php.of(other["number"])] == [0]
-    assert "What runs for php.example.net was started anew." in await world.log(job)
+    assert "What runs for php.example.net was restarted." in await world.log(job)
 
 
 async def test_where_there_is_nothing_to_install_no_site_is_visited_and_nothing_is_told(world: World) -> None:

@@ -99,7 +99,7 @@ async def test_operator_and_owner_are_told_once_of_an_application_that_ends_agai
 
     assert alerts == [f"crashes:{service}"]
     assert len(told) == 1
-    assert told[0].startswith("The application of app.example.com ends by itself again and again (signal 9)")
+    assert told[0].startswith("The application of app.example.com crashes repeatedly (signal 9)")
     await drilled.right(BACK_WITHIN)
 
 

@@ -126,7 +126,7 @@ async def test_a_host_that_shows_another_key_is_told_nothing(private: Private) -
     job = await private.deployed()
 
     assert job["status"] == "failed"
-    assert "shows another host key" in job["error"]["message"]
+    assert "presents another host key" in job["error"]["message"]
     assert await private.page() == "one"
     assert os.listdir(private.home / "releases") == ["1"]
 

@@ -40,7 +40,7 @@ def password_asked(sections: tuple[Section, ...], lines: Lines) -> PasswordAsked
             raise NoPasswordsError(f"logins come from elsewhere than a file of them: {each.text}"[:200])
     files = [each.arguments for each in beside if each.name == "authuserfile"]
     if not files or len(files[-1]) != 1:
-        raise NoPasswordsError("no AuthUserFile stands beside it that names the file of the passwords")
+        raise NoPasswordsError("it lacks an AuthUserFile that names the file of the passwords")
     return PasswordAsked(files[-1][0], _users(beside))
 
 
@@ -69,7 +69,7 @@ def _users(beside: Sequence[Directive]) -> frozenset[str] | None:
         elif kind.lower() == "user" and named:
             users.update(named)
         else:
-            raise NoPasswordsError(f"it is not a login of one's own by which visitors come in: {each.text}"[:200])
+            raise NoPasswordsError(f"it does not let visitors in by their own login: {each.text}"[:200])
     if not asked:
-        raise NoPasswordsError("no Require stands beside it that says who may come in")
+        raise NoPasswordsError("it lacks a Require that says who may come in")
     return None if everybody else frozenset(users)

@@ -42,7 +42,7 @@ _NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}([0-9]+)")
 
 
 class AppError(Exception):
-    """An application does not run as wanted; the message says what it said itself. What ran before runs on."""
+    """An application does not run as wanted; the message says what it said itself. What ran before still runs."""
 
 
 class AppServing(Protocol):

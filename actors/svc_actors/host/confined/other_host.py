@@ -28,7 +28,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS: Final = 0x0002_0000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 12, 1 << 14, 1 << 18
 _MEANINGS: Final = {
-    "host key verification failed": "shows another host key than the one that was confirmed",
+    "host key verification failed": "presents another host key than the confirmed one",
     "permission denied (": "does not let the account in with what was given",
     "connection refused": "does not answer (connection refused)",
     "timed out": "does not answer (nothing was heard from it)",

@@ -29,10 +29,10 @@ class Room:
         if self._left is not None:
             self._left -= size
             if self._left < 0:
-                raise OSError(errno.EDQUOT, "the plan leaves no more room on the disk")
+                raise OSError(errno.EDQUOT, "the disk space of the plan is used up")
         space = os.fstatvfs(self._folder)
         if space.f_bavail * space.f_frsize < min(SPARE, space.f_blocks * space.f_frsize // _SHARE) + size:
-            raise OSError(errno.ENOSPC, "the disk has no more room that may be used")
+            raise OSError(errno.ENOSPC, "the disk has no free space left for this")
 
 
 def copy_content(source: int, target: int, room: Room) -> int:

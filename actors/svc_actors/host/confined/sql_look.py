@@ -103,9 +103,7 @@ class SqlLook:
             raise NoDumpError("It holds no statement: it is empty, or comments alone.")
         if self._open or self._awaited:
             writer = min(self._open, default="phpMyAdmin")
-            raise NoDumpError(
-                f"It ends before its end: {writer} began to write it, and its last line is missing. Make it anew."
-            )
+            raise NoDumpError(f"It is incomplete: {writer} wrote it, but its last line is missing. Create it again.")
 
     def _note(self, line: bytes) -> None:
         if line.startswith(b"-- "):
@@ -147,6 +145,6 @@ class SqlLook:
                 self._in_comment, rest = True, rest[2:]
                 continue
             if not _FIRST.match(rest):
-                raise NoDumpError("It is no SQL: no statement begins as it does.")
+                raise NoDumpError("It is not SQL: no statement starts like this.")
             self._has_statement = True
             return

@@ -116,14 +116,14 @@ def _opinion(directive: Directive, lines: Lines, situation: Situation) -> Opinio
     if directive.broken == TOO_DEEP:
         return blocks(f"It is not known what the line does: {TOO_DEEP}.")
     if directive.broken is not None:
-        return blocks(f"Apache refuses a file with this line, and serves nothing beside it: {directive.broken}.")
+        return blocks(f"Apache refuses a file with this line, and serves nothing where it applies: {directive.broken}.")
     judged = _JUDGES.get(directive.name)
     if judged is not None:
         return judged(directive, lines, situation)
     reason = _HARMLESS.get(directive.name)
     arguments = [argument.lower() for argument in directive.arguments]
     if directive.name in _HARMLESS and not _accepted(directive.name, arguments):
-        return blocks("Apache refuses a file with this line, and serves nothing beside it.")
+        return blocks("Apache refuses a file with this line, and serves nothing where it applies.")
     return UNKNOWN if reason is None else harmless(reason)
 
 
@@ -333,7 +333,7 @@ def _error_document(directive: Directive, *_: object) -> Opinion:
 def _environment(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     if situation.php and arguments[:1] == ["authorization"] and arguments[-1].startswith("http_authorization="):
-        return same("PHP is told of the header Authorization.")
+        return same("PHP gets the header Authorization.")
     if directive.name == "setenv":
         return blocks("PHP does not have this variable: nginx sets none.")
     return blocks("What hangs on this variable is not done by nginx.")

@@ -28,7 +28,7 @@ def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opi
         return blocks(_ELSEWHERE)
     name, value = directive.arguments[0].lower(), directive.arguments[1]
     if name in _NO_MORE:
-        return harmless("PHP has no such setting any more.")
+        return harmless("PHP no longer has this setting.")
     if situation.settings is None or not situation.at_top or narrowing(directive):
         return blocks(_ELSEWHERE)
     if _is_for_php_5(directive):

@@ -153,7 +153,7 @@ class _Rules:
     def _harmless(self, rule: _Rule) -> Opinion | None:
         if rule.target == "-" and rule.flags and all(_TOLD.fullmatch(flag) for flag in rule.flags):
             if any(flag.startswith("e=http_authorization") for flag in rule.flags):
-                return same("PHP is told of the header Authorization.")
+                return same("PHP gets the header Authorization.")
             return harmless("It is for rules that are judged themselves.")
         kept = re.match(r"/?wp-content/cache/[a-z_-]+/", rule.target) is not None and rule.flags <= _ENDS
         is_there = f"%{{DOCUMENT_ROOT}}/{rule.target.lstrip('/')}"

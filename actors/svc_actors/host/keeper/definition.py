@@ -89,10 +89,10 @@ def parse(given: object) -> Definition:
         raise RefusedError("Whether its sockets are not waited for is neither true nor false.")
     on_demand = fields["on_demand"]
     if not isinstance(on_demand, bool) or (on_demand and not fields["sockets"]):
-        raise RefusedError("A service on demand has a socket, by which it is demanded.")
+        raise RefusedError("A service on demand needs a socket that starts it.")
     command = tuple(_plain(word, "A word of the command") for word in _list(fields["command"], "The command"))
     if not command or not command[0].startswith("/"):
-        raise RefusedError("The command does not begin with the absolute path of a program.")
+        raise RefusedError("The command does not start with the absolute path of a program.")
     return Definition(
         name=checked_name(fields["name"]),
         command=command,

@@ -72,7 +72,7 @@ def encoded(unit: Unit) -> bytes:
     for item, text in unit.items.items():
         data = text.encode()
         if len(data) > _LONGEST or b"\0" in data:
-            raise KnotError(f"{item.name.lower()} cannot be told to Knot: it is too long, or has a NUL in it")
+            raise KnotError(f"{item.name.lower()} cannot be sent to Knot: it is too long, or has a NUL in it")
         parts.append(struct.pack(">BH", _FIRST_ITEM + item, len(data)) + data)
     return b"".join(parts)
 

@@ -223,7 +223,7 @@ class CaaData(_Data):
     @model_validator(mode="after")
     def _reported_where(self) -> CaaData:
         if self.tag is CaaTag.IODEF and not self.value.startswith(("mailto:", "https://", "http://")):
-            raise ValueError("an iodef is a URL: mailto:security@example.com, or one that begins with https://")
+            raise ValueError("an iodef is a URL: mailto:security@example.com, or one that starts with https://")
         return self
 
     def rdata(self) -> dns.rdata.Rdata:

@@ -149,7 +149,7 @@ class KnotServer:
                 raise
             served = await _read(knot, zone.name)
         if served is None or served.serial is None or served.records != zone.served:
-            raise KnotError(f"{zone.name}: Knot took the change, and does not serve what it was told")
+            raise KnotError(f"{zone.name}: Knot accepted the change but does not serve it")
         return Agreement(served.serial, changed=True)
 
     async def add(self, names: Iterable[str]) -> None:

@@ -145,7 +145,7 @@ class Generations:
             try:
                 await self._serve(current, reload=True)
             except _NotServedError as error:
-                raise NginxError(f"The web server did not begin new logs: {error}") from error
+                raise NginxError(f"The web server did not reopen its logs: {error}") from error
         return rotated
 
     async def _apply(self, changes: dict[int, _Rendered]) -> dict[int, str]:

@@ -47,7 +47,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.php")
 
 
 class PhpError(Exception):
-    """PHP of a site does not run as wanted; the message says what it said itself. What ran before runs on."""
+    """PHP of a site does not run as wanted; the message says what it said itself. What ran before still runs."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class PhpMasters:
                 answer = await ask(socket_of(pool, self._folders), _PING)
             except OSError as error:
                 return f"PHP {pool.version} does not answer: {error}"
-            return None if _is_answer(answer, pool) else f"PHP {pool.version} answers, and not as it shall."
+            return None if _is_answer(answer, pool) else f"PHP {pool.version} responds, but with an unexpected answer."
         return f"PHP {pool.version} runs, and does not answer within {_LOOK_SECONDS:g} seconds."
 
     async def stop(self, name: ServiceName) -> None:

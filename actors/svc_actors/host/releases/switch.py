@@ -86,7 +86,7 @@ class Switch:
         if trial is None:
             trial = self.releases.take_order(self.boot)
             if trial is not None:
-                self.say(f"release {trial.release} is tried in the place of {trial.before}")
+                self.say(f"release {trial.release} is tried instead of {trial.before}")
                 self._finish(trial, self._try(trial))
             return
         outcome = self.releases.outcome()

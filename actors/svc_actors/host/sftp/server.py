@@ -110,7 +110,7 @@ class SftpServer:
             # When nobody comes in any more who may not, and what they have started is ended as well.
             await self._shells.agree(logins, ended)
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
-            raise SftpError(f"The SFTP server cannot be told: {error}") from error
+            raise SftpError(f"The SFTP server cannot be notified: {error}") from error
 
     async def host_keys(self) -> list[HostKey]:
         try:

@@ -86,7 +86,7 @@ async def require_site_room(tx: Transaction, owner: Owner) -> None:
     if not owner.unbounded and held >= MOST_SITES:
         raise conflict(
             f"A customer has at most {MOST_SITES} sites; nothing was created.",
-            hint="Delete a site that is not needed any more, or ask the provider to hand over a further one.",
+            hint="Delete a site that is no longer needed, or ask the provider for another.",
         )
 
 
@@ -105,7 +105,7 @@ async def require_database_room(tx: Transaction, owner: Owner) -> None:
 def _used_up(plan: str, what: str, allowed: int) -> ServiceError:
     return conflict(
         f"The plan {plan} allows {allowed} {what}, and all of them are used; nothing was created.",
-        hint="Delete what is not needed any more, or change to a larger plan.",
+        hint="Delete what is no longer needed, or change to a larger plan.",
     )
 
 

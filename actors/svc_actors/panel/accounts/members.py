@@ -38,7 +38,7 @@ async def invite_member(
         site_id,
     )
     if found is not None and found["accepted_at"] is not None:
-        raise conflict("They are a member already; nothing was changed.", hint="Give the member another role instead.")
+        raise conflict("They are a member already; nothing was changed.", hint="Change the role of the member instead.")
     if found is not None:
         await tx.execute(
             "UPDATE account_members SET role = $2, invited_by = $3 WHERE id = $1", found["id"], role, invited_by
@@ -71,7 +71,7 @@ async def count_invitation(tx: Transaction, account_id: UUID, recipient: str) ->
     )
     if sent["by_account"] >= INVITATIONS_OF_ACCOUNT or sent["to_one"] >= INVITATIONS_TO_ONE:
         raise rate_limited(
-            "Too many invitations were mailed; this one was not.",
+            "Too many invitations were sent; this one was not.",
             hint="Try again in an hour.",
             details={"retry_after": int(COUNTED_FOR.total_seconds())},
         )

@@ -55,14 +55,14 @@ async def delete_plan(tx: Transaction, plan_id: UUID, name: str) -> None:
         await tx.execute("DELETE FROM hosting_plans WHERE id = $1", plan_id)
     except ForeignKeyViolationError:
         raise conflict(
-            f"Customers have the plan {name}; it was not deleted.", hint="Give them another plan first."
+            f"Customers have the plan {name}; it was not deleted.", hint="Change their plan first."
         ) from None
 
 
 async def plan_named(queryable: Queryable, name: str) -> UUID:
     plan_id: UUID | None = await queryable.fetchval("SELECT id FROM hosting_plans WHERE name = $1", name)
     if plan_id is None:
-        raise not_found(f"There is no plan {name}.", hint="`svc plan list` names them.")
+        raise not_found(f"There is no plan {name}.", hint="`svc plan list` shows the plans.")
     return plan_id
 
 

@@ -49,7 +49,7 @@ async def deploy_key_for(queryable: Queryable, site: SiteRow, repository: SshRep
     key = await _of_host(queryable, site.id, repository.host, repository.port)
     if key is None:
         raise conflict(
-            f"{site.domain} has no deploy key for {repository.host}, port {repository.port}. Nothing was begun.",
+            f"{site.domain} has no deploy key for {repository.host}, port {repository.port}. Nothing was started.",
             hint=f"`svc app deploy-key-make {site.domain} {repository.host}` makes one, to be given to that host.",
         )
     return key

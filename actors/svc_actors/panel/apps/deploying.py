@@ -51,7 +51,7 @@ BUILD_SECONDS: Final = 900.0
 _FETCH_SECONDS: Final = 600.0
 _REMOVE_SECONDS: Final = 60.0
 _MOST_LISTED: Final = 500
-_AS_IT_WAS: Final = "What ran before runs on."
+_AS_IT_WAS: Final = "The running release was left as it is."
 
 
 class AppDeployment:
@@ -153,7 +153,7 @@ class AppDeployment:
             await speaking(run, order, _FETCH_SECONDS, fetch)
         [commit] = said
         if not is_commit(commit):
-            raise unavailable(f"git did not say which commit it has fetched: {commit[:200]}", hint=_AS_IT_WAS)
+            raise unavailable(f"git did not report the commit that it fetched: {commit[:200]}", hint=_AS_IT_WAS)
         await run.transact(lambda tx: write_commit(tx, site.id, run.parameters["number"], commit))
         # The code is what runs; its history is the repository's.
         await self._files.ask(site_folder(self._folders, site), Delete([f"{to}/.git"]), seconds=_REMOVE_SECONDS)
@@ -174,7 +174,7 @@ class AppDeployment:
         if build.program is not None and not build.program.exists():
             raise unavailable(
                 f"This server has no {build.program.name}; nothing was built.",
-                hint=f"{_AS_IT_WAS} Whoever runs the server can install it: apt install {build.program.name}",
+                hint=f"{_AS_IT_WAS} The administrator of the server can install it: apt install {build.program.name}",
             )
         home = self._folders.sites / site.account.name
         environment = build_environment(home, home / code)
@@ -207,9 +207,7 @@ class AppDeployment:
             # npm's last words are of its own log, and not of why.
             why = failed.last if failed.last and name != "npm" else f"{name} ended with exit status {failed.status}"
             what = "The build" if read is None else "git"
-            raise unavailable(
-                f"{what} failed: {why}", hint=f"{_AS_IT_WAS} The job's log has what it wrote."
-            ) from failed
+            raise unavailable(f"{what} failed: {why}", hint=f"{_AS_IT_WAS} The job's log has its output.") from failed
 
     async def _require_folder(self, site: SiteRow, code: PurePosixPath) -> None:
         try:
@@ -237,5 +235,5 @@ class AppDeployment:
     async def _site(self, run: JobRun) -> SiteRow:
         site = await read_site(self._database, run.site_id)
         if site is None:
-            raise not_found("The site is not there any more.")
+            raise not_found("The site no longer exists.")
         return site

@@ -84,7 +84,7 @@ async def next_number(tx: Transaction, site_id: UUID) -> int:
         site_id,
     )
     if row["building"]:
-        raise conflict("The application is being deployed already; nothing was begun.", hint="Wait for its job.")
+        raise conflict("The application is already being deployed; nothing was started.", hint="Wait for its job.")
     return int(row["next"])
 
 
@@ -134,14 +134,14 @@ async def require_ready(tx: Transaction, app: AppRow, number: int | None) -> int
             app.live_deployment or 0,
         )
         if number is None:
-            raise conflict("There is no earlier deployment to go back to; what runs was left as it is.")
+            raise conflict("There is no earlier deployment to go back to; the running release was left as it is.")
         return int(number)
     status = await tx.fetchval(
         "SELECT status FROM app_deployments WHERE site_id = $1 AND number = $2", app.site_id, number
     )
     if status != DeploymentStatus.READY:
         why = "There is no such deployment" if status is None else f"Deployment {number} is {status}"
-        raise conflict(f"{why}; what runs was left as it is.", hint="See `svc app deployments`.")
+        raise conflict(f"{why}; the running release was left as it is.", hint="`svc app deployments` lists them.")
     return number
 
 

@@ -62,7 +62,7 @@ async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Cal
                 await run.program(command, seconds=seconds, stdin=path, descriptors=(theirs.fileno(),))
             except ServiceError as error:
                 last = error.last if isinstance(error, ProgramFailed) else ""
-                said.append(unavailable(last or error.message, hint="What ran before runs on."))
+                said.append(unavailable(last or error.message, hint="The running release was left as it is."))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(speak)

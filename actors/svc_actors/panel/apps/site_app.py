@@ -105,7 +105,7 @@ class SiteApp(Actor):
         await write_wanted(tx, app, running=True)
 
     async def _follow(self) -> None:
-        what = "The order is recorded, and the application is not as it was ordered yet"
+        what = "The change is recorded, but the application has not taken it yet"
         await self._host_work.carry_out(f"application {self.key}", "change", self._follow_now, what=what)
 
     async def _follow_now(self) -> None:
@@ -121,7 +121,8 @@ class SiteApp(Actor):
                 await self._replace(site, app, app.wanted)
         except AppError as error:
             raise unavailable(
-                f"The application of {site.domain} is not as it shall be: {error}", hint="It is tried again and again."
+                f"The application of {site.domain} is not in the ordered state: {error}",
+                hint="It is retried automatically.",
             ) from error
 
     async def _hold(self, site: SiteRow, app: AppRow, live: int) -> None:
@@ -137,7 +138,7 @@ class SiteApp(Actor):
         except AppError as error:
             problem = str(error)
             await self._database.transact(lambda tx: write_failed(tx, app, problem))
-            before = "What ran before runs on." if app.live is not None else "Nothing runs."
+            before = "The running release was left as it is." if app.live is not None else "Nothing runs."
             raise unavailable(
                 f"The application of {site.domain} was not started: {problem}", hint=f"{before} Its log has more."
             ) from error

@@ -143,7 +143,7 @@ def parsed_configuration(told: object) -> Configuration:
     except ValidationError as error:
         raise conflict(
             f"The configuration in this backup cannot be read: {error.errors()[0]['msg']}.",
-            hint="Restore its files and databases, and make the names anew.",
+            hint="Restore its files and databases, and add the names again.",
         ) from error
     raise conflict("There is no configuration in this backup.", hint="Restore its files and databases.")
 

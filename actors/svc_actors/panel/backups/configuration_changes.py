@@ -121,14 +121,14 @@ async def _not_free(queryable: Queryable, site: SiteRow, name: str, allowed: All
     except ServiceError as error:
         return error.message
     if await queryable.fetchval("SELECT true FROM site_domains WHERE name = $1", name):
-        return "it is a name of another site by now"
+        return "it is now a name of another site"
     foreign = await queryable.fetchval(
         """SELECT true FROM site_domains JOIN sites ON sites.id = site_id
            WHERE registrable = $1 AND sites.owner_id <> $2 LIMIT 1""",
         registrable,
         site.owner_id,
     )
-    return f"another customer has a name of {registrable} by now" if foreign else None
+    return f"another customer now has a name of {registrable}" if foreign else None
 
 
 async def _redirects(queryable: Queryable, site: SiteRow, configuration: Configuration) -> list[Change]:
@@ -200,7 +200,7 @@ def _php(site: SiteRow, configuration: Configuration, allowed: Allowed) -> list[
     if (wanted.version, wanted.settings) == (now.version, now.settings):
         return []
     if wanted.version not in allowed.php_versions:
-        return [Change(Part.PHP, site.domain, Action.LEAVE_OUT, f"PHP {wanted.version} is not installed any more")]
+        return [Change(Part.PHP, site.domain, Action.LEAVE_OUT, f"PHP {wanted.version} is no longer installed")]
     return [Change(Part.PHP, site.domain, Action.CHANGE, f"PHP {wanted.version} with the settings of the backup")]
 
 

@@ -50,7 +50,9 @@ class ConfigurationRestore:
         """Raises ServiceError where something could not be put back; what was until then stays so."""
         allowed, caller = await self.allowed(), service_itself("backup.restore")
         planned = await changes_of(self.database, site, configuration, allowed)
-        await run.log(*(str(change) for change in planned), *([] if planned else ["The configuration is as it was."]))
+        await run.log(
+            *(str(change) for change in planned), *([] if planned else ["The configuration has no differences."])
+        )
         wanted = {part: _wanted(planned, part) for part in Part}
 
         async def change(tx: Transaction, locked: SiteRow) -> Changed:
@@ -78,9 +80,9 @@ class ConfigurationRestore:
         if missing:
             raise unavailable(
                 f"{len(missing)} parts of the configuration are not what the backup holds: {missing[0]}.",
-                hint="What was put back stays. Order the restoration of the configuration again.",
+                hint="What was restored stays. Restore the configuration again.",
             )
-        await run.log("The configuration is what the backup holds, but for what was left out.")
+        await run.log("The configuration is restored, except for what was left out.")
 
 
 def _wanted(planned: list[Change], part: Part) -> dict[str, Action]:

@@ -103,13 +103,15 @@ class Copying:
         """Which the target holds then. Raises ServiceError where this one is not among them."""
         snapshots = ids_of(here, backup_id)
         if not snapshots:
-            raise unavailable("The backup is not in its repository on this server any more.", hint="Make another one.")
+            raise unavailable("The backup is no longer in its repository on this server.", hint="Create a new backup.")
         restic, program = self._tools.restic, self._run.program
         await restic.copy(program, self._local, self._remote, snapshots)
         self._there = await restic.snapshots(program, self._remote)
         held = await self._write(wanted, here)
         if backup_id not in held:
-            raise unavailable("restic copied the backup, and it is not there.", hint="Look at the target's disk.")
+            raise unavailable(
+                "restic copied the backup, but the target does not have it.", hint="Check the disk of the target."
+            )
         return held
 
     async def _write(self, wanted: Sequence[UUID], here: Sequence[Snapshot]) -> set[UUID]:

@@ -107,7 +107,7 @@ class DatabaseBackups:
         """Raises `unavailable` where a dump is not what was backed up."""
         for dump in dumped:
             if await trio.to_thread.run_sync(_sha256, content / FOLDER / dump.file) != dump.sha256:
-                raise unavailable(f"The dump of {dump.name} is not what was backed up; the site is as it was.")
+                raise unavailable(f"The dump of {dump.name} differs from what was backed up; the site was not changed.")
 
     async def targets(self, site: SiteRow, dumped: Sequence[Dumped]) -> list[tuple[Dumped, DatabaseRow]]:
         """Which database of a site each dump is loaded into: the one of the same engine that is called so. Raises
@@ -120,7 +120,7 @@ class DatabaseBackups:
             if row is None:
                 raise conflict(
                     f"{site.domain} has no database {name} ({dump.engine.value}), which the backup holds; "
-                    "the site is as it was.",
+                    "the site was not changed.",
                     hint="Create it first, or restore single files.",
                 )
             found.append((dump, row))
@@ -196,7 +196,7 @@ def _read_dumps(folder: Path) -> list[Dumped]:
                 while block := opened.read(_BLOCK):
                     loaded += len(block)
         except (EOFError, OSError, zlib.error) as error:
-            raise unavailable(f"The dump {file.name} is not whole: {error}.") from error
+            raise unavailable(f"The dump {file.name} is incomplete: {error}.") from error
         engine, _, name = file.name.removesuffix(".sql.gz").partition("-")
         found.append(Dumped(EngineKind(engine), name, file.name, file.stat().st_size, _sha256(file), loaded))
     return found

@@ -61,7 +61,7 @@ class DrillWork:
                 needed,
                 what="The drill",
                 left="nothing was restored",
-                hint="Free some space, or try a smaller site.",
+                hint="Free some space, or choose a smaller site.",
             )
 
     async def fetch(self, run: JobRun) -> None:
@@ -115,7 +115,7 @@ class DrillWork:
             await server.dump(name, again, run.program)
         wanted = await trio.to_thread.run_sync(content_of, file)
         if await trio.to_thread.run_sync(content_of, again) != wanted:
-            raise unavailable(f"{dump.name} is not what was backed up once it is loaded.")
+            raise unavailable(f"{dump.name} differs from what was backed up after loading.")
         await run.log(f"{dump.name} has the tables and rows that were backed up.")
 
     async def _local(self, run: JobRun) -> Repository:
@@ -129,7 +129,7 @@ class DrillWork:
         backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))
         site = await read_site(self._tools.database, run.site_id)
         if backup is None or site is None:
-            raise not_found("The site or the backup is not there any more.")
+            raise not_found("The site or the backup no longer exists.")
         return site, backup, await read_repository(self._tools.database, backup.repository_id)
 
 

@@ -48,7 +48,7 @@ async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None =
     there is no backup."""
     await tx.execute("SELECT 1 FROM backup_drill_plan FOR UPDATE")
     if await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'"):
-        raise conflict("A drill is under way already; none was begun.", hint="Look at its job.")
+        raise conflict("A drill is already running; none was started.", hint="Follow its job.")
     chosen = await _choose(tx, site_id)
     if chosen is None:
         raise not_found("There is no completed backup to try.", hint="Back up a site first.")
@@ -118,7 +118,7 @@ async def end_drill(tx: Transaction, job: Job) -> None:
     elif job.error is None:
         await close_alert(tx, drill_alert(job.site_id))
     else:
-        message = f"The backup of {row['domain']} could not be restored when it was tried: {job.error.message}"
+        message = f"The backup of {row['domain']} failed its restore drill: {job.error.message}"
         await raise_alert(tx, drill_alert(job.site_id), message, resource_kind="site", resource_id=job.site_id)
 
 

@@ -35,7 +35,7 @@ class PutBackWork:
     async def load(self, run: JobRun) -> None:
         site = await read_site(self._tools.database, run.site_id)
         if site is None:
-            raise not_found("The site is not there any more.")
+            raise not_found("The site no longer exists.")
         await self._tools.put_back(run, site)
 
 
@@ -53,8 +53,8 @@ async def queue_put_back(tools: Tools) -> None:
             await tools.database.transact(partial(close_alert, key=_alert(job_id)))
         else:
             message = (
-                f"The databases of a site s{number}, which the records do not know, lie in {places.put_back(job_id)}: "
-                "they were put aside for a restoration or an import that failed. They are removed after "
+                f"The databases of a site s{number}, which has no record, are in {places.put_back(job_id)}: they were "
+                "set aside for a restore or an import that failed. They are removed after "
                 f"{UNKNOWN_DAYS} days; move the folder elsewhere to keep them."
             )
             await tools.database.transact(partial(raise_alert, key=_alert(job_id), message=message))

@@ -189,13 +189,13 @@ async def create_backup(tx: Transaction, sealer: Sealer, site: SiteRow, cause: C
     back on a server that is being recovered."""
     if await awaits_recovery(tx, site.id):
         raise conflict(
-            f"{site.domain} has not come back yet, so there is nothing to back up.",
+            f"{site.domain} is not restored yet, so there is nothing to back up.",
             hint="See `svc recover status`; `svc recover run` tries again what has failed.",
         )
     repository_id = await ensure_repository(tx, sealer, site)
     if (pending := await pending_job(tx, site.id)) is not None:
         raise conflict(
-            f"A backup of {site.domain} is under way already; no other was begun.", hint=f"Follow its job, {pending}."
+            f"A backup of {site.domain} is already running; no other was started.", hint=f"Follow its job, {pending}."
         )
     job = await enqueue(
         tx,

@@ -45,7 +45,7 @@ async def read_repository(queryable: Queryable, repository_id: UUID) -> Reposito
     """Raises not_found."""
     row = await queryable.fetchrow(f"{_REPOSITORY} WHERE backup_repositories.id = $1", repository_id)
     if row is None:
-        raise not_found("There is no such repository any more.")
+        raise not_found("The repository no longer exists.")
     return RepositoryRow(**dict(row))
 
 

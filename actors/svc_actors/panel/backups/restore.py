@@ -66,7 +66,7 @@ class RestoreWork:
             await self._tools.put_back(run, site)
             await self._tools.begin_with(run, repository, backup.id)
             await trio.to_thread.run_sync(self._places.make_staging, run.id)
-            await run.log(f"{site.domain} gets what it was on {backup.created_at:%Y-%m-%d %H:%M} UTC.")
+            await run.log(f"{site.domain} is restored to {backup.created_at:%Y-%m-%d %H:%M} UTC.")
 
     async def reserve_disk(self, run: JobRun) -> None:
         """What the backup says of itself comes first: what is restored of it has its sizes there."""
@@ -77,7 +77,7 @@ class RestoreWork:
             await self._tools.require_room(
                 await self._needed(run, site),
                 what="The restoration",
-                left="the site is as it was",
+                left="the site was not changed",
                 hint="Free some space, or restore single files.",
             )
 
@@ -112,7 +112,7 @@ class RestoreWork:
                 await run.log(*(f"differs: {how}" for how in verified.named[:_TOLD]))
                 raise unavailable(
                     f"{verified.wrong:,} entries differ from what was backed up ({verified.named[0]}); "
-                    "the site is as it was.",
+                    "the site was not changed.",
                     hint="The job's log names them. Restore another backup.",
                 )
             await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
@@ -139,7 +139,9 @@ class RestoreWork:
                     placed = await self._place(run, site)
             except (OSError, ServiceError) as error:
                 await self._tools.databases.put_back(run, site, self._places.aside(run.id))
-                raise unavailable(f"The files could not be put into place: {error}; the site is as it was.") from error
+                raise unavailable(
+                    f"The files could not be put into place: {error}; the site has its previous state again."
+                ) from error
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self._places.drop_aside, run.id)
             if placed is not None:
@@ -163,7 +165,7 @@ class RestoreWork:
                 await self._make_home(site)
             move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
             await trio.to_thread.run_sync(move)
-            return f"All files of {site.domain} were exchanged."
+            return f"All files of {site.domain} were replaced."
         # Its helper is there from now on: one that starts removes what nobody comes back for.
         await self._files.ask(folder, FreeSpace())
         name = f"restore-{run.id}"
@@ -195,7 +197,7 @@ class RestoreWork:
         only = self._only(run)
         wanted = [dump for dump in await self._tools.dumped(run) if only in (None, dump.name)]
         if only is not None and not wanted:
-            raise not_found(f"The backup holds no database {only}; the site is as it was.")
+            raise not_found(f"The backup holds no database {only}; the site was not changed.")
         return wanted
 
     def _configured(self, run: JobRun) -> Path:
@@ -225,9 +227,9 @@ class RestoreWork:
         backup = await read_backup(self._tools.database, UUID(run.parameters["backup"]))
         site = await read_site(self._tools.database, run.site_id)
         if backup is None or site is None:
-            raise not_found("The site or the backup is not there any more.")
+            raise not_found("The site or the backup no longer exists.")
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}.")
         if site.owner_id != backup.owner_id:
-            raise conflict("The site and the backup are not of the same customer any more; the site is as it was.")
+            raise conflict("The site and the backup no longer belong to the same customer; the site was not changed.")
         return site, backup, await read_repository(self._tools.database, backup.repository_id)

@@ -134,7 +134,7 @@ async def add_target(
             sealer.seal(secret.encode(), SEALED_FOR) if secret is not None else None,
         )
     except UniqueViolationError:
-        raise conflict(f"There is a target with the name {name} already.") from None
+        raise conflict(f"There is already a target with the name {name}.") from None
     return as_target(row)
 
 

@@ -91,7 +91,7 @@ class Tools:
         ]
         await run.transact(lambda tx: tell_of_adopted(tx, repository, adopted))
         if adopted:
-            await run.log(f"{len(adopted)} complete backups were here without a record, and are listed again.")
+            await run.log(f"{len(adopted)} complete backups had no record here; they are listed again.")
             await trio.to_thread.run_sync((self.places.work(run.id) / _ADOPTED).touch)
         return held
 
@@ -146,7 +146,9 @@ class Tools:
             dumped = await self.databases.held(said / "tree" / CONTENT)
             described = json.loads(await trio.to_thread.run_sync((said / "tree" / CONTENT / FILE).read_text))
         except (ServiceError, OSError, ValueError, KeyError, TypeError) as error:
-            await run.log(f"The backup {backup_id} is complete, has no record and cannot be read: {error}. It stays.")
+            await run.log(
+                f"The backup {backup_id} is complete, has no record and cannot be read: {error}. It was kept."
+            )
             return False
         await run.transact(
             lambda tx: adopt_backup(
@@ -167,7 +169,7 @@ class Tools:
         Raises not_found unless there is one that is complete."""
         kept = kept_of(await self.begin(run, repository), backup_id)
         if kept is None:
-            raise not_found("The backup is not in its repository any more.", hint="Restore another one.")
+            raise not_found("The backup is no longer in its repository.", hint="Restore another backup.")
         (self.places.work(run.id) / _KEPT).write_text(json.dumps(asdict(kept)))
 
     def kept(self, run: JobRun) -> Kept:

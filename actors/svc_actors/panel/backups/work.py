@@ -218,7 +218,7 @@ class BackupWork:
         backup = await backup_of_job(self._database, run.id)
         site = await read_site(self._database, run.site_id)
         if backup is None or site is None:
-            raise not_found("The site is not there any more.")
+            raise not_found("The site no longer exists.")
         return site, backup, await read_repository(self._database, backup.repository_id)
 
     def _note(self, run: JobRun, name: str, told: dict[str, Any]) -> None:

@@ -45,7 +45,9 @@ def parsed(chain: str, key: bytes) -> Parsed:
         certificates = x509.load_pem_x509_certificates(chain.encode())
         private = serialization.load_pem_private_key(key, password=None)
     except TypeError:
-        raise CertificateError("The key is encrypted: decrypt it first, the server has to read it by itself.") from None
+        raise CertificateError(
+            "The key is encrypted: decrypt it first, the server reads it without a passphrase."
+        ) from None
     except ValueError:
         raise CertificateError("The certificate or its key is not in PEM, or is cut short.") from None
     if not isinstance(private, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey):
@@ -66,12 +68,12 @@ def parsed(chain: str, key: bytes) -> Parsed:
             ) from None
     now = datetime.now(UTC)
     if leaf.not_valid_after_utc <= now:
-        raise CertificateError(f"The certificate ended on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
+        raise CertificateError(f"The certificate expired on {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
     if leaf.not_valid_before_utc > now:
         raise CertificateError(f"The certificate is not valid before {leaf.not_valid_before_utc:%Y-%m-%d %H:%M} UTC.")
     names = names_of(leaf)
     if not names:
-        raise CertificateError("The certificate names nobody (it has no subject alternative name).")
+        raise CertificateError("The certificate has no name (no subject alternative name).")
     pem = "".join(each.public_bytes(serialization.Encoding.PEM).decode() for each in certificates)
     own_key = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

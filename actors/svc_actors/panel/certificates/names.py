@@ -42,7 +42,7 @@ def chosen_wildcards(given: Sequence[str], names: SiteNames) -> list[str]:
     for text in given:
         star, _, base = text.strip().partition(".")
         if star != "*":
-            raise wrong_field("wildcards", f"{text} is no wildcard such as *.example.com: names come from the site")
+            raise wrong_field("wildcards", f"{text} is not a wildcard such as *.example.com: names come from the site")
         try:
             wildcard = f"{WILDCARD}{site_name(base).name}"
         except ServiceError as error:

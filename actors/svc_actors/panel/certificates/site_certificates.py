@@ -130,7 +130,7 @@ class SiteCertificates:
         `conflict` where proofs by DNS would not be found."""
         if self._settings is None:
             raise conflict(
-                "No authority is set up here to get certificates from.",
+                "No certificate authority is configured.",
                 hint="Upload one, or have an administrator of the server name an authority (--acme-contact).",
             )
         names = await self._names(site.id)
@@ -161,11 +161,11 @@ class SiteCertificates:
         try:
             certificate = parsed(chain, key)
         except CertificateError as error:
-            raise invalid(str(error), hint="The certificate that is served stays as it was.") from error
+            raise invalid(str(error), hint="The current certificate stays in use.") from error
         if not certificate.covers(site.domain):
             raise invalid(
                 f"The certificate is for {', '.join(certificate.names[:5])}, not for {site.domain}.",
-                hint="The certificate that is served stays as it was.",
+                hint="The current certificate stays in use.",
             )
         await self._install(caller, site, Source.UPLOADED, certificate)
         await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)

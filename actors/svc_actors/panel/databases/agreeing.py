@@ -158,8 +158,8 @@ class SiteDatabases:
             await write_problem(self._database, subject, str(error))
             log.warning("databases.not_done", name=subject.name, engine=subject.engine.value, error=str(error))
             raise unavailable(
-                f"{subject.name} is not as it shall be yet: {error}",
-                hint="It is tried again, every half minute, until it is.",
+                f"{subject.name} is not in the ordered state yet: {error}",
+                hint="It is retried every 30 s until it succeeds.",
             ) from error
 
     async def _run_as_needed(self, kind: EngineKind) -> None:

@@ -104,7 +104,7 @@ async def set_access(
 ) -> None:
     """None: the user may do nothing with the database any more."""
     if (user.site_id, user.engine) != (database.site_id, database.engine):
-        raise conflict(f"The user {user.name} and the database {database.name} are not of one site and engine.")
+        raise conflict(f"The user {user.name} and the database {database.name} are not of the same site and engine.")
     if access is None:
         await tx.execute("DELETE FROM database_grants WHERE user_id = $1 AND database_id = $2", user.id, database.id)
     else:

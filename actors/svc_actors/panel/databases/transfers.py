@@ -81,7 +81,7 @@ async def begin_export(tx: Transaction, caller: Caller, database: DatabaseRow) -
     await require_disk_room(tx, database.site_id, 0)
     held = await tx.fetchval("SELECT count(*) FROM database_exports WHERE database_id = $1", database.id)
     if held >= MOST_EXPORTS:
-        raise conflict(f"The database has {MOST_EXPORTS} exports; none was begun.", hint="Delete one of them.")
+        raise conflict(f"The database has {MOST_EXPORTS} exports; none was started.", hint="Delete one of them.")
     export_id = await tx.fetchval(
         """INSERT INTO database_exports (database_id, expires_at) VALUES ($1, now() + make_interval(days => $2))
            RETURNING id""",
@@ -202,12 +202,11 @@ class DatabaseTransfers:
             except ProgramFailed as error:
                 # It could not be put back. Who has a broken database wants to replace it above all.
                 raise conflict(
-                    f"{row.name} cannot be dumped, so it could not be put back should the import fail; "
+                    f"{row.name} cannot be dumped, so a failed import could not be undone; "
                     f"nothing was changed: {error.last or error.message}",
-                    hint="Mend what is named there; or delete the database and create it anew, then import without "
-                    "replace.",
+                    hint="Fix the cause; or delete the database, create it again and import without replace.",
                 ) from error
-            await run.log(f"What is in {row.name} is kept aside until the dump is in it.")
+            await run.log(f"The contents of {row.name} are kept until the dump is loaded.")
 
     async def empty(self, run: JobRun) -> None:
         """With `load` it is what an import that replaces had as its steps in releases up to 2026-11: such a job may be
@@ -219,7 +218,7 @@ class DatabaseTransfers:
         async with self._tools.cleaned_on_failure(run):
             row, server = await self._of(run)
             site, source = await self._source(run, row)
-            await run.log(f"Loading; should this be cut short, {row.name} gets back what it had.")
+            await run.log(f"Loading; if this is interrupted, {row.name} gets its contents back.")
             await trio.to_thread.run_sync(self._tools.places.put_aside, run.id)
             try:
                 await self._databases.empty(row.id)
@@ -241,7 +240,7 @@ class DatabaseTransfers:
         site, source = await self._source(run, row)
         # Before it: a core that is killed says nothing afterwards, and who reads why a job has ended reads its log.
         again = ": import it again with replace" if row.engine is EngineKind.MARIADB else ""
-        await run.log(f"Loading; should this be cut short, {_LEFT[row.engine]} of the dump is in {row.name}{again}.")
+        await run.log(f"Loading; if this is interrupted, {_LEFT[row.engine]} of the dump is in {row.name}{again}.")
         await self._load(run, row, server, site, source)
         await run.log(f"All of it is in {row.name}.")
 
@@ -259,8 +258,8 @@ class DatabaseTransfers:
             await self._tools.databases.put_back(run, site, self._tools.places.aside(run.id))
         except ServiceError as error:
             raise unavailable(
-                f"The import failed, and what was in {row.name} could not be put back yet: {error.message}",
-                hint="It is kept on this server, and put back every ten minutes until that succeeds.",
+                f"The import failed, and the old contents of {row.name} could not be restored yet: {error.message}",
+                hint="They are kept on this server; restoring them is retried every ten minutes.",
             ) from error
 
     async def _source(self, run: JobRun, row: DatabaseRow) -> tuple[SiteRow, Path | SiteFile]:
@@ -337,13 +336,13 @@ def _require_active(database: DatabaseRow) -> None:
 def _not_loaded(row: DatabaseRow, error: ProgramFailed, *, replaced: bool) -> ServiceError:
     why = error.last or error.message
     if replaced:
-        message = f"Nothing was imported, and {row.name} has what it had before: {why}"
-        return conflict(message, hint="Mend the dump, and import it again.")
+        message = f"Nothing was imported; {row.name} has its previous contents: {why}"
+        return conflict(message, hint="Fix the dump, then import it again.")
     if row.engine is EngineKind.POSTGRESQL:
-        return conflict(f"Nothing was imported: {why}", hint="Mend the dump, and import it again.")
+        return conflict(f"Nothing was imported: {why}", hint="Fix the dump, then import it again.")
     return conflict(
         f"The import has stopped: {why}",
-        hint="What stands before that is in the database. Mend the dump, and import it again with replace.",
+        hint="The statements before that are in the database. Fix the dump, then import it again with replace.",
     )
 
 

@@ -48,7 +48,7 @@ class Proving:
         row = await self.actors.ref(DnsZone, zone).ask(DnsZone.add_proofs, _CALLER, owner_id, proofs)
         if not row.served:
             raise unavailable(
-                f"The proof is not served in the zone {zone} yet: {row.problem or 'it is being changed'}."
+                f"The proof in the zone {zone} is not served yet: {row.problem or 'it is being changed'}."
             )
 
     async def remove(self, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
@@ -89,7 +89,7 @@ def records_of(names: Sequence[str], zones: Sequence[str]) -> dict[str, list[str
         zone = zone_of(bare, zones)
         record = f"{PREFIX}{bare}"
         if len(record) > LONGEST_NAME:
-            raise conflict(f"{bare} is too long for a proof by DNS: the name of its record would be no name any more.")
+            raise conflict(f"{bare} is too long for a proof by DNS: the record's name would exceed DNS limits.")
         if record not in found.setdefault(zone, []):
             found[zone].append(record)
     return found

@@ -79,9 +79,9 @@ def _check_name(zone: str, record: NewRecord) -> None:
     if relative.startswith("*") and type_ in (_T.NS, _T.DS):
         raise wrong_field("name", "a wildcard cannot be delegated")
     if type_ is _T.SRV and _SERVICE.fullmatch(relative) is None:
-        raise wrong_field("name", "the name of an SRV record begins with a service and a protocol: _sip._tcp")
+        raise wrong_field("name", "the name of an SRV record starts with a service and a protocol: _sip._tcp")
     if type_ is _T.TLSA and _PORT.fullmatch(relative) is None:
-        raise wrong_field("name", "the name of a TLSA record begins with a port and a protocol: _443._tcp")
+        raise wrong_field("name", "the name of a TLSA record starts with a port and a protocol: _443._tcp")
 
 
 def _check_size(others: Sequence[NewRecord], record: NewRecord) -> None:
@@ -99,11 +99,14 @@ def _check_alias(others: Sequence[NewRecord], record: NewRecord) -> None:
     there = _of(others, record.name)
     if record.type is _T.CNAME and there:
         raise conflict(
-            f"{record.name} has a {there[0].type} record, and an alias stands alone.",
+            f"{record.name} has a {there[0].type} record, and an alias (CNAME) cannot have others.",
             hint="Remove the other records of the name first.",
         )
     if any(other.type is _T.CNAME for other in there):
-        raise conflict(f"{record.name} is an alias (CNAME), which stands alone.", hint="Remove the CNAME record first.")
+        raise conflict(
+            f"{record.name} is an alias (CNAME), which cannot have other records.",
+            hint="Remove the CNAME record first.",
+        )
 
 
 def _check_targets(zone: str, nameservers: Collection[str], others: Sequence[NewRecord], record: NewRecord) -> None:
@@ -145,7 +148,7 @@ def _check_delegation(zone: str, others: Sequence[NewRecord], record: NewRecord)
     above = next((cut for cut in _ancestors(record.name, zone) if cut in cuts), None)
     if above is not None and not _may_be_at(record, above):
         raise conflict(
-            f"{above} is delegated to other name servers, which answer for {record.name}.",
+            f"{above} is delegated to other name servers, which are authoritative for {record.name}.",
             hint="Add the record there, or remove the NS records.",
         )
 

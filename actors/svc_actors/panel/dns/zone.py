@@ -261,7 +261,7 @@ class DnsZone(Actor):
                 with _in_time():
                     await self._naming.name_server.remove([self.key])
             except KnotError as error:
-                raise unavailable(f"Knot still serves {self.key}, which is no zone any more: {error}") from error
+                raise unavailable(f"Knot still serves {self.key}, which is no longer a zone: {error}") from error
             return None
         zone, records = found
         wanted = Zone(self.key, self._naming.authority, rendered(records))
@@ -307,7 +307,7 @@ class DnsZone(Actor):
         async def work(tx: Transaction) -> None:
             await tx.execute("UPDATE dns_zones SET problem = $2 WHERE name = $1", self.key, str(error))
             if not isinstance(error, KnotAway):
-                message = f"The zone {self.key} is not served as its records say: {error}. It is tried again."
+                message = f"The zone {self.key} is not served as its records say: {error}. This is retried."
                 await raise_alert(tx, alert_of(self.key), message, resource_kind="zone", resource_id=self.key)
 
         await self._database.transact(work)
@@ -327,7 +327,7 @@ class DnsZone(Actor):
         )
         row = await tx.fetchone("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         if row["owner_id"] != owner_id:
-            raise conflict(f"The zone {self.key} is in use by somebody else.")
+            raise conflict(f"The zone {self.key} is in use by another customer.")
         return as_zone(row)
 
     async def _own_zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
@@ -350,7 +350,7 @@ class DnsZone(Actor):
         if row is None or row["owner_id"] != owner_id or found is None:
             raise not_found("There is no such record.")
         if found.managed:
-            raise conflict("This record is the panel's own.", hint="It goes when what it is for has ended.")
+            raise conflict("This record is managed by the panel.", hint="It is removed when it is no longer needed.")
         return as_zone(row), records, found
 
     async def _insert(self, tx: Transaction, record: NewRecord, *, managed: bool = False) -> RecordRow:

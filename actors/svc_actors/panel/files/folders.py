@@ -12,5 +12,5 @@ from svc_actors.panel.sites.states import SiteStatus
 def site_folder(folders: HostFolders, site: SiteRow) -> SiteFolder:
     """Raises conflict while the site has no files: it is being made, or removed."""
     if site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
-        raise conflict(f"The site is {site.status.value}; its files are not touched meanwhile.")
+        raise conflict(f"The site is {site.status.value}; its files cannot be used meanwhile.")
     return SiteFolder(folders.sites / site.account.name, site.account.uid, site.account.uid)

@@ -160,11 +160,11 @@ class Uploads:
         upload = await self._open(site, upload_id)
         end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
         if end > upload.size:
-            raise conflict(f"The upload has {upload.size:,} bytes; this part would end behind them.")
+            raise conflict(f"The upload has {upload.size:,} bytes; this part would exceed them.")
         if len(upload.received) >= MOST_RANGES and not upload.adjoins(offset, end):
             raise conflict(
                 f"The upload has {MOST_RANGES:,} separate ranges already; nothing was written.",
-                hint="Send parts that adjoin what has come.",
+                hint="Send parts adjacent to those received.",
             )
         folder = site_folder(self._folders, site)
         try:
@@ -175,7 +175,7 @@ class Uploads:
             # Somebody of the site has removed it: what had come before is gone.
             await self._files.ask(folder, UploadOpen(upload.id.hex))
             await self._database.execute("UPDATE file_uploads SET received = '{}' WHERE id = $1", upload.id)
-            raise conflict("What had come of this upload was removed; send it again from the beginning.") from None
+            raise conflict("The received parts of this upload were removed; send all of it again.") from None
         row = await self._database.fetchrow(
             f"""
             UPDATE file_uploads SET received = received + int8multirange(int8range($2, $3)), touched_at = now()
@@ -197,7 +197,7 @@ class Uploads:
             return upload
         if upload.missing is not None:
             start, end = upload.missing
-            raise conflict(f"Bytes {start:,} to {end:,} have not come; the upload stays open.")
+            raise conflict(f"Bytes {start:,} to {end:,} are missing; the upload stays open.")
         folder = site_folder(self._folders, site)
         verify = UploadVerify(upload.id.hex, upload.path, upload.size, sha256)
         answer = await self._files.ask(folder, verify, seconds=30 + upload.size / _HASH_BYTES_PER_SECOND)

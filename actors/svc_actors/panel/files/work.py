@@ -40,11 +40,11 @@ class FileWork:
         most = await require_disk_room(self._database, site.id, 0)
         request = Compress(list(run.parameters["paths"]), run.parameters["to"], run.parameters["format"], most)
         answer = await self._files.ask(site_folder(self._folders, site), request, seconds=SECONDS)
-        await run.log(f"{request.to} was made and has {answer.result['size']:,} bytes.")
+        await run.log(f"{request.to} was created and has {answer.result['size']:,} bytes.")
 
     async def _site(self, run: JobRun) -> SiteRow:
         site_id: UUID | None = run.job.site_id
         site = None if site_id is None else await read_site(self._database, site_id)
         if site is None:
-            raise not_found("The site is not there any more.")
+            raise not_found("The site no longer exists.")
         return site

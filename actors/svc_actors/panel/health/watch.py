@@ -82,9 +82,9 @@ class HealthWatch:
             with trio.fail_after(_LONGEST_LOOK):
                 found[name] = await check(before)
         except trio.TooSlowError:
-            found[name] = Finding(HealthStatus.UNKNOWN, f"It took longer than {_LONGEST_LOOK:g} seconds to look.")
+            found[name] = Finding(HealthStatus.UNKNOWN, f"The check took longer than {_LONGEST_LOOK:g} seconds.")
         except (ServiceError, LauncherError, OSError) as error:
-            found[name] = Finding(HealthStatus.UNKNOWN, f"It could not be looked at: {error}")
+            found[name] = Finding(HealthStatus.UNKNOWN, f"The check failed: {error}")
 
     def _judge(self, name: CheckName, finding: Finding) -> None:
         believed = self._status(name)

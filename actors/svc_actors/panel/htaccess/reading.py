@@ -129,7 +129,7 @@ async def judged_files(
             for file in _FILES.validate_json(answer.payload)
         ]
     except (ValidationError, KeyError) as error:
-        raise unavailable("The process that judges .htaccess files gave no answer that can be read.") from error
+        raise unavailable("The process that analyses .htaccess files gave no readable answer.") from error
     return JudgedFiles(judged, bool(answer.result["complete"]))
 
 

@@ -67,7 +67,7 @@ class ImportAnalysis:
                 else:
                     await run.log(line)
             if size > _MOST_ANSWERED:
-                raise conflict("The archive holds more than an account has; nothing was planned.")
+                raise conflict("The archive holds more than an account can have; nothing was planned.")
 
         order = json.dumps({"uid": folder.uid, "gid": folder.gid})
         command = (sys.executable, "-I", "-S", "-X", "utf8", str(_SURVEY), order)
@@ -75,7 +75,7 @@ class ImportAnalysis:
             await run.program(command, seconds=SECONDS, stdin=folder.path / "archive", read=take)
         except ProgramFailed as failed:
             why = failed.last if not failed.last.startswith(_PART) else failed.message
-            raise invalid(f"The archive was not read: {why}", hint="Nothing of it was unpacked.") from failed
+            raise invalid(f"The archive was not read: {why}", hint="Nothing was unpacked.") from failed
         found = _checked("".join(parts))
         account = account_of(found)
 
@@ -102,7 +102,7 @@ class ImportAnalysis:
         if job.error == INTERRUPTED:
             await write_job(tx, locked.id, (await _enqueue(tx, locked)).id)
             return
-        problem = job.error.message if job.error is not None else "Its reading was cancelled."
+        problem = job.error.message if job.error is not None else "Reading was cancelled."
         await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
 
 
@@ -112,5 +112,5 @@ def _checked(text: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(text)
         account_of(found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise invalid("The archive was not read: what was found in it makes no account.") from error
+        raise invalid("The archive was not read: its contents are not an account.") from error
     return found

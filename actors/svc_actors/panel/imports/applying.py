@@ -120,9 +120,9 @@ class ImportApplication:
                 await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.build))
             except DeliveryError as error:
                 raise unavailable(
-                    why_undelivered(error), hint="Apply the import again: it goes on from there."
+                    why_undelivered(error), hint="Apply the import again: it continues from there."
                 ) from error
-            await run.log(f"The site {site.domain} is made.")
+            await run.log(f"The site {site.domain} is created.")
             await run.progress(100 * (number + 1) / len(applied.sites))
 
     async def place_files(self, run: JobRun) -> None:
@@ -238,7 +238,7 @@ class ImportApplication:
         except ProgramFailed as failed:
             raise unavailable(
                 f"The files of {site.domain} were not placed: {failed.last or failed.message}",
-                hint="Nothing of them is in the site. Mend what is wrong, and apply the import again.",
+                hint="The site has none of them. Fix the cause, then apply the import again.",
             ) from failed
         await run.log(f"{took.get('entries', 0):,} entries are placed for {site.domain}.")
         if took.get("links_left"):
@@ -283,7 +283,7 @@ class ImportApplication:
         except (DeliveryError, ServiceError) as error:
             told.clear()
             why = why_undelivered(error) if isinstance(error, DeliveryError) else error.message
-            await run.log(f"What the .htaccess files of {site.domain} say was not taken over: {why}")
+            await run.log(f"The .htaccess files of {site.domain} were not translated: {why}")
         for line in told[:_NAMED]:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, f"from .htaccess: {line}"[:300])
         return await read_site(self._database, site.id) or site
@@ -310,11 +310,11 @@ class ImportApplication:
         except ProgramFailed as failed:
             raise conflict(
                 f"The dump of {database.name} was not loaded: {failed.last or failed.message}",
-                hint="Leave the database out (without), or mend the dump, and apply the import again.",
+                hint="Leave the database out (without), or fix the dump, then apply the import again.",
             ) from failed
         except DatabaseError as error:
             raise unavailable(str(error)) from error
-        await run.log(f"The database {database.name} is {name} now.")
+        await run.log(f"The database {database.name} is now {name}.")
         came = await look_at(self._parts.tables, name, told.rows)
         await run.transact(partial(_came, site.id, database.name, came))
         for line in lost_rows(came):
@@ -346,7 +346,7 @@ class ImportApplication:
             )
             return
         if applied.choices.domain(found) != found.domain:
-            reason = f"its addresses are those of {found.domain} still: change them in its settings"
+            reason = f"its URLs still name {found.domain}: change them in its settings"
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, reason)
 
     async def _remove(self, site: SiteRow, path: str) -> None:

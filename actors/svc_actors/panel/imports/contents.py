@@ -145,10 +145,10 @@ class Contents:
                     }
                 )
         checks = [
-            check("tables", not missing, f"{len(missing)} tables are not here any more: {_some(missing)}"),
-            check("rows", not lost, f"{len(lost)} tables have not the rows of the dump: {_some(lost)}"),
+            check("tables", not missing, f"{len(missing)} tables no longer exist here: {_some(missing)}"),
+            check("rows", not lost, f"{len(lost)} tables lack rows of the dump: {_some(lost)}"),
             check("rows_unknown", not unknown, f"{len(unknown)} were not compared: {_some(unknown)}", stops=False),
-            check("written", not written, f"{len(written)} were written here since: {_some(written)}", stops=False),
+            check("written", not written, f"{len(written)} changed here since: {_some(written)}", stops=False),
         ]
         found.sort(key=lambda one: (_as_it_was(one), one["database"], one["table"]))
         return found[:MOST_TABLES], checks
@@ -163,18 +163,18 @@ class Contents:
             return None, []
         sure = served or (None if found is None else found.php)
         before = sure or (None if found is None else found.command_line_php)
-        checks = [check("php", before in (None, now), f"it had PHP {before}, and has {now}", stops=sure is not None)]
+        checks = [check("php", before in (None, now), f"it had PHP {before} and now has {now}", stops=sure is not None)]
         missing: list[str] = []
         others: list[str] = []
         if found is not None:
             try:
                 loaded = frozenset(await self._loaded(now))
             except OSError as error:
-                checks.append(check("extensions", False, f"PHP {now} could not be asked: {error}"))
+                checks.append(check("extensions", False, f"PHP {now} could not be queried: {error}"))
             else:
                 missing = [name for name in found.extensions if name not in loaded]
                 others = [name for name in found.command_line_extensions if name not in {*loaded, *missing}]
-                said = f"its files ask for extensions that PHP {now} does not have: {', '.join(missing)}"
+                said = f"its files require extensions that PHP {now} does not have: {', '.join(missing)}"
                 checks.append(check("extensions", not missing, said))
                 said = f"the old host's command line had besides: {', '.join(others)}"
                 checks.append(check("other_extensions", not others, said, stops=False))

@@ -66,7 +66,7 @@ class ForeignSites:
         """Raises `unavailable` where it shows none."""
         keys = await self.hosts.keys(await self.address(host, port), port, FIRST_UID)
         if not keys:
-            raise unavailable(f"No SSH server answers at {host}, port {port}; nothing was begun.")
+            raise unavailable(f"No SSH server answers at {host}, port {port}; nothing was started.")
         return list(keys)
 
     async def begin(self, caller: Caller, owner_id: UUID, remote: Remote, secrets: Secrets) -> ImportRow:
@@ -93,7 +93,7 @@ class ForeignSites:
 
         most: int = await self.database.transact(allowed)
         if most <= 0:
-            raise conflict("There is no room for the site: the disk is full, or its owner's plan allows no more.")
+            raise conflict("There is no room for the site: the disk is full, or the plan of its owner is used up.")
         return most
 
 
@@ -140,7 +140,7 @@ class ImportFetch:
         elif job.error == INTERRUPTED:
             await _enqueue(tx, locked)
         else:
-            problem = job.error.message if job.error is not None else "Its fetching was cancelled."
+            problem = job.error.message if job.error is not None else "Fetching was cancelled."
             await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
 
 

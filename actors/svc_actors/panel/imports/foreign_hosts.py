@@ -123,7 +123,7 @@ class SystemForeignHosts:
             try:
                 await run.program(_FETCH, seconds=FETCH_SECONDS, stdin=path)
             except ProgramFailed as failed:
-                raise unavailable(failed.last or failed.message, hint="Nothing was imported. Begin again.") from failed
+                raise unavailable(failed.last or failed.message, hint="Nothing was imported. Start again.") from failed
 
 
 def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[str, Any]:

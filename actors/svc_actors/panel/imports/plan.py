@@ -227,7 +227,7 @@ def _site(site: FoundSite, server: ServerFacts, choices: Choices) -> list[Item]:
     else:
         items.append(Item(Kind.PHP, domain, Action.IMPORT, f"PHP {php}"))
     items += [
-        Item(Kind.FILES, folder, Action.IMPORT, f"beside its document root, as {beside(folder)}/")
+        Item(Kind.FILES, folder, Action.IMPORT, f"next to its document root, as {beside(folder)}/")
         for folder in site.home
     ]
     if site.wordpress is not None:

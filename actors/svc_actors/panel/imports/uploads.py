@@ -61,7 +61,7 @@ class Imports:
         await trio.to_thread.run_sync(lambda: self._folders.imports.mkdir(mode=0o711, parents=True, exist_ok=True))
         free = await trio.to_thread.run_sync(free_bytes, self._folders.imports)
         if size > free:
-            raise capacity(f"The archive has {size:,} bytes, and {free:,} are free; nothing was begun.")
+            raise capacity(f"The archive has {size:,} bytes, and {free:,} are free; nothing was started.")
 
         async def write(tx: Transaction) -> ImportRow:
             await require_room(tx, owner_id, size)
@@ -78,9 +78,9 @@ class Imports:
         _require_uploading(row)
         end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
         if end > row.size:
-            raise conflict(f"The archive has {row.size:,} bytes; this part would end behind them.")
+            raise conflict(f"The archive has {row.size:,} bytes; this part would exceed them.")
         if len(row.received) >= _MOST_RANGES and not any(offset <= b and a <= end for a, b in row.received):
-            raise conflict(f"The upload has {_MOST_RANGES:,} separate ranges already; send parts that adjoin them.")
+            raise conflict(f"The upload has {_MOST_RANGES:,} separate ranges already; send parts adjacent to them.")
         folder = await self.made(row)
         try:
             await self._files.ask(folder, UploadWrite(row.id.hex, offset), encoded.encode())
@@ -89,7 +89,7 @@ class Imports:
                 raise
             await self._files.ask(folder, UploadOpen(row.id.hex))
             await write_lost(self._database, row.id)
-            raise conflict("What had come of this upload was removed; send it again from the beginning.") from None
+            raise conflict("The received parts of this upload were removed; send all of it again.") from None
         written = await write_received(self._database, row.id, offset, end)
         if written is None:
             raise conflict("The upload was finished or removed meanwhile.")
@@ -104,7 +104,7 @@ class Imports:
         _require_uploading(row)
         if row.missing is not None:
             start, end = row.missing
-            raise conflict(f"Bytes {start:,} to {end:,} have not come; the upload stays open.")
+            raise conflict(f"Bytes {start:,} to {end:,} are missing; the upload stays open.")
         folder = await self.made(row)
         verify = UploadVerify(row.id.hex, ARCHIVE, row.size, sha256)
         answer = await self._files.ask(folder, verify, seconds=30 + row.size / _HASH_BYTES_PER_SECOND)
@@ -169,7 +169,7 @@ async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool
     )
     assert held is not None
     if more and held["number"] >= MOST_OF_AN_OWNER and not owner.unbounded:
-        raise conflict(f"There are {MOST_OF_AN_OWNER} imports already; none was begun.", hint="Delete one of them.")
+        raise conflict(f"There are {MOST_OF_AN_OWNER} imports already; none was started.", hint="Delete one of them.")
     allowed = owner.allowed.disk_mib
     if allowed is None:
         return None
@@ -200,4 +200,4 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _require_uploading(row: ImportRow) -> None:
     if row.status is not ImportStatus.UPLOADING:
-        raise conflict(f"The import is {row.status.value}; its archive has come.")
+        raise conflict(f"The import is {row.status.value}; its archive is uploaded.")

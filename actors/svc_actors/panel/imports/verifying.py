@@ -81,7 +81,7 @@ async def read_report(queryable: Queryable, site_id: UUID) -> Report:
     row = await queryable.fetchrow("SELECT * FROM migration_reports WHERE site_id = $1", site_id)
     if row is None:
         raise not_found(
-            "The site was not verified yet.", hint="`svc site migration verify` compares it with its old host."
+            "The site has not been compared yet.", hint="`svc site migration verify` compares it with its old host."
         )
     return Report(row["address"], row["report"], row["job_id"], row["created_at"])
 
@@ -108,7 +108,7 @@ class MigrationVerification:
     async def compare(self, run: JobRun) -> None:
         site = await read_site(self._database, run.site_id)
         if site is None:
-            raise not_found("The site is not there any more.")
+            raise not_found("The site no longer exists.")
         rows = await self._database.fetch("SELECT name FROM site_domains WHERE site_id = $1", site.id)
         names = frozenset(row["name"] for row in rows)
         certificate = await read_site_certificate(self._database, site.id)
@@ -133,7 +133,7 @@ class MigrationVerification:
                 urls.setdefault(path)
             differences, unanswered = await self._differences(run, site, old, new, list(urls), names)
         checks = [
-            check("pages", not differences, f"{len(differences)} of {len(urls)} addresses answer otherwise"),
+            check("pages", not differences, f"{len(differences)} of {len(urls)} addresses answer differently"),
             check("compared", not unanswered, f"the old host did not answer {unanswered} of {len(urls)} addresses"),
             check("status", site.status is SiteStatus.ACTIVE, f"the site is {site.status.value}"),
             check("certificate", bool(certificate.names), "the site has no certificate, and HTTPS is not answered"),
@@ -164,7 +164,7 @@ class MigrationVerification:
             )
 
         await run.transact(write)
-        await run.log(f"{report['verdict']}: {len(differences)} of {len(urls)} addresses answer otherwise.")
+        await run.log(f"{report['verdict']}: {len(differences)} of {len(urls)} addresses answer differently.")
 
     async def _differences(
         self, run: JobRun, site: SiteRow, old: _Asking, new: _Asking, urls: list[str], names: frozenset[str]
@@ -241,7 +241,7 @@ class MigrationVerification:
         account = account_of(imported.found or {})
         found = next((each for each in account.sites if each.domain == row["domain"]), None)
         if found is None:
-            return [check("import", False, "its import does not name the site any more", stops=False)], None
+            return [check("import", False, "its import no longer names the site", stops=False)], None
         checks = []
         zone = next((each for each in account.zones if each.name == site.domain), None)
         mail = {record.name for record in zone.records if record.type == "MX"} if zone is not None else set()
@@ -252,7 +252,7 @@ class MigrationVerification:
             missing = sorted(mail - {each["name"] for each in rows})
             checks.append(check("mail", not missing, f"no MX records are served here for {', '.join(missing)[:200]}"))
         left = [n for n, _ in enumerate(account.tasks) if task_of(account, n) is None]
-        checks.append(check("tasks", not left, f"{len(left)} lines of its crontab are no tasks here", stops=False))
+        checks.append(check("tasks", not left, f"{len(left)} lines of its crontab are not tasks here", stops=False))
         databases = [each for each in account.databases if each.site == found.domain]
         held = await self._database.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
         checks.append(check("databases", held >= len(databases), f"it had {len(databases)} databases, and has {held}"))
@@ -292,7 +292,7 @@ class _Asking:
                     told = {name.decode().lower(): text.decode("latin-1") for name, text in answered.headers}
                     return Answer(answered.status, told, bytes(beginning), size, digest.digest())
             except AddressRefused as error:
-                raise invalid(f"The old host cannot be asked: {error}.") from error
+                raise invalid(f"The old host cannot be queried: {error}.") from error
             except _HTTP_ERRORS:
                 return None
         return None

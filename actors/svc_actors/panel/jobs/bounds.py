@@ -32,6 +32,6 @@ async def require_turn(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
     ):
         if waiting >= most:
             raise rate_limited(
-                f"{waiting} jobs of {whose} wait already; nothing was begun.",
-                hint=f"Wait until they have ended, or cancel some of them: at most {most} may wait.",
+                f"{waiting} jobs of {whose} are already queued; nothing was started.",
+                hint=f"Wait until they have ended, or cancel some of them: at most {most} may be queued.",
             )

@@ -307,7 +307,7 @@ class Jobs:
                 if (refusal := refusal_in(error)) is not None:
                     return JobStatus.FAILED, JobError.of(refusal)
                 log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.steps[run.position - 1])
-                return _failed("The service failed while doing this.", "Tell its administrator: its log says why.")
+                return _failed("The service failed while doing this.", "Ask its administrator: its log has the cause.")
         if deadline.cancelled_caught and not run.cancel_requested:
             hours = kind.seconds / 3600
             message = f"The job took longer than {hours:.1f} hours and was stopped."

@@ -143,7 +143,7 @@ class JobQueue(Actor):
             if (why := self._hosting.irrevocable(job.kind)) is not None:
                 raise conflict(why)
             await audit.record(tx, caller, Target("job", str(job_id), job.title, job.owner_id))
-            await write_lines(tx, job_id, None, [f"Cancellation asked for by {caller.actor}."])
+            await write_lines(tx, job_id, None, [f"Cancellation requested by {caller.actor}."])
             if job.status is JobStatus.QUEUED:
                 job = await self._hosting.end(tx, job_id, JobStatus.CANCELLED, None) or job
             return job

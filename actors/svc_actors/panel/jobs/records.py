@@ -70,7 +70,7 @@ class JobError:
 
 
 INTERRUPTED: Final = JobError(
-    ErrorCode.UNAVAILABLE, "interrupted: core restarted", "See what the log says was done, and start it again."
+    ErrorCode.UNAVAILABLE, "interrupted: core restarted", "The log shows what was done. Start the job again."
 )
 
 

@@ -22,7 +22,7 @@ MARK: Final = "SVC_PANEL_JOB"
 """The variable by which the programs of jobs are known: the installation's id, a slash, the job's."""
 MOST_OUTPUT: Final = 64 * 2**20
 """Characters of what one program writes that go to the log: a program that runs wild must not fill the database."""
-LEFT_OUT: Final = "The program writes more than 64 MiB; the rest is left out."
+LEFT_OUT: Final = "The output exceeds 64 MiB; the rest is left out."
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 Read = Callable[[list[str]], Awaitable[None]]
@@ -40,7 +40,7 @@ class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
         super().__init__(
             ErrorCode.UNAVAILABLE,
             f"{name} {how}{f': {last}' if last else '.'}",
-            hint="The job's log has what it wrote.",
+            hint="The job's log has its output.",
         )
         self.status = status
         self.last = last

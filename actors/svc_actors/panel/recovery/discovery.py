@@ -46,7 +46,7 @@ def chosen(there: list[Kept], snapshot: str | None) -> Kept:
     if snapshot is not None:
         found = [kept for kept in there if kept.snapshot.startswith(snapshot)]
         if len(found) != 1:
-            raise not_found("There is no such manifest at the target.", hint="Discover shows those that are there.")
+            raise not_found("There is no such manifest at the target.", hint="Discover lists the manifests.")
         return found[0]
     if not there:
         raise not_found(
@@ -54,7 +54,7 @@ def chosen(there: list[Kept], snapshot: str | None) -> Kept:
         )
     if len({kept.server for kept in there}) > 1:
         raise conflict(
-            "The target holds manifests of several servers.", hint="Discover shows them: name the manifest to use."
+            "The target holds manifests of several servers.", hint="Discover lists them: name the manifest to use."
         )
     return there[0]
 
@@ -75,8 +75,7 @@ async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key:
     said = (kept.server, kept.hostname, kept.taken_at, kept.target_id)
     if said != (manifest.install_id, manifest.hostname, manifest.taken_at, manifest.target_id):
         raise conflict(
-            "The manifest is another one than the target calls it: of another server, time or target. "
-            "Nothing was changed.",
+            "The manifest does not match its name at the target: server, time or target differ. Nothing was changed.",
             hint="Somebody has changed what is at the target. Discover shows the other manifests.",
         )
     require_known(manifest)
@@ -118,7 +117,7 @@ async def look_at_sites(remote: Remote, target: TargetRow, manifest: Manifest) -
         async with trio.open_nursery() as nursery:
             for site in manifest.sites:
                 nursery.start_soon(look, site)
-    return [found.get(site.id, FoundSite(site, None, "was not looked at: it took too long")) for site in manifest.sites]
+    return [found.get(site.id, FoundSite(site, None, "was not checked: it took too long")) for site in manifest.sites]
 
 
 async def _look_at(remote: Remote, target: TargetRow, site: ManifestSite) -> FoundSite:

@@ -84,7 +84,7 @@ def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
     try:
         header = _Header.model_validate_json(line)
     except ValidationError as error:
-        raise DamagedManifest("This is no manifest of a server.") from error
+        raise DamagedManifest("This is not the manifest of a server.") from error
     if not found or header.svc_recovery != FORMAT:
         raise DamagedManifest(
             f"The manifest has the format {header.svc_recovery}, and this release reads {FORMAT}: "
@@ -99,7 +99,7 @@ def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
     try:
         manifest = Manifest.model_validate_json(content[_LENGTH : _LENGTH + length])
     except ValidationError as error:
-        raise DamagedManifest("The manifest says what this release does not understand.") from error
+        raise DamagedManifest("The manifest has contents that this release does not understand.") from error
     dump = content[_LENGTH + length :]
     if (len(dump), hashlib.sha256(dump).hexdigest()) != (manifest.dump_bytes, manifest.dump_sha256):
         raise DamagedManifest("The database in the manifest is not what the manifest says.")

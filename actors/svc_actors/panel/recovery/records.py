@@ -79,8 +79,8 @@ async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: boo
     )
     if not done:
         raise conflict(
-            "There is a recovery key already; it was shown when it was made, and is kept nowhere here.",
-            hint="Who has lost it makes another one by rotating it: the manifests of the old one are removed then.",
+            "There is a recovery key already; it was shown when it was created and is not stored here.",
+            hint="If it is lost, rotate it: that creates a new key and removes the manifests of the old one.",
         )
 
 

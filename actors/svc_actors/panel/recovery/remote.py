@@ -156,7 +156,9 @@ class Remote:
             snapshot = await self.restic.keep_file(run, repository, file, kept.tags)
             there = _kept(await self.restic.snapshots(run, repository))
             if not any(each.snapshot.startswith(snapshot) for each in there):  # restic tells the beginning of an id.
-                raise unavailable("The manifest was written, and is not there.", hint="Look at the target's disk.")
+                raise unavailable(
+                    "The manifest was written, but is not at the target.", hint="Check the disk of the target."
+                )
             if superfluous := _superfluous([each for each in there if each.server == kept.server], kept.key):
                 await self.restic.forget(run, repository, superfluous)
 

@@ -108,17 +108,17 @@ class SitesRecovery:
         await run.log(*(source.notes if source is not None else ()))
         for row in rows:
             if row["error"] is not None:
-                told = f"has not come back: {row['error']}"
+                told = f"is not restored: {row['error']}"
             elif row["backup_at"] is None:
                 told = "was never backed up: its records are here, its files are lost."
             else:
-                told = f"is as of {row['backup_at']:%Y-%m-%d %H:%M} UTC; what was changed in it since is lost."
+                told = f"is restored to {row['backup_at']:%Y-%m-%d %H:%M} UTC; later changes are lost."
             await run.log(f"{row['domain']} {told}")
         missing = [row["domain"] for row in rows if row["status"] != "recovered"]
         if missing:
             raise conflict(
-                f"{len(missing)} of {len(rows)} sites have not come back: {', '.join(missing[:5])}.",
-                hint="Each step says why. Order the recovery again: it goes on with those.",
+                f"{len(missing)} of {len(rows)} sites are not restored: {', '.join(missing[:5])}.",
+                hint="Each step says why. Run the recovery again: it retries those.",
             )
 
         async def tell(tx: Transaction) -> None:
@@ -142,11 +142,11 @@ class SitesRecovery:
                 log.exception("recovery.site_crashed", job_id=run.id, site_id=str(site.id))
             await self.tools.clean(run.id)
             await run.transact(partial(write_not_recovered, site_id=site.id, error=failure.message))
-            await run.log(f"{site.domain} has not come back: {failure.message}")
+            await run.log(f"{site.domain} is not restored: {failure.message}")
             run.step_error = JobError.of(failure)
         else:
             await run.transact(partial(write_recovered, site_id=site.id, backup_at=backup_at))
-            await run.log(f"{site.domain} is back.")
+            await run.log(f"{site.domain} is restored.")
 
     async def _bring_back(self, run: JobRun, site: SiteRow) -> datetime | None:
         """When the backup was made that the site is now."""
@@ -212,9 +212,9 @@ class SitesRecovery:
             await restic.init(program, reaching, remote)
         newest = next((each for each in wanted if ids_of(there, each) or ids_of(here, each)), None)
         if newest is None:
-            raise not_found(f"{target.name} holds no whole backup of {repository.domain}.")
+            raise not_found(f"{target.name} holds no complete backup of {repository.domain}.")
         if newest != wanted[0]:
-            await run.log(f"The newest backup of {repository.domain} is not at {target.name}; an older one is taken.")
+            await run.log(f"The newest backup of {repository.domain} is not at {target.name}; an older one is used.")
         await self._copy(run, remote, reaching, newest, there, here)
         for older in wanted[wanted.index(newest) + 1 :]:
             try:
@@ -250,7 +250,7 @@ class SitesRecovery:
         gone = set(lost) - {row["backup_id"] for row in elsewhere}
         if gone:
             await run.transact(lambda tx: write_lost(tx, sorted(gone)))
-            await run.log(f"{len(gone)} backups were on the lost server alone, and are forgotten.")
+            await run.log(f"{len(gone)} backups were only on the lost server; their records are deleted.")
 
 
 def _failure(error: Exception) -> ServiceError:
@@ -260,4 +260,4 @@ def _failure(error: Exception) -> ServiceError:
         return error
     if isinstance(error, (AccountError, OSError)):
         return unavailable(str(error))
-    return ServiceError(ErrorCode.INTERNAL, "The service failed while doing this.", hint="Its log says why.")
+    return ServiceError(ErrorCode.INTERNAL, "The service failed while doing this.", hint="Its log has the cause.")

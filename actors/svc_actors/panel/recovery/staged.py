@@ -163,14 +163,16 @@ async def _begin(
     await make_all_anew(tx)
     moved, left = await move_addresses(tx, manifest.addresses, addresses)
     notes = [f"DNS: {record}" for record in moved]
-    notes += [f"DNS: {record} leads to the lost server; this one has no such address." for record in left]
+    notes += [f"DNS: {record} leads to the lost server; this server does not have that address." for record in left]
     old = ", ".join(str(address) for address in manifest.addresses)
     if old and set(manifest.addresses) != set(addresses):
-        notes.append(f"The lost server had the addresses {old}: change what leads there in zones kept elsewhere.")
+        notes.append(
+            f"The lost server had the addresses {old}: change records that point there in zones hosted elsewhere."
+        )
     if manifest.data_dir != str(data_dir):
         notes.append(
-            f"The lost server's data folder was {manifest.data_dir}, and this one's is {data_dir}: settings of sites "
-            "that name it have to be changed, as DB_HOST of WordPress does."
+            f"The lost server's data folder was {manifest.data_dir}, and this one's is {data_dir}: change settings "
+            "of sites that contain it, such as DB_HOST of WordPress."
         )
     await write_source(tx, order.target_id, manifest.hostname, manifest.taken_at, notes)
     if job := await sites_job(tx, await unfinished(tx)):

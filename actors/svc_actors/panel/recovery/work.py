@@ -53,12 +53,12 @@ class RecoveryRun:
     async def read_manifest(self, run: JobRun) -> None:
         order = await read_order(self.database)
         if order is None:
-            raise not_found("The order is not there any more; nothing was changed.")
+            raise not_found("The order no longer exists; nothing was changed.")
         target = await read_target(self.database, order.target_id)
         await require_mounted(self.database, target)
         kept = next((each for each in await self.remote.found(target) if each.snapshot == order.snapshot), None)
         if kept is None:
-            raise not_found("The manifest is not at the target any more; nothing was changed.")
+            raise not_found("The manifest is no longer at the target; nothing was changed.")
         opened = await open_kept(self.remote, target, kept, order.recovery_key(self.remote.sealer))
         self._opened[run.id] = target, opened
         manifest = opened.manifest
@@ -76,7 +76,7 @@ class RecoveryRun:
             settings=target.settings,
             secret=target.secret(self.remote.sealer),
         )
-        await run.log(f"The panel opens again as {opened.manifest.hostname}; a job of its own brings its sites back.")
+        await run.log(f"The panel opens again as {opened.manifest.hostname}; a separate job restores its sites.")
         staged = Staged(self.data_dir)
         # The last thing that is done: a job that failed or was cancelled after it would leave a server that becomes
         # another one at its next start.

@@ -113,7 +113,7 @@ class Manifests:
         if failed:
             names = ", ".join(target.name for target in targets if target.id in failed)
             raise conflict(
-                f"{len(failed)} of {len(targets)} targets have no new manifest: {names}.",
+                f"{len(failed)} of {len(targets)} targets did not get the new manifest: {names}.",
                 hint=next(iter(failed.values())),
             )
 
@@ -218,7 +218,7 @@ class Manifests:
 
     async def _judge_key(self, tx: Transaction, wanted: bool) -> None:
         message = (
-            "There is no recovery key: backups are copied elsewhere, and nothing opens them once this server is lost."
+            "There is no recovery key: backups are copied elsewhere, and nobody can open them once this server is lost."
         )
         await set_alert(tx, KEY_ALERT, message if wanted else None)
         kept = [alert_of(row["id"]) for row in await tx.fetch("SELECT id FROM backup_targets")]

@@ -79,13 +79,13 @@ def verified(line: str, keys: Iterable[Ed25519PublicKey]) -> Manifest:
     try:
         content, sign = _decoded(document), _decoded(signature)
     except ValueError as error:
-        raise ReleaseError(f"{FILE} is no signed manifest") from error
+        raise ReleaseError(f"{FILE} is not a signed manifest") from error
     if not any(_has_signed(key, sign, content) for key in keys):
-        raise ReleaseError(f"{FILE} is signed by none of the keys that this release trusts")
+        raise ReleaseError(f"{FILE} is not signed by a key that this release trusts")
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise ReleaseError(f"{FILE} is signed, and of a kind that this release does not know") from error
+        raise ReleaseError(f"{FILE} is signed, but of a kind that this release does not know") from error
 
 
 def keys_in(pem: str) -> tuple[Ed25519PublicKey, ...]:

@@ -98,7 +98,7 @@ class HttpsSource:
             ):
                 yield answer
         except (httpx.HTTPError, OSError) as error:
-            raise ReleaseError(f"{self.url} does not give {name}: {error or type(error).__name__}") from error
+            raise ReleaseError(f"{self.url} did not deliver {name}: {error or type(error).__name__}") from error
 
     def _require_ok(self, answer: httpx.Response) -> None:
         if answer.status_code != httpx.codes.OK:
@@ -116,7 +116,7 @@ async def _take(pieces: AsyncIterator[bytes], archive: Archive, to: Path) -> Non
                 digest.update(piece)
                 await file.write(piece)
         if digest.hexdigest() != archive.sha256:
-            raise ReleaseError(f"{archive.name} is not the file that was signed: its SHA-256 is another")
+            raise ReleaseError(f"{archive.name} is not the file that was signed: its SHA-256 differs")
     except OSError as error:
         raise ReleaseError(f"{archive.name} cannot be fetched: {error}") from error
 
@@ -127,4 +127,4 @@ def _text(content: bytes) -> str:
             raise ReleaseError(f"{FILE} is too long to be one")
         return content.decode("ascii")
     except UnicodeDecodeError as error:
-        raise ReleaseError(f"{FILE} is no signed manifest") from error
+        raise ReleaseError(f"{FILE} is not a signed manifest") from error

@@ -29,7 +29,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
             for entry in entries:
                 total += entry.size
                 if total > manifest.archive.unpacked:
-                    raise ReleaseError(f"{archive.name} has more in it than its manifest says")
+                    raise ReleaseError(f"{archive.name} is larger than its manifest says")
                 _put(entries, entry, part)
         if not os.access(part / PROGRAM, os.X_OK):
             raise ReleaseError(f"{archive.name} has no program {PROGRAM}")

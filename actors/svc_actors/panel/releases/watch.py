@@ -52,7 +52,7 @@ class ReleaseWatch:
                 return
             # Its files are gone, or nobody has taken the order.
             kept = own.name == last.release
-            reason = None if kept else "nobody has tried it: the program that switches did not take up the order"
+            reason = None if kept else "it was not tried: the program that switches releases did not start"
             outcome = Outcome(last.job_id, last.release, last.before, kept, reason)
         await self.database.transact(lambda tx: _written(tx, outcome))
 

@@ -63,7 +63,7 @@ async def enqueue_install(tx: Transaction, own: OwnRelease | None) -> Job:
     await require_on(tx)
     _require(own)
     if (other := await under_way(tx)) is not None:
-        raise conflict("A release is being installed already.", hint=f"Follow its job, {other}.")
+        raise conflict("A release is already being installed.", hint=f"Follow its job, {other}.")
     return await enqueue(tx, NewJob(INSTALL, "Install the newest release of the panel", JobClass.SYSTEM, STEPS))
 
 
@@ -79,8 +79,8 @@ async def under_way(queryable: Queryable) -> int | None:
 def _require(own: OwnRelease | None) -> OwnRelease:
     if own is None:
         raise conflict(
-            "This panel was not installed by its Debian package, so there is no other release beside it.",
-            hint="Update it by the way in which it was installed (docs/updates.md).",
+            "This panel was not installed by its Debian package, so no other release can be installed next to it.",
+            hint="Update it in the way it was installed (docs/updates.md).",
         )
     return own
 
@@ -121,12 +121,12 @@ class ReleaseWork:
             await run.transact(partial(write_look, error=f"{error}."))
             if run.parameters.get("daily"):
                 # It is what was found, and shown: what nobody has ordered does not fail day by day.
-                await run.log(f"No release could be found out: {error}.")
+                await run.log(f"The offered release could not be determined: {error}.")
                 return
-            raise unavailable(f"No release could be found out: {error}.") from error
+            raise unavailable(f"The offered release could not be determined: {error}.") from error
         await run.transact(partial(write_look, line=line))
         if manifest is None or age(manifest.version) <= age(own.version):
-            await run.log(f"There is none that is newer than {own.version}, which runs.")
+            await run.log(f"There is no release newer than {own.version}, which runs.")
         else:
             await run.log(f"{manifest.version} is offered; {own.version} runs.")
         if run.job.kind != INSTALL:
@@ -146,7 +146,7 @@ class ReleaseWork:
         own.releases.releases.mkdir(mode=0o755, parents=True, exist_ok=True)
         await trio.to_thread.run_sync(own.releases.prune, release)
         if own.releases.folder(release).is_dir():
-            await run.log("It is there from an earlier time.")
+            await run.log("It is present from an earlier run.")
             return
         _require_room(own.releases.root, manifest.archive.size + manifest.archive.unpacked)
         for source in self._sources(own):
@@ -158,7 +158,7 @@ class ReleaseWork:
             except ReleaseError as error:
                 _archive(own, release).unlink(missing_ok=True)
                 raise unavailable(f"Release {manifest.version} is not installed: {error}.") from error
-        raise unavailable(f"Release {manifest.version} is not offered any more; nothing was changed.")
+        raise unavailable(f"Release {manifest.version} is no longer offered; nothing was changed.")
 
     async def unpack(self, run: JobRun) -> None:
         own = _require(self.own)
@@ -199,7 +199,7 @@ class ReleaseWork:
             self.ports,
             tuple(row["domain"] for row in sites),
         )
-        await run.log("It is tried from here on: this core ends. `svc update panel show` says whether it was kept.")
+        await run.log("The trial starts now: this core ends. `svc update panel show` says whether it was kept.")
         # A trial that is written down and has no order would be one that nobody took up.
         own.releases.order(trial)
         await run.transact(partial(write_trial, job_id=run.id))
@@ -251,8 +251,8 @@ class ReleaseWork:
                 await trio.sleep(_PAUSE)  # Jobs are of other queues, whose ends nobody tells here.
         raise conflict(
             f"Other jobs were still running after {_JOBS_SECONDS / 60:g} minutes, and would end with this core. The "
-            "release is prepared, and was not tried.",
-            hint="Order it again when they have ended.",
+            "release is prepared but was not tried.",
+            hint="Install it again once they have ended.",
         )
 
 

@@ -67,11 +67,11 @@ class SiteCertificatePart:
             return [Finding(f"{site.domain} has no certificate yet.")]
         findings = []
         if not await self._of_files(self._files.holds, site, recorded):
-            findings.append(Finding("The files of the certificate are gone, or do not hold it."))
+            findings.append(Finding("The files of the certificate are missing, or contain something else."))
         if recorded.expired:
             mendable = not recorded.uploaded and self._certificates.by_acme
-            over = f"The certificate is over since {recorded.not_after:%Y-%m-%d}."
-            findings.append(Finding(over if mendable else f"{over} Upload another one.", mendable))
+            over = f"The certificate expired on {recorded.not_after:%Y-%m-%d}."
+            findings.append(Finding(over if mendable else f"{over} Upload a new one.", mendable))
         shown = None
         with trio.move_on_after(_HANDSHAKE_SECONDS):
             shown = await shown_at(self._serving, site.domain)
@@ -89,8 +89,8 @@ class SiteCertificatePart:
         if (recorded is None or (recorded.expired and not recorded.uploaded)) and self._certificates.by_acme:
             await self._certificates.issue(service_itself("site.repair"), site, Wish())
             raise conflict(
-                f"A certificate for {site.domain} was asked for, and has not come yet.",
-                hint="Diagnose the site again in a few minutes; svc certificate show says how far it is.",
+                f"A certificate for {site.domain} was requested and is not issued yet.",
+                hint="Diagnose the site again in a few minutes; `svc certificate show` shows the progress.",
             )
 
     async def _recorded(self, site: SiteRow) -> _Recorded | None:

@@ -84,11 +84,11 @@ class Databases:
                 continue
             wanted, granted = await grants_of(self._database, user), await engine.granted(user.name)
             findings += [
-                Finding(f"{user.name} may not use {name} as it shall ({access.value}).")
+                Finding(f"{user.name} lacks its access to {name} ({access.value}).")
                 for name, access in wanted.items()
                 if granted.get(name) is not access
             ]
             findings += [
-                Finding(f"{user.name} may use {name}, which it was not allowed.") for name in granted.keys() - wanted
+                Finding(f"{user.name} has access to {name}, which was not granted.") for name in granted.keys() - wanted
             ]
         return findings

@@ -125,14 +125,14 @@ async def checked(repair: Repair, part: Part, site: SiteRow, seconds: float) -> 
             return Checked(repair, CheckState.UNKNOWN, (Finding(error.message, mendable=False),))
         state = CheckState.FAULTY if findings else CheckState.HEALTHY
         return Checked(repair, state, tuple(_shortened(findings)))
-    late = Finding(f"It could not be looked at within {seconds:g} seconds.", mendable=False)
+    late = Finding(f"It could not be checked within {seconds:g} seconds.", mendable=False)
     return Checked(repair, CheckState.UNKNOWN, (late,))
 
 
 def _too_many(site: SiteRow) -> ServiceError:
     return rate_limited(
-        f"{site.domain} was not looked at: too many sites are being diagnosed.",
-        hint="Ask again when those that you asked for have been answered.",
+        f"{site.domain} was not diagnosed: too many sites are being diagnosed.",
+        hint="Try again once your other diagnoses have ended.",
     )
 
 

@@ -18,15 +18,15 @@ class Permissions:
             found = await self._accounts.wrong_rights(site.account, self._niceness)
             return [Finding(wrong.words, wrong.mendable, wrong.count) for wrong in found]
         except AccountError as error:
-            raise unavailable(f"The files of {site.domain} could not be looked at: {error}") from error
+            raise unavailable(f"The files of {site.domain} could not be checked: {error}") from error
 
     async def mend(self, site: SiteRow) -> None:
         try:
             found = await self._accounts.wrong_rights(site.account, self._niceness)
             if lost := [wrong.words for wrong in found if wrong.lost]:
-                raise conflict(f"Nothing was repaired. {lost[0]}", hint="A restoration makes the folder anew.")
+                raise conflict(f"Nothing was repaired. {lost[0]}", hint="Restoring a backup creates the folder again.")
             # Its user, group and folders, as when it was created, but for its first page.
             await self._accounts.make(site.account, None)
             await self._accounts.mend_rights(site.account)
         except AccountError as error:
-            raise unavailable(f"The rights of {site.domain} were not mended: {error}") from error
+            raise unavailable(f"The permissions of {site.domain} were not repaired: {error}") from error

@@ -52,7 +52,7 @@ class Configuration:
             findings.append(Finding(str(error), mendable=False))
         pool = _pool(site)
         if pool is not None and not await self._php.holds(pool):
-            findings.append(Finding(f"The configuration of PHP {pool.version} is gone, or is not what it shall be."))
+            findings.append(Finding(f"The configuration of PHP {pool.version} is missing or differs from its record."))
         return findings
 
     async def mend(self, site: SiteRow) -> None:
@@ -81,7 +81,7 @@ class Runtime:
             elif (app := await self._running_app(site)) is not None:
                 problem = await self._problem_of_app(site, app)
         except (PhpError, AppError) as error:
-            raise unavailable(f"What runs for {site.domain} could not be looked at: {error}") from error
+            raise unavailable(f"What runs for {site.domain} could not be checked: {error}") from error
         return [] if problem is None else [Finding(problem)]
 
     async def mend(self, site: SiteRow) -> None:
@@ -119,4 +119,4 @@ def _pool(site: SiteRow) -> Pool | None:
     try:
         return pool_of(site)
     except ValidationError as error:
-        raise invalid(f"The record of {site.domain}'s PHP is not known: {error.errors()[0]['msg']}") from error
+        raise invalid(f"The record of {site.domain}'s PHP cannot be read: {error.errors()[0]['msg']}") from error

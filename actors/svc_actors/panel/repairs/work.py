@@ -63,12 +63,12 @@ class RepairWork:
         # A repair may have changed the record itself.
         after = await checked(repair, part, await read_site(self._database, site.id) or site, _LOOK_SECONDS)
         if after.state is CheckState.UNKNOWN:
-            raise unavailable("It was repaired, and could not be looked at again.", hint=_first(after))
+            raise unavailable("It was repaired, but could not be checked again.", hint=_first(after))
         mended = [finding for finding in before.findings if finding not in after.findings]
         await run.log(*(f"Mended: {finding.evidence}" for finding in mended))
         if after.state is CheckState.FAULTY:
             await run.log(*(f"Still wrong: {finding.evidence}" for finding in after.findings))
-            raise conflict("Not everything is as it shall be after the repair.", hint=_first(after))
+            raise conflict("Some faults remain after the repair.", hint=_first(after))
 
 
 def _first(found: Checked) -> str:

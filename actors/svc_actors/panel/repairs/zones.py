@@ -34,7 +34,7 @@ class Zones:
             try:
                 served = await self._name_server.read(name)
             except KnotError as error:
-                findings.append(Finding(f"What is served of {name} cannot be found out: {error}"))
+                findings.append(Finding(f"The served records of {name} cannot be determined: {error}"))
             else:
                 findings += _differences(wanted, served, names)
         return findings
@@ -72,9 +72,9 @@ def _differences(wanted: Zone, served: Served | None, names: Iterable[str]) -> l
         how = "is not served" if record in wanted.served else "is served, and not recorded"
         found.append(Finding(f"{record.owner} {record.ttl} {record.type} {record.data} {how}."))
     if others:
-        found.append(Finding(f"{others:,} records of other names in {wanted.name} are not served as they shall be."))
+        found.append(Finding(f"{others:,} records of other names in {wanted.name} are not served as recorded."))
     if not found and difference(wanted, served, now=int(time.time())):
-        found.append(Finding(f"The SOA of {wanted.name} is not what it shall be."))
+        found.append(Finding(f"The SOA of {wanted.name} differs from its record."))
     return found
 
 

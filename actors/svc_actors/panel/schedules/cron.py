@@ -141,7 +141,7 @@ def _values(field: _Field, word: str) -> frozenset[int]:
 def _part(field: _Field, part: str) -> range:
     found = _PART.fullmatch(part)
     if found is None:
-        raise BadCronError(f"{field.name}: {part!r} is no number, range or step")
+        raise BadCronError(f"{field.name}: {part!r} is not a number, range or step")
     step = int(found["step"]) if found["step"] else 1
     if step == 0:
         raise BadCronError(f"{field.name}: a step is 1 or more")
@@ -152,7 +152,7 @@ def _part(field: _Field, part: str) -> range:
     # A step counts from a single number on.
     high = _number(field, found["high"]) if found["high"] else field.last if found["step"] else low
     if high < low:
-        raise BadCronError(f"{field.name}: {part!r} ends before it begins")
+        raise BadCronError(f"{field.name}: {part!r} ends before it starts")
     return range(low, high + 1, step)
 
 
@@ -174,5 +174,5 @@ def zone_names() -> frozenset[str]:
 def zone_of(name: str) -> ZoneInfo:
     """Raises `BadCronError`. Only names of the list are looked up: others would be paths of files."""
     if name not in zone_names():
-        raise BadCronError(f"{name!r} is no time zone such as UTC or Europe/Berlin")
+        raise BadCronError(f"{name!r} is not a time zone such as UTC or Europe/Berlin")
     return ZoneInfo(name)

@@ -163,7 +163,7 @@ async def has_open_run(tx: Transaction, schedule: Schedule) -> bool:
 async def insert_run(tx: Transaction, schedule: Schedule, due_at: datetime | None) -> Run:
     """One that is to begin. Raises `conflict` where one is under way. Without `due_at` somebody asked for it."""
     if await has_open_run(tx, schedule):
-        raise conflict(f"{schedule.name} is running already; nothing was begun.", hint="Its runs say since when.")
+        raise conflict(f"{schedule.name} is already running; nothing was started.", hint="Its runs say since when.")
     row = await tx.fetchone(
         "INSERT INTO schedule_runs (schedule_id, status, due_at) VALUES ($1, 'queued', $2) RETURNING *",
         schedule.id,

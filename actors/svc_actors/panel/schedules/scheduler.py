@@ -56,7 +56,7 @@ MOST_OUTPUT: Final = 16 * 1024 * 1024
 """Characters: what writes more is stopped. All of it passes through the core, which has more to do."""
 _LONGEST_LOOK: Final = 30.0
 """Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
-_NOT_RECORDED: Final = "The service could not record this run or its output; its administrator finds why in its log."
+_NOT_RECORDED: Final = "The service could not record this run or its output; its log has the cause."
 _AT_A_TIME: Final = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -268,14 +268,14 @@ class Scheduler:
                 good = 200 <= exit_status < 400 if begun.schedule.kind is ScheduleKind.URL else exit_status == 0
                 return (RunStatus.SUCCEEDED if good else RunStatus.FAILED), exit_status
         except OSError as error:
-            await output.add([f"It could not be begun: {error}"])
+            await output.add([f"It could not be started: {error}"])
             return RunStatus.FAILED, None
         except _TooMuchError:
             await output.add([f"It wrote more than {MOST_OUTPUT >> 20} MiB and was stopped."])
             return RunStatus.FAILED, None
         except Exception:  # A defect met by one run ends that run, never the scheduler of all the others.
             log.exception("schedule.crashed", schedule_id=str(begun.schedule.id), run=begun.run_id)
-            await output.add(["The service failed while doing this; its administrator finds why in its log."])
+            await output.add(["The service failed while doing this; its log has the cause."])
             return RunStatus.FAILED, None
         await output.add([f"It took longer than {limit} seconds and was stopped."])
         return RunStatus.TIMED_OUT, None

@@ -36,7 +36,7 @@ class SftpAccess:
             except SftpError as error:
                 raise unavailable(
                     f"The change is recorded, but the SFTP server has not taken it: {error}",
-                    hint="It is told again every half minute.",
+                    hint="It is retried every 30 s.",
                 ) from error
 
     async def run(self) -> None:

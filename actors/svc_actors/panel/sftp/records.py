@@ -63,7 +63,7 @@ async def add(
     """The site's row is locked. Raises `conflict`, and `forbidden` for a shell where the site may have none."""
     if kind is AccessKind.SHELL and not await tx.fetchval(f"SELECT {SHELL_ALLOWED} FROM sites WHERE id = $1", site.id):
         raise forbidden(
-            f"{site.domain} may have no shell; nothing was created.",
+            f"{site.domain} is not allowed a shell; nothing was created.",
             hint="A plan that allows it, or an administrator for this site (site.update), switches it on.",
         )
     held = await tx.fetchval("SELECT count(*) FROM sftp_accounts WHERE site_id = $1", site.id)

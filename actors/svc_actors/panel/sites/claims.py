@@ -74,7 +74,7 @@ async def set_domain(
         await tx.execute("UPDATE site_domains SET redirect_to_primary = false WHERE id = $1", domain_id)
     elif redirect_to_primary is not None:
         if redirect_to_primary and name == site.domain:
-            raise conflict(f"{name} is the primary, where redirected names lead to.")
+            raise conflict(f"{name} is the primary name, which redirected names point to.")
         await tx.execute(
             "UPDATE site_domains SET redirect_to_primary = $2 WHERE id = $1", domain_id, redirect_to_primary
         )
@@ -119,7 +119,7 @@ async def _require_free(tx: Transaction, names: Sequence[str]) -> None:
         raise conflict("A name is given twice; nothing was changed.")
     taken = await tx.fetchval("SELECT name FROM site_domains WHERE name = ANY($1) ORDER BY name LIMIT 1", list(names))
     if taken is not None:
-        raise conflict(f"{taken} is a name of a site of this server already; nothing was changed.")
+        raise conflict(f"{taken} is already a name of a site on this server; nothing was changed.")
 
 
 async def _require_own(tx: Transaction, owner_id: UUID, names: Sequence[SiteName], *, but: UUID | None = None) -> None:

@@ -86,10 +86,10 @@ async def _tell(tx: Transaction, new: Mapping[ServiceName, str | None], troubled
     """Alerts of the `new` ones, with how each ended last, are opened, and of all but the `troubled` closed."""
     await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{name}" for name in troubled])
     for name, last_exit in new.items():
-        happens = f"ends by itself again and again ({last_exit or 'how is not known'}), and is started again each time"
+        happens = f"crashes repeatedly ({last_exit or 'cause unknown'}) and is restarted each time"
         found = _OF_A_SITE.fullmatch(name)
         if found is None:
-            message = f"{name} of this server {happens}: its log and the keeper's say more."
+            message = f"{name} of this server {happens}: see its log and the keeper's."
             await raise_alert(tx, f"{_ALERTS}{name}", message, severity=Severity.CRITICAL)
             continue
         site = await tx.fetchrow(
@@ -98,7 +98,7 @@ async def _tell(tx: Transaction, new: Mapping[ServiceName, str | None], troubled
         if site is None:
             continue
         site_id: UUID = site["id"]
-        message = f"{_KINDS[found['kind']]} of {site['domain']} {happens}: the log of the site says more."
+        message = f"{_KINDS[found['kind']]} of {site['domain']} {happens}: see the log of the site."
         await raise_alert(
             tx,
             f"{_ALERTS}{name}",

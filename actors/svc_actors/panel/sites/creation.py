@@ -87,12 +87,12 @@ async def _failed(tx: Transaction, new: NewSite) -> SiteRow | None:
         raise suspended_by_administrator(site)
     if site.staging_of != new.staging_of:
         raise conflict(
-            f"{site.domain} was a staging copy that has failed; nothing was changed.", hint="Delete it before."
+            f"{site.domain} was a staging copy that has failed; nothing was changed.", hint="Delete it first."
         )
     wanted = {new.domain.name, *(alias.name for alias in new.aliases)}
     if (site.type, site.proxy_target, set(row["names"])) != (new.type, new.proxy_target, wanted):
         raise conflict(
-            f"The site {site.domain} has failed, and was ordered otherwise; nothing was changed.",
-            hint="Order it as it was ordered first, or delete it before.",
+            f"The site {site.domain} has failed and was ordered with other values; nothing was changed.",
+            hint="Repeat the original order, or delete the site first.",
         )
     return site

@@ -134,7 +134,7 @@ class SiteDeletion:
             await finished(self._actors.ref(Site, str(site.id)).ask(Site.stop_serving))
         except DeliveryError as error:
             raise _not_removed(error) from error
-        await run.log(f"{site.domain} and its other names are served no more.")
+        await run.log(f"{site.domain} and its other names are no longer served.")
 
     async def stop_programs(self, run: JobRun) -> None:
         site = await self._site(run)
@@ -194,7 +194,7 @@ class SiteDeletion:
         site_id: UUID | None = run.job.site_id
         site = await read_site(self._database, site_id) if site_id is not None else None
         if site is None or site.status is not SiteStatus.DELETING:
-            raise conflict("The site is not being deleted any more.")
+            raise conflict("The site is no longer being deleted.")
         return site
 
 
@@ -212,4 +212,4 @@ async def _told(work: Callable[[], Awaitable[None]]) -> None:
 
 def _not_removed(error: AccountError | AppError | DeliveryError) -> ServiceError:
     why = why_undelivered(error) if isinstance(error, DeliveryError) else str(error)
-    return unavailable(why, hint="Delete the site again when the cause is gone.")
+    return unavailable(why, hint="Delete the site again once the cause is fixed.")

@@ -22,7 +22,7 @@ async def add_denied_path(tx: Transaction, site: SiteRow, pattern: str) -> UUID:
     try:
         _PATTERN.validate_python(pattern)
     except ValueError:
-        raise wrong_field("pattern", "the web server takes no such pattern") from None
+        raise wrong_field("pattern", "the web server does not accept this pattern") from None
     if await tx.fetchval("SELECT count(*) FROM site_denied_paths WHERE site_id = $1", site.id) >= MOST_DENIED:
         raise conflict(f"A site has at most {MOST_DENIED} denied paths; nothing was changed.")
     try:
@@ -30,7 +30,7 @@ async def add_denied_path(tx: Transaction, site: SiteRow, pattern: str) -> UUID:
             "INSERT INTO site_denied_paths (site_id, pattern) VALUES ($1, $2) RETURNING id", site.id, pattern
         )
     except UniqueViolationError:
-        raise conflict(f"Visitors are refused {pattern} already; nothing was changed.") from None
+        raise conflict(f"{pattern} is already denied; nothing was changed.") from None
     return denied_id
 
 

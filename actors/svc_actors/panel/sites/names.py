@@ -74,6 +74,6 @@ def _suffixes() -> PublicSuffixList:
 def _refused(text: str, why: str = "") -> ServiceError:
     shown = text[:80].encode("ascii", "backslashreplace").decode()
     return invalid(
-        f"{shown!r} is no domain name. {why}".strip(),
+        f"{shown!r} is not a domain name. {why}".strip(),
         hint="Give a name such as shop.example.org: at least two labels of letters, digits and dashes.",
     )

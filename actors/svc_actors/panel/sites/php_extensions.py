@@ -85,7 +85,7 @@ class ExtensionWork:
                 await self._extensions.disable(version, name, run.program)
             raise conflict(
                 f"PHP {version} does not load everything that is enabled: {error}",
-                hint=f"{name} is disabled, and no site's PHP was started anew.",
+                hint=f"{name} is disabled, and the PHP of no site was restarted.",
             ) from error
 
     async def restart_sites(self, run: JobRun) -> None:
@@ -100,4 +100,4 @@ class ExtensionWork:
             SiteStatus.ACTIVE,
         )
         await self._resume()
-        await run.log(f"{len(rows):,} sites have PHP {version}, and get one that was started anew.")
+        await run.log(f"{len(rows):,} sites have PHP {version}; their PHP is restarted.")

@@ -67,7 +67,7 @@ class SitePrograms:
                 await self._php.start(pool)
         except (PhpError, ValidationError) as error:
             raise unavailable(
-                f"PHP of {site.domain} was not started: {error}", hint="What ran before runs on. Try again."
+                f"PHP of {site.domain} was not started: {error}", hint="The current PHP was left as it is. Try again."
             ) from error
 
     def settle(self) -> None:
@@ -79,7 +79,7 @@ class SitePrograms:
         try:
             await self._php.remove(account)
         except (PhpError, OSError) as error:
-            raise unavailable(str(error), hint="Delete the site again when the cause is gone.") from error
+            raise unavailable(str(error), hint="Delete the site again once the cause is fixed.") from error
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -177,7 +177,7 @@ def _wanted(sites: Mapping[int, SiteRow]) -> tuple[dict[ServiceName, Pool], dict
         try:
             pool = pool_of(site)
         except ValidationError as error:
-            unknown[number] = f"its record is not known: {error.errors()[0]['msg']}"
+            unknown[number] = f"its record cannot be read: {error.errors()[0]['msg']}"
         else:
             wanted[pool.service_name] = pool
     return wanted, unknown

@@ -63,7 +63,7 @@ async def protect(tx: Transaction, site: SiteRow, path: str, logins: Mapping[str
         protected_path(path, logins)
     except ValidationError as error:
         [field, *_] = error.errors()[0]["loc"]
-        raise wrong_field("path" if field == "path" else "login", "the web server takes no such value") from None
+        raise wrong_field("path" if field == "path" else "login", "the web server does not accept this value") from None
     if await tx.fetchval("SELECT count(*) FROM site_protected_paths WHERE site_id = $1", site.id) >= MOST_PROTECTED:
         raise conflict(f"A site has at most {MOST_PROTECTED} protected paths; nothing was changed.")
     protected_id: UUID | None = await tx.fetchval(
@@ -73,7 +73,7 @@ async def protect(tx: Transaction, site: SiteRow, path: str, logins: Mapping[str
     )
     if protected_id is None:
         raise conflict(
-            f"{path} asks for a password already; nothing was changed.",
+            f"{path} is already protected; nothing was changed.",
             hint="Add a login to it: `svc protected-path set-login`.",
         )
     for login, verifier in logins.items():
@@ -103,8 +103,8 @@ async def remove_login(tx: Transaction, protection: Protection, login: str) -> N
         raise not_found(f"{protection.path} has no login {login}.")
     if len(protection.logins) == 1:
         raise conflict(
-            f"{login} is the last one who gets in at {protection.path}; nothing was changed.",
-            hint="Add another login first. `svc protected-path delete` has the path ask for no password any more.",
+            f"{login} is the last login of {protection.path}; nothing was changed.",
+            hint="Add another login first. `svc protected-path delete` removes the protection.",
         )
     await tx.execute("DELETE FROM site_path_logins WHERE protected_id = $1 AND login = $2", protection.id, login)
 

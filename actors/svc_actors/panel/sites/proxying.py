@@ -37,14 +37,14 @@ async def proxy_addresses(
     host = _host(target)
     if not anywhere and (host in names or await _is_site(queryable, host)):
         raise invalid(
-            f"The target {host} is a site of this server itself; visitors would be sent in a circle.",
-            hint="Give the server that the site is on.",
+            f"The target {host} is a site of this server itself: proxy loop.",
+            hint="Give the server that hosts the site.",
         )
     addresses = await _addresses(host)
     for address in addresses:
         if not anywhere and (not is_public(address) or address in own or _is_own(address)):
             raise invalid(
-                f"The target {host} is {address}, which no site may be a proxy of.",
+                f"The target {host} is {address}, which sites may not proxy to.",
                 hint="Give a server of the public Internet. An administrator may give any.",
             )
     return addresses
@@ -55,9 +55,9 @@ def _host(target: str) -> str:
         parts = urlsplit(target)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise invalid(f"The target is no URL: {error}.") from None
+        raise invalid(f"The target is not a URL: {error}.") from None
     if host is None or port == 0:
-        raise invalid("The target is no URL of a server.", hint="Give one such as https://app.example.org:8443.")
+        raise invalid("The target is not the URL of a server.", hint="Give one such as https://app.example.org:8443.")
     _check_host(host)
     return host
 

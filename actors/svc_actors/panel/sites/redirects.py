@@ -21,7 +21,7 @@ async def add_redirect(tx: Transaction, site: SiteRow, path: str, target: str, s
     try:
         PathRedirect.model_validate({"source": path, "target": target, "status": status, "below": below})
     except ValueError:
-        raise wrong_field("path", "the web server takes no such path or target") from None
+        raise wrong_field("path", "the web server does not accept this path or target") from None
     if await tx.fetchval("SELECT count(*) FROM site_redirects WHERE site_id = $1", site.id) >= MOST_REDIRECTS:
         raise conflict(f"A site has at most {MOST_REDIRECTS} redirects.")
     try:

@@ -54,7 +54,7 @@ from svc_actors.panel.webhooks import Subject, WebhookEvent, emit
 from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Target, Transaction, audit
 
-_AGAIN: Final = "It is tried again every half minute."
+_AGAIN: Final = "It is retried every 30 s."
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.sites")
 
@@ -112,13 +112,13 @@ class Site(Actor):
             if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
                 raise unavailable(
                     f"The site {site.domain} is not served yet: {error.message}",
-                    hint="It is being created on, every half minute, until it is served: look at it again.",
+                    hint="Creation continues in the background and is retried every 30 s.",
                 ) from error
             reason = str(error)
             await self._database.transact(lambda tx: self._end(tx, SiteEnd.BROKEN, reason))
             raise unavailable(
                 f"The site {site.domain} was not finished: {reason}",
-                hint="The same call again goes on where it stopped; deleting the site removes what there is of it.",
+                hint="Repeat the call to continue; deleting the site removes what was created.",
             ) from error
 
         async def served(tx: Transaction) -> None:
@@ -209,7 +209,7 @@ class Site(Actor):
 
     async def _follow(self) -> None:
         """Have the web server serve what the record says by now. Raises ServiceError where it does not take it."""
-        await self._carry_out("change", self._follow_now, what="The change is recorded, and visitors do not see it yet")
+        await self._carry_out("change", self._follow_now, what="The change is recorded, but visitors do not see it yet")
 
     async def _carry_out(self, kind: str, work: Work, *, what: str) -> None:
         await self._host_work.carry_out(f"site {self.key}", kind, work, what=what)
@@ -223,14 +223,14 @@ class Site(Actor):
         except ServiceError as error:
             raise unavailable(
                 f"The change is recorded, but the web server has not taken it: {error.message}",
-                hint="It is handed over again every half minute, and with the next change.",
+                hint="It is retried every 30 s, and with the next change.",
             ) from error
 
     async def _serve(self, site: SiteRow) -> None:
         try:
             await self._launcher.limit(site_group(site.account), site.limits)
         except LauncherError as error:
-            raise unavailable(f"The limits of {site.domain} are not held yet: {error}", hint=_AGAIN) from error
+            raise unavailable(f"The limits of {site.domain} are not applied yet: {error}", hint=_AGAIN) from error
         # First what answers, then the web server: visitors come to nothing that is not there.
         await self._programs.start(site)
         await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})

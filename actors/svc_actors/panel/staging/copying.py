@@ -76,7 +76,7 @@ class StagingCopy:
         try:
             await self._accounts.make(copy.account, None)
         except AccountError as error:
-            raise unavailable(str(error), hint="Refresh the copy to try it again.") from error
+            raise unavailable(str(error), hint="Refresh the copy to retry.") from error
         await self._make_database(copy)
 
     async def copy_files(self, run: JobRun) -> None:
@@ -115,7 +115,7 @@ class StagingCopy:
                 "SELECT id FROM databases WHERE engine = 'mariadb' AND name = $1", name
             )
             if row is None:
-                raise conflict(f"The database {name} of the copy is not there any more.", hint="Refresh the copy.")
+                raise conflict(f"The database {name} of the copy no longer exists.", hint="Refresh the copy.")
             await self._tools.databases.empty(row["id"])
             with told():
                 await server.load(name, rewritten, copy.account, run.program)
@@ -155,7 +155,7 @@ class StagingCopy:
             else:
                 await finished(site.ask(Site.change, service_itself(REFRESH), restarted))
         except DeliveryError as error:
-            raise unavailable(why_undelivered(error), hint="Refresh the copy to try it again.") from error
+            raise unavailable(why_undelivered(error), hint="Refresh the copy to retry.") from error
         await run.log(f"{copy.domain} is served, behind its password.")
 
     async def ended(self, tx: Transaction, job: Job) -> None:
@@ -184,7 +184,7 @@ class StagingCopy:
         live, copy, _ = await pair_of(self._tools.database, run.site_id)
         if live.status is not SiteStatus.ACTIVE or copy.status not in (SiteStatus.CREATING, SiteStatus.ACTIVE):
             which = live if live.status is not SiteStatus.ACTIVE else copy
-            raise conflict(f"The site {which.domain} is {which.status.value}; the copy was not made.")
+            raise conflict(f"The site {which.domain} is {which.status.value}; the copy was not created.")
         return live, copy
 
 
@@ -204,7 +204,7 @@ class _Removed:
         with trio.CancelScope(shield=True):
             await self._tools.remove_folder(self._run.id)
         if isinstance(error, OSError):
-            raise unavailable(f"The copy could not be made: {error}.") from error
+            raise unavailable(f"The copy could not be created: {error}.") from error
 
 
 def _place(folder: Path, text: str, uid: int) -> None:

@@ -90,7 +90,7 @@ async def look(tools: Tools, live: SiteRow, copy: SiteRow, found: StagingRow) ->
     """Raises `conflict` where what wp-config.php of either says makes a push impossible."""
     at, copied = await tools.configured(live), await tools.configured(copy)
     if at.prefix != copied.prefix:
-        raise conflict(f"The tables of {live.domain} begin with {at.prefix}, those of the copy with {copied.prefix}.")
+        raise conflict(f"The tables of {live.domain} start with {at.prefix}, those of the copy with {copied.prefix}.")
     seen = await tools.seen(live, copy, at, copied)
     return Looked(at, copied, seen, selection.files(seen, found.copied), selection.tables(seen, found.copied))
 
@@ -161,7 +161,7 @@ class StagingPush:
                 for name in (new, old_database(run.id)):
                     await server.create_database(name)
                 await server.load(new, rewritten, live.account, run.program)
-            await run.log(f"{len(tables)} tables of the copy are ready beside {at.database}.")
+            await run.log(f"{len(tables)} tables of the copy are ready next to {at.database}.")
 
     async def switch(self, run: JobRun) -> None:
         """Until the push is recorded, whatever comes undoes it."""
@@ -184,15 +184,15 @@ class StagingPush:
                 if before < _WORST and before != 0:
                     raise unavailable(
                         f"{live.domain} answered {before} before the push and {after or 'nothing'} after it; "
-                        "the live site is as it was.",
-                        hint="The site's log of errors may say why. Mend the copy, and push it again.",
+                        "the live site has its previous state again.",
+                        hint="The error log of the site may say why. Fix the copy, then push it again.",
                     )
                 await run.log(f"The site answers {after or 'nothing'}, as before.")
             facts = await self._tools.facts(looked.at.database, looked.at.prefix, tables)
             base = found.copied.with_pushed(facts, await self._tools.digests(live, files))
             # One transaction, and nothing behind it: what is recorded is not undone any more.
             await run.transact(partial(write_pushed, site_id=live.id, job_id=run.id, copied=base))
-        await run.log(f"{live.domain} has what was pushed.")
+        await run.log(f"{live.domain} has the pushed changes.")
 
     async def tidy(self, run: JobRun) -> None:
         await self._undoing.settle(run.id)
@@ -225,7 +225,7 @@ class StagingPush:
         changed = [name for name in moved if moved[name] != looked.seen.live_tables.get(name)]
         if changed:
             raise conflict(
-                f"The live site was changed while it was pushed: {', '.join(changed)}; it is as it was.",
+                f"The live site was changed while it was pushed: {', '.join(changed)}; it was restored.",
                 hint="Push again, or send accept_drift.",
             )
 

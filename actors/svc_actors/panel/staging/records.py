@@ -88,7 +88,7 @@ async def pair_of(queryable: Queryable, site_id: UUID) -> tuple[SiteRow, SiteRow
     """The live site, its copy, and what is recorded of that. Raises not_found."""
     live = await read_site(queryable, site_id)
     if live is None:
-        raise not_found("The site is not there any more.")
+        raise not_found("The site no longer exists.")
     found = await staging_of(queryable, live)
     copy = await read_site(queryable, found.copy_id)
     assert copy is not None, "the record goes with the copy"

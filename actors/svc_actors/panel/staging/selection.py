@@ -158,7 +158,8 @@ def _chosen(field: str, names: Sequence[str] | None, parts: Sequence[Part], *, b
     for name in names:
         if name not in known:
             raise invalid(
-                f"{field}: the copy has no {name}; nothing was pushed.", hint="staging.preview names what there is."
+                f"{field}: the copy has no {name}; nothing was pushed.",
+                hint="`staging.preview` lists what can be pushed.",
             )
         if not known[name].allowed:
             raise conflict(f"{name} cannot be pushed: {known[name].why}; nothing was pushed.")

@@ -73,7 +73,7 @@ class Tools:
             found.database,
         )
         if not own:
-            raise conflict(f"{site.domain} keeps its content in {found.database}, which is no database of the site.")
+            raise conflict(f"{site.domain} keeps its content in {found.database}, which is not a database of the site.")
         return found
 
     async def entries(self, site: SiteRow) -> list[str]:

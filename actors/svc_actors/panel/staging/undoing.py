@@ -97,7 +97,7 @@ class Undoing:
                 await self._tried(job_id)
             if isinstance(error, OSError):
                 raise unavailable(
-                    f"The files could not be put into place: {error}; the live site is as it was."
+                    f"The files could not be put into place: {error}; the live site has its previous state again."
                 ) from error
             raise
 

@@ -157,7 +157,7 @@ class UpdateWork:
         try:
             outdated = await self.packages.outdated(await self.launcher.processes())
         except LauncherError as error:
-            raise unavailable(f"What runs could not be looked at: {error}") from error
+            raise unavailable(f"The running programs could not be checked: {error}") from error
         sites: set[int] = set()
         for name in sorted(outdated):
             match = _OF_A_SITE.fullmatch(name)
@@ -176,7 +176,7 @@ class UpdateWork:
         silent.sort()
         await run.transact(partial(write_silent, job_id=run.id, silent=silent))
         if silent:
-            await run.log(*(f"{domain} answered before, and does not now." for domain in silent))
+            await run.log(*(f"{domain} answered before and no longer does." for domain in silent))
             names = f"{', '.join(silent[:5])}{f' and {len(silent) - 5} more' if len(silent) > 5 else ''}"
             raise unavailable(
                 f"{len(silent)} sites answered before the updates and do not now: {names}.",
@@ -185,7 +185,7 @@ class UpdateWork:
         if missing := set(found.planned) - set(found.installed):
             raise unavailable(
                 f"{len(missing)} of {len(found.planned)} packages were not updated. Every site answers as before.",
-                hint="The log of the step `install` has what apt wrote.",
+                hint="The log of the step `install` has apt's output.",
             )
         await run.log("Every site answers as before.")
 
@@ -211,20 +211,20 @@ class UpdateWork:
         try:
             return await self.packages.updates()
         except PackageError as error:
-            raise unavailable(f"What there is to update could not be found out: {error}.") from error
+            raise unavailable(f"The available updates could not be determined: {error}.") from error
 
     async def _versions(self) -> dict[str, str]:
         try:
             return dict(await self.packages.versions())
         except PackageError as error:
-            raise unavailable(f"What is installed could not be found out: {error}.") from error
+            raise unavailable(f"The installed packages could not be determined: {error}.") from error
 
     async def _restart(self, run: JobRun, name: ServiceName) -> None:
         try:
             await self.launcher.restart(name)
-            await run.log(f"{name} was started anew.")
+            await run.log(f"{name} was restarted.")
         except LauncherError as error:
-            await run.log(f"{name} could not be started anew, and runs what it ran: {error}")
+            await run.log(f"{name} could not be restarted and still runs the old version: {error}")
 
     async def _restart_site(self, run: JobRun, number: int) -> None:
         site_id = await self.database.fetchval("SELECT id FROM sites WHERE number = $1", number)
@@ -233,9 +233,9 @@ class UpdateWork:
             return
         try:
             await self.restart_site(site)
-            await run.log(f"What runs for {site.domain} was started anew.")
+            await run.log(f"What runs for {site.domain} was restarted.")
         except DomainError as error:
-            await run.log(f"What runs for {site.domain} could not be started anew: {error}")
+            await run.log(f"What runs for {site.domain} could not be restarted: {error}")
 
     async def _note(self, answers: dict[str, int], domain: str) -> None:
         answers[domain] = await self._status(domain)

@@ -46,7 +46,7 @@ SECONDS: Final = 1800.0
 CERTIFICATE_SECONDS: Final = 60.0
 """So long the job waits for it; the certificate is gotten without it as well."""
 _LOOK: Final = 0.25
-_AGAIN: Final = "The same call again goes on where it stopped; deleting the site removes what there is of it."
+_AGAIN: Final = "Repeat the call to continue; deleting the site removes what was created."
 
 MakeDatabase = Callable[[SiteRow], Awaitable[SiteDatabase]]
 """The site's database is there, with a user whose password is new. Raises ServiceError."""
@@ -153,7 +153,9 @@ class WordPressCreation:
 
     async def get_certificate(self, run: JobRun) -> None:
         if not self._certificates.by_acme:
-            await run.log("No authority is set up here: upload a certificate to have the site served by HTTPS.")
+            await run.log(
+                "No certificate authority is configured: upload a certificate to have the site served by HTTPS."
+            )
             return
         why = "the authority has not answered yet"
         with trio.move_on_after(CERTIFICATE_SECONDS):
@@ -164,7 +166,7 @@ class WordPressCreation:
                     return
                 why = found.last_error or why
                 await trio.sleep(_LOOK)
-        await run.log(f"There is no certificate yet, and it is tried again by itself: {why}")
+        await run.log(f"There is no certificate yet; it is retried automatically: {why}")
 
     async def ended(self, tx: Transaction, job: Job) -> None:
         """A creation that was interrupted goes on; one that has failed or was cancelled leaves the site as failed."""
@@ -188,7 +190,7 @@ class WordPressCreation:
         site = await read_site(self._database, run.site_id)
         ordered = await read_wordpress(self._database, run.site_id)
         if site is None or ordered is None or site.status is not SiteStatus.CREATING:
-            raise conflict("The site is not being created any more.")
+            raise conflict("The site is no longer being created.")
         return site, ordered
 
 

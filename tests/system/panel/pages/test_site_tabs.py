@@ -151,7 +151,7 @@ async def test_a_certificate_is_uploaded_and_what_cannot_be_served_is_told_in_wo
     refused = {
         "is not in PEM": ("nothing of the kind", "nor this"),
         "The key is not the certificate's": (own.chain, other.key),
-        "The certificate ended on": (ended.chain, ended.key),
+        "The certificate expired on": (ended.chain, ended.key),
         "The chain is not in order": (own.chain + other.chain, own.key),
         "not for shop.example.org": (strange.chain, strange.key),
     }

@@ -78,7 +78,7 @@ def _begin(
         pid = os.fork()
     except OSError as error:
         # The processes of the login have all that they may have.
-        _answer(connection, {"status": _REFUSED, "error": f"No further session can be begun: {error.strerror}."})
+        _answer(connection, {"status": _REFUSED, "error": f"No further session can be started: {error.strerror}."})
         return
     if pid:
         sessions.add(pid)
@@ -102,7 +102,7 @@ def _session(connection: socket.socket, uid: int, command: list[str]) -> dict[st
         words = ["-c", wanted["command"]] if wanted["command"] is not None else ["-l"]
         program = _started([*command, _SHELL, *words], os.environ | wanted["environment"], given, terminal=terminal)
     except (OSError, ValueError) as error:
-        return {"status": _REFUSED, "error": f"The session cannot be begun: {error}."}
+        return {"status": _REFUSED, "error": f"The session cannot be started: {error}."}
     for descriptor in given:
         os.close(descriptor)
     return _ended(connection, program)
@@ -148,7 +148,7 @@ def _started(command: list[str], environment: dict[str, str], given: list[int], 
             signal.signal(ignored, signal.SIG_DFL)
         os.execve(command[0], command, environment)  # noqa: S606 - an argument list; the account has its own shell
     except OSError as error:
-        os.write(2, f"The session cannot be begun: {error}.\n".encode())
+        os.write(2, f"The session cannot be started: {error}.\n".encode())
     finally:
         os._exit(_REFUSED)
 
