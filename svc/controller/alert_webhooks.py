@@ -108,7 +108,7 @@ class AlertDeliveryRequest(AlertWebhookRequest):
 
 @operations.declare(
     "alert.webhooks",
-    "The receivers that are told alerts by webhook",
+    "The webhook receivers of alerts",
     Route.get("/alerts/webhooks"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -130,7 +130,7 @@ async def list_webhooks(context: Context[Controller], request: PageRequest) -> P
 
 @operations.declare(
     "alert.webhook",
-    "One receiver of alerts",
+    "A receiver of alerts",
     Route.get("/alerts/webhooks/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -141,7 +141,7 @@ async def get_webhook(context: Context[Controller], request: AlertWebhookRequest
 
 @operations.declare(
     "alert.create_webhook",
-    "Have alerts delivered to an https:// URL; the secret that signs them is shown once",
+    "Create a receiver that alerts are delivered to, an https:// URL; its signing secret is shown once",
     Route.post("/alerts/webhooks", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -162,7 +162,7 @@ async def create(context: Context[Controller], request: AlertWebhookCreate) -> A
 
 @operations.declare(
     "alert.update_webhook",
-    "Change a receiver's URL, the least severity it is told, or whether it is used",
+    "Change a receiver's URL or least severity, or enable or disable it",
     Route.patch("/alerts/webhooks/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -183,7 +183,7 @@ async def update(context: Context[Controller], request: AlertWebhookUpdate) -> A
 
 @operations.declare(
     "alert.delete_webhook",
-    "Remove a receiver of alerts with its deliveries, also those that wait",
+    "Delete a receiver of alerts with its deliveries, pending ones included",
     Route.delete("/alerts/webhooks/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -201,7 +201,7 @@ async def delete(context: Context[Controller], request: AlertWebhookRequest) -> 
 
 @operations.declare(
     "alert.rotate_webhook",
-    "Make a new secret, shown once; nothing is signed with the old one any more, retries included",
+    "Create a new secret, shown once; it replaces the old one at once, for retries too",
     Route.post("/alerts/webhooks/{id}/rotate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -241,7 +241,7 @@ async def test(context: Context[Controller], request: AlertWebhookRequest) -> Al
 
 @operations.declare(
     "alert.deliveries",
-    "What was sent to a receiver of alerts and what became of it, the newest first",
+    "Deliveries to a receiver of alerts and their outcomes, newest first",
     Route.get("/alerts/webhooks/{id}/deliveries"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -326,5 +326,5 @@ async def _delivery(queryable: Queryable, endpoint_id: UUID, delivery_id: UUID) 
         f"{SELECT_DELIVERIES} WHERE d.id = $1 AND d.endpoint_id = $2", delivery_id, endpoint_id
     )
     if row is None:
-        raise not_found("There is no such delivery.", hint="Those of the last 14 days are kept, 500 an endpoint.")
+        raise not_found("There is no such delivery.", hint="Deliveries are kept for 14 days, 500 per endpoint.")
     return row

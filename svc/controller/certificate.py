@@ -80,7 +80,7 @@ def install(data_dir: Path, issued: Issued) -> None:
 
 @operations.declare(
     "certificate.show",
-    "The certificate that this service shows, and how its renewal stands",
+    "The certificate of this service, and the state of its renewal",
     Route.get("/certificate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -112,7 +112,7 @@ async def show(context: Context[Controller], request: Empty) -> Certificate:
 
 @operations.declare(
     "certificate.renew",
-    "Get a new certificate by ACME at once, or try again at once",
+    "Request a new certificate by ACME now, or retry now",
     Route.post("/certificate/renew", status=202),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -35,7 +35,7 @@ class PersonDetail(Person):
 
 @operations.declare(
     "person.show",
-    "One person with what they own",
+    "A person, with what they own",
     Route.get("/admin/users/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,

@@ -39,7 +39,7 @@ Slug = Annotated[
     str,
     Shape(
         r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
-        "1 to 63 small letters, digits, dots and hyphens, with a letter or digit at both ends",
+        "1 to 63 lowercase letters, digits, dots and hyphens, with a letter or digit at both ends",
     ),
 ]
 Word = Annotated[
@@ -52,7 +52,7 @@ Digest = Annotated[
 ]
 
 
-_FIRMWARE: Final = "What boots its machines: bios, uefi, or uefi_secure, which is a UEFI with Secure Boot."
+_FIRMWARE: Final = "Firmware of its machines: bios, uefi, or uefi_secure (UEFI with Secure Boot)."
 
 
 class OsFamily(StrEnum):
@@ -126,7 +126,7 @@ class ImageCreateRequest(Request):
     login_user: (
         Annotated[
             str,
-            Shape(r"[a-z_][a-z0-9_-]{0,31}", "an account's name of small letters, digits, hyphens and underscores"),
+            Shape(r"[a-z_][a-z0-9_-]{0,31}", "an account name of lowercase letters, digits, hyphens and underscores"),
         ]
         | None
     ) = None
@@ -284,7 +284,7 @@ async def upload_image(context: Context[Controller], request: ImageRequest) -> I
 
 @operations.declare(
     "image.update",
-    "Enable or disable an image, or say what a custom one needs beneath it",
+    "Enable or disable an image, or set the firmware and TPM of a custom one",
     Route.patch("/images/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -302,7 +302,7 @@ async def update_image(context: Context[Controller], request: ImageUpdateRequest
 
 @operations.declare(
     "image.refresh",
-    "Read the publishers' checksums",
+    "Fetch the checksums from the publishers",
     Route.post("/images/refresh"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -316,7 +316,7 @@ async def refresh_images(context: Context[Controller], request: Empty) -> TaskMo
 
 @operations.declare(
     "image.pull",
-    "Bring an image into a node's cache ahead of time",
+    "Load an image into a node's cache ahead of time",
     Route.post("/images/{id}/pull"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

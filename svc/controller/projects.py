@@ -71,7 +71,7 @@ class MemberRequest(Request):
 
 @operations.declare(
     "project.list",
-    "The projects that the caller is in; administrators and staff see all",
+    "The projects of the caller; administrators and staff see all",
     Route.get("/projects"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -103,7 +103,7 @@ async def show_project(context: Context[Controller], request: ProjectRequest) ->
 
 @operations.declare(
     "project.create",
-    "Make a project",
+    "Create a project",
     Route.post("/projects", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -123,7 +123,7 @@ async def create_project(context: Context[Controller], request: ProjectCreateReq
                 sorted(set(request.user_ids)),
             )
         except ForeignKeyViolationError:
-            raise not_found("One of user_ids is no person here.") from None
+            raise not_found("One of user_ids is not a person of this service.") from None
         await audit.record(tx, context.caller, _target(project_id, request.name))
         return await _project(tx, context.principal, project_id)
 
@@ -146,7 +146,7 @@ async def update_project(context: Context[Controller], request: ProjectUpdateReq
 
 @operations.declare(
     "project.members",
-    "Who is in a project",
+    "The members of a project",
     Route.get("/projects/{id}/members"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -171,7 +171,7 @@ async def list_members(context: Context[Controller], request: MemberList) -> Pag
 
 @operations.declare(
     "project.add_member",
-    "Put a person into a project",
+    "Add a person to a project",
     Route.post("/projects/{id}/members"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -197,7 +197,7 @@ async def add_member(context: Context[Controller], request: MemberRequest) -> Pr
 
 @operations.declare(
     "project.remove_member",
-    "Take a person out of a project",
+    "Remove a person from a project",
     Route.delete("/projects/{id}/members/{user_id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

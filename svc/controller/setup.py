@@ -58,7 +58,7 @@ async def ensure_setup_token(database: Database) -> str | None:
 
 @operations.declare(
     "setup.status",
-    "Whether the first administrator is still to be made",
+    "Whether the first administrator has yet to be created",
     Route.get("/setup/status"),
     access=Access.PUBLIC,
     scope=Scope.READ,
@@ -75,7 +75,7 @@ async def setup_status(context: Context[Controller], request: Empty) -> SetupSta
 
 @operations.declare(
     "setup.run",
-    "Make the first administrator, with the token that the service printed",
+    "Create the first administrator, with the token that the service printed",
     Route.post("/setup"),
     access=Access.PUBLIC,
     scope=Scope.WRITE,
@@ -84,21 +84,21 @@ async def setup_status(context: Context[Controller], request: Empty) -> SetupSta
 )
 async def setup(context: Context[Controller], request: SetupRequest) -> LoginResult:
     if await _administrator_exists(context.services.database):
-        raise conflict("This service is set up already.", hint="Sign in.")
+        raise conflict("This service is already set up.", hint="Sign in.")
     check_password(request.password, [request.email.partition("@")[0]])
     password_hash = await context.services.passwords.hash(request.password)
 
     async def work(tx: Transaction) -> LoginResult:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
         if await _administrator_exists(tx):
-            raise conflict("This service is set up already.", hint="Sign in.")
+            raise conflict("This service is already set up.", hint="Sign in.")
         if not await tx.fetchval(
             "UPDATE setup_tokens SET used_at = now() WHERE token_hash = $1 AND used_at IS NULL RETURNING true",
             fingerprint(request.token),
         ):
             raise forbidden(
                 "This is not the setup token.",
-                hint="The service prints it when it starts, and a restart makes a new one.",
+                hint="The service prints it at each start; a restart creates a new one.",
             )
         user_id: UUID = await tx.fetchval(
             """

@@ -159,7 +159,7 @@ async def list_backups(context: Context[Controller], request: VMRequest) -> list
 
 @operations.declare(
     "vm.backup",
-    "Back a machine up now, running or stopped",
+    "Back up a machine now, running or stopped",
     Route.post("/vms/{id}/backups"),
     access=Access.STAFF,
     scope=Scope.WRITE,
@@ -172,7 +172,7 @@ async def back_up(context: Context[Controller], request: VMRequest) -> TaskModel
 
 @operations.declare(
     "vm.restore",
-    "Make a stopped machine's disks what they were in a backup; what they hold now is lost",
+    "Restore the disks of a stopped machine from a backup; their current contents are lost",
     Route.post("/vms/{id}/backups/{backup_id}/restore"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

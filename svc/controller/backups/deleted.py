@@ -58,7 +58,7 @@ class DiscardRequest(Request):
 
 @operations.declare(
     "backup.deleted",
-    "List the deleted machines of which backups are kept, and until when",
+    "List deleted machines with backups, and how long these are kept",
     Route.get("/backups/deleted"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -89,7 +89,7 @@ async def list_deleted(context: Context[Controller], request: DeletedList) -> Pa
 
 @operations.declare(
     "backup.discard",
-    "Have the backups of a deleted machine removed now, or as soon as its node is there",
+    "Remove the backups of a deleted machine now, or once its node is online",
     Route.delete("/backups/deleted/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -47,7 +47,7 @@ Path = Annotated[
     ),
 ]
 Volume = Annotated[
-    int, Field(ge=0, le=64, description="A file system by its number; 0 is the one that has the guest's system.")
+    int, Field(ge=0, le=64, description="A file system by its number; 0 is the file system with the guest's system.")
 ]
 
 
@@ -118,7 +118,7 @@ class BackupFilePart(FilePart):
 
 @operations.declare(
     "vm.files.open",
-    "Open the files of a machine's backup on its node; the machine stays as it is",
+    "Open the files of a machine's backup on its node; the machine is not changed",
     Route.post("/vms/{id}/backups/{backup_id}/files"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -132,7 +132,7 @@ async def open_files(context: Context[Controller], request: CopyRequest) -> Task
 
 @operations.declare(
     "vm.files.list",
-    "List a folder of a machine's backup that is open",
+    "List a folder of an open backup of a machine",
     Route.get("/vms/{id}/backups/{backup_id}/files"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -165,7 +165,7 @@ async def list_files(context: Context[Controller], request: CopyListRequest) -> 
 
 @operations.declare(
     "vm.files.download",
-    "A file of a machine's backup that is open, part by part",
+    "Download a file of an open backup of a machine, part by part",
     Route.get("/vms/{id}/backups/{backup_id}/files/download"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -178,7 +178,7 @@ async def download_file(context: Context[Controller], request: CopyDownloadReque
     told = await copy.part(request.volume, request.path, request.offset, request.limit)
     version = _version(request.backup_id, told)
     if request.version is not None and request.version != version:
-        raise conflict("That is another file than the download began with.", hint="Begin again at offset 0.")
+        raise conflict("The file has changed since the download started.", hint="Start again at offset 0.")
     # Whichever part is asked for first, a row tells of it: a download need not begin at 0.
     download = (context.principal.user_id, request.id, f"{told.volume}:{told.path}", version)
     if context.services.downloads.begins(download, anew=request.offset == 0):
@@ -196,7 +196,7 @@ async def download_file(context: Context[Controller], request: CopyDownloadReque
 
 @operations.declare(
     "vm.files.close",
-    "Close the files of a machine's backup; one that nobody asks for is closed by itself",
+    "Close the files of a machine's backup; an unused one is closed automatically",
     Route.delete("/vms/{id}/backups/{backup_id}/files"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

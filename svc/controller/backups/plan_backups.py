@@ -88,7 +88,7 @@ async def set_plan_backups(context: Context[Controller], request: PlanBackupsReq
 def _note(wanted: BackupPolicy, done: PolicySet) -> str:
     match wanted.schedule:
         case BackupSchedule.OFF:
-            return "No backups are made by this plan from now on. Those that there are stay."
+            return "This plan makes no backups from now on. Existing backups stay."
         case BackupSchedule.DAILY:
             when = "every day"
         case BackupSchedule.WEEKLY:

@@ -132,7 +132,7 @@ class TargetRemoveRequest(Request):
 
 @operations.declare(
     "backup.target.list",
-    "List the targets that machines' backups go to beside those that are mounted on nodes",
+    "List the targets of machines' backups, besides those mounted on nodes",
     Route.get("/backups/targets"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -145,7 +145,7 @@ async def list_targets(context: Context[Controller], request: TargetListRequest)
 
 @operations.declare(
     "backup.target.add_sftp",
-    "Add a server by SFTP; the answer has the key that it is to let in",
+    "Add a backup target by SFTP; the answer has the public key to authorize there",
     Route.post("/backups/targets/sftp", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -158,7 +158,7 @@ async def add_sftp(context: Context[Controller], request: SftpTargetRequest) -> 
 
 @operations.declare(
     "backup.target.add_bucket",
-    "Add a bucket of S3",
+    "Add an S3 bucket as a backup target",
     Route.post("/backups/targets/s3", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -170,7 +170,7 @@ async def add_bucket(context: Context[Controller], request: MachineBucketRequest
 
 @operations.declare(
     "backup.target.use",
-    "Have the machines of nodes backed up to a target from their next backups on",
+    "Back up the machines of nodes to a target, from their next backups on",
     Route.put("/backups/targets/{id}/use"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -189,7 +189,7 @@ async def use(context: Context[Controller], request: TargetUseRequest) -> Machin
 
 @operations.declare(
     "backup.target.unuse",
-    "Have nodes use the target again that others use, or what is mounted on them; what is kept where it is stays",
+    "Make nodes use the default target again, or the one mounted on them; existing backups stay where they are",
     Route.post("/backups/targets/unuse"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -211,7 +211,7 @@ async def unuse(context: Context[Controller], request: TargetUnuseRequest) -> No
 
 @operations.declare(
     "backup.target.remove",
-    "Remove a target; what lies there stays there, and nothing here opens it any more",
+    "Remove a target; its backups stay there, but the service can no longer open them",
     Route.delete("/backups/targets/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -223,8 +223,8 @@ async def remove(context: Context[Controller], request: TargetRemoveRequest) -> 
         shown = await _shown(tx, target.id)
         if shown.copies and not request.forget_copies:
             raise conflict(
-                f"Backups of machines are kept at {target.name}: {shown.copies}. It was left as it is.",
-                hint="Have its nodes use another one until none is kept there, or give forget_copies.",
+                f"Backups of machines are kept at {target.name}: {shown.copies}. It was not changed.",
+                hint="Move its nodes to another target until no backup is left there, or set forget_copies.",
                 details={"copies": shown.copies},
             )
         given_up = await forget_target(tx, target.id)

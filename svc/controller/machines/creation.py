@@ -90,22 +90,22 @@ class VMCreateRequest(Request):
         AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
-    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    password: Annotated[bool, Field(description="Generate a password, shown once.")] = False
     user_data: Annotated[UserData | None, Field(repr=False)] = None
-    start: Annotated[bool, Field(description="Start it once it is there.")] = True
+    start: Annotated[bool, Field(description="Start it once it is created.")] = True
     restart_policy: Annotated[
         RestartPolicy,
-        Field(description="When it is started again that went off without an order: always, on_failure or never."),
+        Field(description="When to restart it after it went off without an order: always, on_failure or never."),
     ] = RestartPolicy.ON_FAILURE
     labels: Annotated[Labels, Field(default_factory=dict)]
-    protected: Annotated[bool, Field(description="Keep it from being deleted and reinstalled.")] = False
+    protected: Annotated[bool, Field(description="Protect it from deletion and reinstallation.")] = False
     idempotency_key: (
         Annotated[
             str,
             Field(
                 min_length=1,
                 max_length=200,
-                description="Repeating a call with the same key repeats nothing; the command makes one up.",
+                description="A repeated call with the same key has no further effect; the command generates one.",
             ),
         ]
         | None
@@ -260,7 +260,7 @@ async def made_before(context: Context[Controller], request: VMCreateRequest, ma
     database, principal = context.services.database, context.principal
     task = await get_task(database, made["task_id"])
     if task is None:
-        raise not_found("The task of this machine is gone.")
+        raise not_found("The task of this machine no longer exists.")
     machine = await show(database, principal, made["id"])
     return VMCreateResult(
         vm=machine,
@@ -279,7 +279,7 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID 
     condition = visible_projects(principal, "projects.id")
     rows = await queryable.fetch(f"SELECT id FROM projects WHERE {condition.sql} LIMIT 2", *condition.args)
     if len(rows) != 1:
-        raise wrong_field("project_id", "say which project the machine belongs to")
+        raise wrong_field("project_id", "name the project of the machine")
     only: UUID = rows[0]["id"]
     return only
 

@@ -25,10 +25,10 @@ MachineName = Annotated[
 ]
 Hostname = Annotated[
     str,
-    Field(max_length=253, description="What the guest calls itself; without it, the machine's name."),
+    Field(max_length=253, description="Host name of the guest; the machine's name by default."),
     Shape(
         r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
-        "a host name: small letters, digits and hyphens, in parts of 63 at most with dots between them",
+        "a host name: lowercase letters, digits and hyphens, in parts of 63 at most with dots between them",
     ),
 ]
 Vcpus = Annotated[int, Field(ge=1, le=256, description="Virtual processors.")]

@@ -54,16 +54,16 @@ async def backup_source(queryable: Queryable, principal: Principal, backup_id: U
     )
     if image["os_family"] == "windows":
         raise conflict(
-            "No new machine is made from a backup of a Windows: it would be two machines of one identity.",
+            "A backup of a Windows machine cannot become a new machine: two machines would have the same identity.",
             hint="Restore the backup to the machine itself.",
         )
     if not row["enabled"]:
         raise conflict(
-            "The image that this machine was made from is not offered any more, so no other is made on it.",
-            hint="An administrator enables the image for the time.",
+            "The image that this machine was created from is disabled, so no other machine can be created from it.",
+            hint="Ask an administrator to enable the image.",
         )
     if len(row["disks"]) != 1:
-        raise conflict("The backup has several disks, and a new machine has one.")
+        raise conflict("The backup has several disks, but a new machine has one.")
     return BackupSource(
         held=Held(row["id"], backup_id),
         node_id=row["copy_node_id"] if row["copy_target_id"] is None else None,

@@ -124,7 +124,7 @@ def require_none(given: Mapping[str, object]) -> None:
         if value:
             raise wrong_field(
                 name,
-                "must be left out: what is installed from an ISO has the accounts that its installer makes",
+                "must be left out: the installer of an ISO creates the accounts",
                 hint="Install it on its console.",
             )
 

@@ -20,7 +20,7 @@ Labels = Annotated[
         Annotated[str, Shape(_KEY, f"a label's name: {_WHAT}")],
         Annotated[str, Shape(_VALUE, f"a label's value: {_WHAT}, or empty")],
     ],
-    Field(description='All labels, as {"env": "production"}; {} takes them away.', max_length=_MOST),
+    Field(description='All labels, as {"env": "production"}; {} removes them.', max_length=_MOST),
 ]
 Selector = Annotated[
     str,

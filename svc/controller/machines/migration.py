@@ -48,7 +48,7 @@ class VMMigrateRequest(Request):
 
 @operations.declare(
     "vm.migration_targets",
-    "Judge every other node for a machine",
+    "Check every other node as a migration target of a machine",
     Route.get("/vms/{id}/migration-targets"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -63,7 +63,7 @@ async def targets(context: Context[Controller], request: VMRequest) -> list[Migr
 
 @operations.declare(
     "vm.migrate",
-    "Move a machine to another node, with its disks: one that runs moves live, or with `restart` is restarted there",
+    "Migrate a machine to another node, with its disks: live if it runs, or with `restart` through a restart there",
     Route.post("/vms/{id}/migrate"),
     access=Access.ADMINISTRATOR,
     scope=Scope.WRITE,

@@ -99,7 +99,7 @@ async def start(context: Context[Controller], request: VMRequest) -> TaskModel:
 
 @operations.declare(
     "vm.shutdown",
-    "Shut a machine down in order, within 90 seconds",
+    "Shut a machine down gracefully, within 90 seconds",
     Route.post("/vms/{id}/shutdown"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -110,7 +110,7 @@ async def shutdown(context: Context[Controller], request: VMRequest) -> TaskMode
 
 @operations.declare(
     "vm.reboot",
-    "Shut a machine down in order and start it again",
+    "Restart a machine: shut it down gracefully and start it again",
     Route.post("/vms/{id}/reboot"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -143,7 +143,7 @@ async def reset(context: Context[Controller], request: VMPowerRequest) -> TaskMo
 
 @operations.declare(
     "vm.delete",
-    "Remove a machine and give its addresses back",
+    "Delete a machine and release its addresses",
     Route.delete("/vms/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -194,7 +194,7 @@ async def create_plan(context: Context[Controller], request: PlanCreateRequest) 
 
 @operations.declare(
     "plan.update",
-    "Change a plan; machines that have it keep their sizes",
+    "Change a plan; machines on it keep their sizes",
     Route.patch("/plans/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -217,7 +217,7 @@ async def update_plan(context: Context[Controller], request: PlanUpdateRequest) 
 
 @operations.declare(
     "plan.delete",
-    "Remove a plan that no machine has",
+    "Delete a plan that no machine has",
     Route.delete("/plans/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -231,7 +231,7 @@ async def delete_plan(context: Context[Controller], request: PlanRequest) -> Non
         machines = await tx.fetchval("SELECT count(*) FROM vms WHERE plan_id = $1 AND deleted_at IS NULL", request.id)
         if machines:
             have = "1 machine has" if machines == 1 else f"{machines} machines have"
-            raise conflict(f"{have} this plan.", hint="Disable it: it then makes no new ones.")
+            raise conflict(f"{have} this plan.", hint="Disable it instead: it then makes no new machines.")
         await forget_plan(tx, request.id)
         await tx.execute("DELETE FROM plans WHERE id = $1", request.id)
         await audit.record(tx, context.caller, _target(row))

@@ -35,8 +35,8 @@ class VMCpuRequest(Request):
     restart: Annotated[
         bool,
         Field(
-            description="Shut a guest that runs down in order, and start it again; one that has not shut down within"
-            " three minutes is left running, unchanged."
+            description="Shut a running guest down gracefully and start it again; one that has not shut down within"
+            " three minutes keeps running, unchanged."
         ),
     ] = False
     idempotency_key: Key | None = None
@@ -44,7 +44,7 @@ class VMCpuRequest(Request):
 
 @operations.declare(
     "vm.cpu",
-    "Give a machine another processor, from its next start on or with a restart",
+    "Change the processor model of a machine, from its next start on or with a restart",
     Route.post("/vms/{id}/cpu"),
     access=Access.ADMINISTRATOR,
     scope=Scope.WRITE,

@@ -41,10 +41,12 @@ Iso = tuple[UUID | None, str | None]
 """An ISO by its id or its slug, or neither."""
 Slug = Annotated[str, Field(max_length=100), LINE]
 Key = Annotated[
-    str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing."), LINE
+    str,
+    Field(min_length=1, max_length=200, description="A repeated call with the same key has no further effect."),
+    LINE,
 ]
 Reboot = Annotated[
-    bool, Field(description="A guest that runs may be shut down in order and started again, for processors and memory.")
+    bool, Field(description="A running guest may be shut down gracefully and started again, for processors and memory.")
 ]
 
 
@@ -75,10 +77,10 @@ class System(Request):
     image_id: UUID | None = None
     ssh_keys: Annotated[list[SshKeyText], Field(default_factory=list, max_length=MAX_KEYS)]
     access_mode: Annotated[
-        AccessMode | None, Field(description="Which account is offered; without it, the one that is offered now.")
+        AccessMode | None, Field(description="Which account is offered; the current one by default.")
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
-    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    password: Annotated[bool, Field(description="Generate a password, shown once.")] = False
 
 
 class VMReinstallRequest(System):
@@ -122,7 +124,7 @@ class Reinstalled:
 
 @operations.declare(
     "vm.resize",
-    "Give a machine another plan or size; its disk only grows",
+    "Change the plan or size of a machine; its disk only grows",
     Route.post("/vms/{id}/resize"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -148,7 +150,7 @@ async def resize(context: Context[Controller], request: VMResizeRequest) -> Task
 
 @operations.declare(
     "vm.reinstall",
-    "Put a new system in the place of a machine's; everything on its disk is lost",
+    "Reinstall a machine; everything on its disk is lost",
     Route.post("/vms/{id}/reinstall"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

@@ -31,7 +31,7 @@ from svc_actors.store import Record
 operations = Operations[Controller]()
 
 Force = Annotated[
-    bool, Field(description="Stop a guest that runs at once, as if its plug were pulled, instead of shutting it down.")
+    bool, Field(description="Stop a running guest at once, as if its plug were pulled, instead of shutting it down.")
 ]
 
 

@@ -120,7 +120,8 @@ class VolumeCreateRequest(Request):
     labels: Annotated[Labels, Field(default_factory=dict)]
     idempotency_key: (
         Annotated[
-            str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing.")
+            str,
+            Field(min_length=1, max_length=200, description="A repeated call with the same key has no further effect."),
         ]
         | None
     ) = None

@@ -85,7 +85,7 @@ async def show(context: Context[Controller], request: VolumeRequest) -> Volume:
 
 @operations.declare(
     "volume.create",
-    "Make a volume, attached to a machine or free",
+    "Create a volume, attached to a machine or free",
     Route.post("/volumes", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -118,7 +118,7 @@ async def _create(context: Context[Controller], request: VolumeCreateRequest) ->
     if not principal.is_operator:
         raise wrong_field("vm_id", "name the machine that it is for: a volume is a disk of its node")
     if request.project_id is None or request.node_id is None:
-        raise invalid("Name the machine (vm_id), or the project and the node that it shall be on.")
+        raise invalid("Name the machine (vm_id), or the project and the node of the volume.")
     new = _new(context, request, request.project_id, request.node_id)
 
     async def work(tx: Transaction) -> tuple[UUID, Task]:
@@ -131,7 +131,7 @@ async def _create(context: Context[Controller], request: VolumeCreateRequest) ->
 
 @operations.declare(
     "volume.update",
-    "Change a volume's name, labels, protection, or what becomes of it with its machine",
+    "Change a volume's name, labels, protection, or whether it is deleted with its machine",
     Route.patch("/volumes/{id}"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -175,7 +175,7 @@ async def attach(context: Context[Controller], request: VolumeAttachRequest) -> 
 
 @operations.declare(
     "volume.detach",
-    "Take a volume from its machine; unmount it in the guest first",
+    "Detach a volume from its machine; unmount it in the guest first",
     Route.post("/volumes/{id}/detach"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -189,7 +189,7 @@ async def detach(context: Context[Controller], request: VolumeRequest) -> TaskMo
 
 @operations.declare(
     "volume.grow",
-    "Make a volume larger, also while its guest runs; the guest enlarges its file system itself",
+    "Grow a volume, also while its guest runs; the guest enlarges its file system itself",
     Route.post("/volumes/{id}/grow"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

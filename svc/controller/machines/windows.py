@@ -45,7 +45,7 @@ class WindowsCredential(Model):
 
 @operations.declare(
     "vm.windows",
-    "Show what a Windows machine's first boot has led to",
+    "Show the state of a Windows machine's first boot",
     Route.get("/vms/{id}/windows"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -66,7 +66,7 @@ async def show_setup(context: Context[Controller], request: VMRequest) -> Window
 
 @operations.declare(
     "vm.windows_credential",
-    "Take the password that a Windows machine has set for itself, once",
+    "Get the password that a Windows machine generated, once",
     Route.post("/vms/{id}/windows/credential"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -85,5 +85,5 @@ async def take_credential(context: Context[Controller], request: VMRequest) -> W
 async def _windows_machine(context: Context[Controller], vm_id: UUID) -> Record:
     row = await visible_machine(context.services.database, context.principal, vm_id)
     if row["os_family"] != "windows":
-        raise conflict("The machine's image is no Windows.")
+        raise conflict("The machine's image is not Windows.")
     return row

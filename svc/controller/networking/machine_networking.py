@@ -38,9 +38,9 @@ from svc_actors.store import Queryable, Record
 
 operations = Operations[Controller]()
 
-_EXCEEDED: Final = "The machine is past the traffic that its plan allows in this month; its host carries none of it."
-_SUSPENDED: Final = "The machine's service is suspended or terminated; its host carries none of its traffic."
-_REFUSED: Final = "The host could not apply it yet. It is tried again, and the provider has been told."
+_EXCEEDED: Final = "The machine has exceeded the traffic of its plan this month; its host blocks its traffic."
+_SUSPENDED: Final = "The machine's service is suspended or terminated; its host blocks its traffic."
+_REFUSED: Final = "The host could not apply it yet. It is retried, and the provider has been notified."
 
 
 class NetworkStatus(StrEnum):
@@ -164,7 +164,7 @@ async def show_networking(context: Context[Controller], request: NetworkingReque
 
 @operations.declare(
     "vm.attach_ip",
-    "Give a machine another address",
+    "Attach another address to a machine",
     Route.post("/vms/{id}/ips"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -183,13 +183,13 @@ async def attach(context: Context[Controller], request: AttachRequest) -> Attach
     networking = await networking_of(database, principal, request.id)
     attached = next((address for nic in networking.nics for address in nic.addresses if address.ip == text), None)
     if attached is None:
-        raise conflict(f"{text} was attached, and detached again by somebody else.")
+        raise conflict(f"{text} was attached, then detached by somebody else.")
     return AttachResult(address=attached, networking=networking)
 
 
 @operations.declare(
     "vm.detach_ip",
-    "Take an address from a machine; its primary address stays",
+    "Detach an address from a machine; its primary address stays",
     Route.post("/vms/{id}/ips/detach"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,

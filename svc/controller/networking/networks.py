@@ -112,7 +112,7 @@ async def change_network(context: Context[Controller], request: NetworkUpdateReq
 
 @operations.declare(
     "network.delete",
-    "Remove a network of which no address is held",
+    "Delete a network that has no address in use",
     Route.delete("/networks/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

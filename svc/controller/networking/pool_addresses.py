@@ -178,7 +178,7 @@ def _held_as(q: str | None, pool_id: UUID) -> Condition:
 
 @operations.declare(
     "pool.reservations",
-    "List what is set aside in a pool, and why",
+    "List the reservations of a pool",
     Route.get("/pools/{id}/reservations"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -206,7 +206,7 @@ async def list_reservations(context: Context[Controller], request: ReservationLi
 
 @operations.declare(
     "pool.reserve",
-    "Set addresses of a pool aside",
+    "Reserve addresses of a pool",
     Route.post("/pools/{id}/reservations", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -225,7 +225,7 @@ async def add_reservation(context: Context[Controller], request: ReservationCrea
 
 @operations.declare(
     "pool.unreserve",
-    "Delete a reservation that the pool itself did not make",
+    "Delete a reservation, except one made from the pool's own arithmetic",
     Route.delete("/pools/{id}/reservations/{rid}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -242,7 +242,7 @@ async def delete_reservation(context: Context[Controller], request: ReservationR
 
 @operations.declare(
     "pool.block",
-    "Keep a free address from being handed out",
+    "Block a free address",
     Route.post("/pools/{id}/block"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -261,7 +261,7 @@ async def block_address(context: Context[Controller], request: NotedAddressReque
 
 @operations.declare(
     "pool.unblock",
-    "Let a blocked address be handed out again",
+    "Unblock an address",
     Route.post("/pools/{id}/unblock"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -277,7 +277,7 @@ async def unblock_address(context: Context[Controller], request: AddressRequest)
 
 @operations.declare(
     "pool.force_free",
-    "Free an address that is being released, without its node's confirmation",
+    "Force-free an address that is being released, without its node's confirmation",
     Route.post("/pools/{id}/force-free"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

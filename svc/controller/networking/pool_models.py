@@ -140,7 +140,7 @@ class PoolSpec(Request):
     name: Name
     cidr: Cidr
     prefix_len: Annotated[
-        PrefixLength | None, Field(description="What each machine gets of an IPv6 block; 64 without it.")
+        PrefixLength | None, Field(description="Prefix length of each machine's IPv6 block; 64 by default.")
     ] = None
     location_id: UUID | None = None
     topology: Topology | None = None

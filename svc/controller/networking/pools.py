@@ -141,7 +141,7 @@ async def change_pool(context: Context[Controller], request: PoolUpdateRequest) 
 
 @operations.declare(
     "pool.delete",
-    "Remove a pool of which nothing is held",
+    "Delete a pool that has no address in use",
     Route.delete("/pools/{id}"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

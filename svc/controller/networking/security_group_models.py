@@ -88,12 +88,12 @@ class RuleCreateRequest(Request):
     direction: Direction
     action: Action = Action.ACCEPT
     protocol: TransportProtocol
-    family: Annotated[Literal[4, 6] | None, Field(description="IPv4 or IPv6; both without it, and without a cidr.")] = (
+    family: Annotated[Literal[4, 6] | None, Field(description="IPv4 or IPv6; both by default if no cidr is given.")] = (
         None
     )
-    port_from: Annotated[Port | None, Field(description="Destination port of tcp or udp; all without it.")] = None
+    port_from: Annotated[Port | None, Field(description="Destination port of tcp or udp; all by default.")] = None
     port_to: Annotated[Port | None, Field(description="The last port, where it is a range.")] = None
-    cidr: Annotated[Cidr | None, Field(description="The other side's addresses; anybody's without it.")] = None
+    cidr: Annotated[Cidr | None, Field(description="The other side's addresses; all by default.")] = None
     icmp_type: Annotated[IcmpType | None, Field(description="Only of icmp, with a family.")] = None
     note: Annotated[Text, Field(description="What it is for.")] = ""
 
@@ -124,13 +124,13 @@ class RuleCreateRequest(Request):
     def _ports(self) -> tuple[int, int] | None:
         if self.port_from is None:
             if self.port_to is not None:
-                raise wrong_field("port_from", "say where the range up to port_to begins")
+                raise wrong_field("port_from", "give the start of the range that ends at port_to")
             return None
         if self.protocol not in (TransportProtocol.TCP, TransportProtocol.UDP):
             raise wrong_field("port_from", "only the protocols tcp and udp have ports")
         last = self.port_from if self.port_to is None else self.port_to
         if last < self.port_from:
-            raise wrong_field("port_to", "the range ends before it begins")
+            raise wrong_field("port_to", "the range ends before it starts")
         return self.port_from, last
 
 

@@ -98,7 +98,7 @@ async def show_group(context: Context[Controller], request: SecurityGroupRequest
 
 @operations.declare(
     "security_group.create",
-    "Make a security group",
+    "Create a security group",
     Route.post("/security-groups", status=201),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -180,7 +180,7 @@ async def delete_rule(context: Context[Controller], request: RuleRequest) -> Non
 
 @operations.declare(
     "vm.security_groups",
-    "Put a machine into these security groups and no others",
+    "Set the security groups of a machine",
     Route.put("/vms/{id}/security-groups"),
     access=Access.SIGNED_IN,
     scope=Scope.WRITE,
@@ -234,7 +234,7 @@ async def _project(queryable: Queryable, principal: Principal, project_id: UUID 
     if not rows and project_id is not None:
         raise not_found("There is no such project.")
     if len(rows) != 1:
-        raise wrong_field("project_id", "say which project the security group belongs to")
+        raise wrong_field("project_id", "name the project of the security group")
     only: UUID = rows[0]["id"]
     return only
 

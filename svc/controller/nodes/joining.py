@@ -45,7 +45,7 @@ NodeName = Annotated[
     Field(min_length=1, max_length=63),
     Shape(
         r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
-        "small letters, digits, dots and hyphens, with a letter or digit at both ends",
+        "lowercase letters, digits, dots and hyphens, with a letter or digit at both ends",
     ),
 ]
 
@@ -103,7 +103,7 @@ class NodeEnrolled(Model):
 
 @operations.declare(
     "node.bootstrap",
-    "Make a one-time token with which a new node joins",
+    "Create a one-time token that a new node joins with",
     Route.post("/nodes/bootstrap", status=201),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -124,7 +124,7 @@ async def bootstrap_node(context: Context[Controller], request: NodeBootstrapReq
 
 @operations.declare(
     "node.bootstraps",
-    "List the tokens that are still waiting for their node",
+    "List the bootstrap tokens that are not used yet",
     Route.get("/nodes/bootstrap"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -137,7 +137,7 @@ async def list_bootstraps(context: Context[Controller], request: Empty) -> list[
 
 @operations.declare(
     "node.withdraw",
-    "Withdraw a token that was not used",
+    "Revoke an unused bootstrap token",
     Route.delete("/nodes/bootstrap/{id}", status=204),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

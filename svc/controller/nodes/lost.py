@@ -36,7 +36,7 @@ class NodeLoss(Request):
 
 @operations.declare(
     "node.declare_lost",
-    "Say that a node will not come back: its certificate is revoked, its machines can be deleted without it",
+    "Declare a node lost: its certificate is revoked, and its machines can be deleted without it",
     Route.post("/nodes/{id}/declare-lost", status=204),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

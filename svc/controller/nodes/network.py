@@ -52,7 +52,7 @@ class NodeNetwork(Model):
 
 @operations.declare(
     "node.network",
-    "Show what a node carries of machines' networks, and in what it differs from the records",
+    "Show the machine networks on a node, and how they differ from the records",
     Route.get("/nodes/{id}/network"),
     access=Access.STAFF,
     scope=Scope.READ,

@@ -88,7 +88,7 @@ class NodeUpdate(Request):
     mode: NodeMode | None = None
     maintenance: bool | None = None
     overcommit: (
-        Annotated[OvercommitChange, Field(description='Such as {"cpu": 8}: times what the host has.')] | None
+        Annotated[OvercommitChange, Field(description='Such as {"cpu": 8}: a multiple of what the host has.')] | None
     ) = None
 
 
@@ -194,7 +194,7 @@ async def delete_node(context: Context[Controller], request: NodeRequest) -> Non
 
 @operations.declare(
     "node.domains",
-    "List the hypervisor's domains on a node, as its host says now, or said last",
+    "List the hypervisor's domains on a node, as last reported by its host",
     Route.get("/nodes/{id}/domains"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -230,7 +230,7 @@ async def node_images(context: Context[Controller], request: NodeRequest) -> lis
 
 @operations.declare(
     "node.inventory",
-    "Have a node say anew what it has",
+    "Refresh the inventory of a node",
     Route.post("/nodes/{id}/inventory"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -85,7 +85,7 @@ class OrphanNode(Request):
 
 @operations.declare(
     "orphan.list",
-    "List machines that hosts and records do not agree about",
+    "List machines whose host and record differ",
     Route.get("/orphans"),
     access=Access.ADMINISTRATOR,
     scope=Scope.READ,
@@ -117,7 +117,7 @@ async def list_orphans(context: Context[Controller], request: Empty) -> list[Orp
 
 @operations.declare(
     "orphan.adopt",
-    "Make the records agree with the host about a machine; what its host is missing is built again from its disks",
+    "Adopt a machine: make its record agree with the host; what the host lacks is rebuilt from its disks",
     Route.post("/orphans/{id}/adopt", status=204),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -152,7 +152,7 @@ async def adopt_orphan(context: Context[Controller], request: OrphanAdopt) -> No
 
 @operations.declare(
     "orphan.discard",
-    "Make the host agree with the records about a machine; what no record knows is deleted from its host",
+    "Discard a machine: make the host agree with its record; what has no record is deleted from the host",
     Route.post("/orphans/{id}/discard", status=204),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -182,7 +182,7 @@ async def discard_orphan(context: Context[Controller], request: OrphanDiscard) -
 
 @operations.declare(
     "node.write_off",
-    "Say that a node from before a restore will not come back, so that addresses are given out without its word",
+    "Write off a node from before a restore, so that addresses are given out without its report",
     Route.post("/nodes/{id}/write-off", status=204),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -193,7 +193,7 @@ async def write_off_node(context: Context[Controller], request: OrphanNode) -> N
     async def work(tx: Transaction) -> None:
         node = await get_node(tx, request.id, lock=True)
         if not await hear_no_more(tx, request.id):
-            raise conflict(f"Nothing waits for the word of node {node.name}.")
+            raise conflict(f"Nothing waits for a report of node {node.name}.")
         await audit.record(tx, context.caller, node.target)
         await tell_of_orphans(tx, request.id)
 
@@ -218,7 +218,7 @@ async def _delete_from_host(context: Context[Controller], node_id: UUID, request
 async def _find(queryable: Queryable, vm_id: UUID) -> Record:
     row = await queryable.fetchrow(f"SELECT * FROM ({ORPHANS}) found WHERE vm_id = $1 ORDER BY node_id LIMIT 1", vm_id)
     if row is None:
-        raise not_found("Hosts and records agree about this machine, or neither knows it.")
+        raise not_found("The host and the record of this machine agree, or neither has it.")
     return row
 
 

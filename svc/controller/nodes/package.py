@@ -67,7 +67,7 @@ def agent_release(data_dir: Path) -> AgentRelease:
 def _sources() -> Iterator[tuple[str, bytes]]:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise LookupError(f"the package {_PACKAGE} is not installed beside the controller")
+        raise LookupError(f"the package {_PACKAGE} is not installed next to the controller")
     folder = Path(spec.origin).parent
     for file in sorted(folder.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:

@@ -41,7 +41,7 @@ class NodeUpgrades(Model):
 
 @operations.declare(
     "node.upgrade",
-    "Replace a node's agent by the controller's release; machines run on",
+    "Upgrade a node's agent to the controller's release; machines keep running",
     Route.post("/nodes/{id}/upgrade"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,
@@ -51,7 +51,7 @@ async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest
     async with services.database.transaction() as tx:
         node = await get_node(tx, request.id, lock=True)
         if node.agent_release == services.agent.name:
-            raise conflict(f"The agent of node {node.name} is of this release already: {services.agent.name}.")
+            raise conflict(f"The agent of node {node.name} already has this release: {services.agent.name}.")
         if node.agent_release is None:
             raise conflict(
                 f"The agent of node {node.name} cannot replace itself: it is too old, or no launcher started it.",
@@ -60,7 +60,7 @@ async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest
         if not services.gateway.is_online(node.id):
             raise unavailable(f"Node {node.name} is offline.", hint="Try again once it is back.")
         if await _open_upgrade(tx, node.id):
-            raise conflict(f"The agent of node {node.name} is being upgraded already.")
+            raise conflict(f"The agent of node {node.name} is already being upgraded.")
         task = await _order(tx, context, node, uuid4(), at_once=1)
         ordered = {"task_id": str(task.id), "release": services.agent.name}
         await audit.record(tx, context.caller, node.target, ordered)
@@ -70,7 +70,7 @@ async def upgrade_node(context: Context[Controller], request: NodeUpgradeRequest
 
 @operations.declare(
     "node.upgrade_all",
-    "Replace the agents of all nodes by the controller's release, a few at a time; the first failure stops the rest",
+    "Upgrade the agents of all nodes to the controller's release, a few at a time; the first failure stops the rest",
     Route.post("/nodes/upgrade"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

@@ -79,7 +79,7 @@ class AdoptPreview(Model):
 
 @operations.declare(
     "service.stage",
-    "Say which machine is the server that a billing system has sold so far",
+    "Stage an existing machine as the server that a billing system has sold",
     Route.put("/provision/staged"),
     access=Access.ADMINISTRATOR,
     scope=Scope.PROVISION,
@@ -101,7 +101,7 @@ async def stage(context: Context[Controller], request: StageRequest) -> AdoptPre
 
 @operations.declare(
     "service.adopt_preview",
-    "What adopting the machine of a reference would find; nothing is written",
+    "Preview the adoption of the machine of a reference; nothing is written",
     Route.post("/provision/adopt/preview"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -112,7 +112,7 @@ async def preview(context: Context[Controller], request: AdoptPreviewRequest) ->
 
 @operations.declare(
     "service.adopt",
-    "Make a machine that was staged what a billing system has sold, as it is",
+    "Adopt a staged machine, unchanged, as a service of a billing system",
     Route.post("/provision/adopt"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -130,7 +130,7 @@ async def adopt(context: Context[Controller], request: AdoptRequest) -> Service:
 
 @operations.declare(
     "service.link",
-    "Make a machine of which nothing was staged what a billing system has sold, as it is",
+    "Adopt a machine that was not staged, unchanged, as a service of a billing system",
     Route.post("/provision/link"),
     access=Access.ADMINISTRATOR,
     scope=Scope.PROVISION,

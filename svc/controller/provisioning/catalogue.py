@@ -82,7 +82,7 @@ class _SettingsUpdate(SettingsUpdate):
 
 @operations.declare(
     "service.ping",
-    "What this service is, and whether it can provision",
+    "Name and version of this service, and whether it can provision",
     Route.get("/provision/ping"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -129,7 +129,7 @@ async def catalogue(context: Context[Controller], request: Empty) -> ProvisionCa
 
 @operations.declare(
     "service.settings",
-    "Say what a suspension does that names no mode",
+    "Set the default mode of suspensions",
     Route.put("/provision/settings"),
     access=Access.ADMINISTRATOR,
     scope=Scope.PROVISION,

@@ -74,12 +74,12 @@ class ServiceChange(Model):
 
     service: Service
     task: TaskModel
-    replayed: Annotated[bool, Field(description="The key had ordered this before.")]
+    replayed: Annotated[bool, Field(description="An earlier call with the key placed the order.")]
 
 
 @operations.declare(
     "service.change_plan",
-    "Give a service's machine the sizes of another plan; its disk only grows",
+    "Change a service's machine to the sizes of another plan; its disk only grows",
     Route.post("/provision/services/{id}/change-plan"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -100,7 +100,7 @@ async def change_plan(context: Context[Controller], request: ChangePlanRequest) 
 
 @operations.declare(
     "service.resize",
-    "Give a service's machine sizes of its own; its disk only grows",
+    "Resize a service's machine; its disk only grows",
     Route.post("/provision/services/{id}/resize"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -118,7 +118,7 @@ async def resize(context: Context[Controller], request: ResizeRequest) -> Servic
 
 @operations.declare(
     "service.reinstall",
-    "Put a new system in the place of that of a service's machine; its addresses stay",
+    "Reinstall a service's machine; its addresses stay",
     Route.post("/provision/services/{id}/reinstall"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -157,7 +157,7 @@ async def _machine(context: Context[Controller], service_id: UUID, order: Servic
     service = await records.get_service(database, service_id)
     records.moved(service, order)
     if service.vm_id is None:
-        raise conflict("The service's machine is gone; nothing was changed.")
+        raise conflict("The service's machine no longer exists; nothing was changed.")
     return await visible_machine(database, context.principal, service.vm_id)
 
 

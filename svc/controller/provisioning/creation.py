@@ -40,7 +40,9 @@ from svc_actors.store import Target, Transaction, audit
 operations = Operations[Controller]()
 
 IdempotencyKeyField = Annotated[
-    str, Field(min_length=1, max_length=200, description="Repeating a call with the same key repeats nothing."), LINE
+    str,
+    Field(min_length=1, max_length=200, description="A repeated call with the same key has no further effect."),
+    LINE,
 ]
 _USER_DATA: Final = "user-data of a service's machine"
 _Slug = Annotated[str, Field(max_length=100), LINE]
@@ -71,7 +73,7 @@ class ProvisionCreateRequest(Request):
         AccessMode | None, Field(description="Which account is offered; without it, the image's own user with sudo.")
     ] = None
     set_password: Annotated[GivenPassword | None, Field(repr=False)] = None
-    password: Annotated[bool, Field(description="Have a password made up, shown once.")] = False
+    password: Annotated[bool, Field(description="Generate a password, shown once.")] = False
     user_data: Annotated[UserData | None, Field(repr=False)] = None
 
 
@@ -103,7 +105,7 @@ async def create(context: Context[Controller], request: ProvisionCreateRequest) 
 
 @operations.declare(
     "service.retry",
-    "Make the machine of a service again whose provisioning has failed",
+    "Retry the provisioning of a service that has failed",
     Route.post("/provision/services/{id}/retry"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -215,7 +217,7 @@ async def _customer(tx: Transaction, *, context: Context[Controller], request: P
         await audit.record(tx, context.caller, Target("user", user_id, request.customer_email), {"made": True})
     person = await person_records.person(tx, user_id)
     if person.role is not Role.CUSTOMER:
-        raise conflict(f"{person.email} is no customer; nothing was made.")
+        raise conflict(f"{person.email} is not a customer; nothing was created.")
     project_id = await tx.fetchval(
         """SELECT project_id FROM project_members JOIN projects ON projects.id = project_id
            WHERE user_id = $1 AND ($2::uuid IS NULL OR project_id = $2) ORDER BY created_at, project_id LIMIT 1""",
@@ -224,7 +226,7 @@ async def _customer(tx: Transaction, *, context: Context[Controller], request: P
     )
     if project_id is None:
         raise not_found(
-            f"{person.email} is in no such project; nothing was made.",
+            f"{person.email} is not in this project; nothing was created.",
             hint="Leave project_id out, or make the customer a member of the project.",
         )
     return _Customer(user_id, project_id)

@@ -18,11 +18,11 @@ from svc_actors.store import Queryable, Record
 
 Integration = Annotated[
     str,
-    Field(description="The billing system, as it calls itself: whmcs, fossbilling-eu."),
-    Shape(r"[a-z0-9][a-z0-9._-]{0,49}", "small letters, digits, dots, hyphens and underscores, 50 at most"),
+    Field(description="The name of the billing system: whmcs, fossbilling-eu."),
+    Shape(r"[a-z0-9][a-z0-9._-]{0,49}", "lowercase letters, digits, dots, hyphens and underscores, 50 at most"),
 ]
 ExternalRef = Annotated[
-    str, Field(min_length=1, max_length=200, description="What the billing system calls the service."), NAME
+    str, Field(min_length=1, max_length=200, description="The billing system's reference of the service."), NAME
 ]
 
 

@@ -44,13 +44,13 @@ class TerminateRequest(Request):
     """The only order that destroys anything. Without `destroy_disks` the disk is kept as a volume."""
 
     id: UUID
-    confirm: Annotated[Literal[True], Field(description="That it is meant.")]
+    confirm: Annotated[Literal[True], Field(description="Confirms the deletion.")]
     destroy_disks: bool = False
 
 
 @operations.declare(
     "service.suspend",
-    "Suspend a service: its machine is switched off, or goes on without a network; no disk is touched",
+    "Suspend a service: its machine is switched off, or runs without a network; its disks stay",
     Route.post("/provision/services/{id}/suspend"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -66,7 +66,7 @@ async def suspend(context: Context[Controller], request: SuspendRequest) -> Serv
 
 @operations.declare(
     "service.unsuspend",
-    "Put a suspended service back: what the suspension did is reversed",
+    "Unsuspend a service: reverse what its suspension did",
     Route.post("/provision/services/{id}/unsuspend"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -77,7 +77,7 @@ async def unsuspend(context: Context[Controller], request: ServiceRequest) -> Se
 
 @operations.declare(
     "service.terminate",
-    "End a service and delete its machine",
+    "Terminate a service and delete its machine",
     Route.post("/provision/services/{id}/terminate"),
     access=Access.STAFF,
     scope=Scope.PROVISION,

@@ -77,7 +77,7 @@ class ServiceUsage(Model):
 
 class TaskRequest(Request):
     id: UUID
-    after: Annotated[int, Field(ge=0, le=2**62, description="Behind this position of its log.")] = 0
+    after: Annotated[int, Field(ge=0, le=2**62, description="After this position of its log.")] = 0
 
 
 class ProvisionTask(Model):
@@ -116,7 +116,7 @@ async def list_services(context: Context[Controller], request: ServiceList) -> P
 
 @operations.declare(
     "service.find",
-    "A service by what its billing system calls it",
+    "A service, by its billing system's reference",
     Route.get("/provision/by-ref/{ref}"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -141,7 +141,7 @@ async def show(context: Context[Controller], request: ServiceRequest) -> Service
 
 @operations.declare(
     "service.events",
-    "What became of a service, newest first",
+    "The history of a service, newest first",
     Route.get("/provision/services/{id}/events"),
     access=Access.STAFF,
     scope=Scope.PROVISION,
@@ -158,7 +158,7 @@ async def events(context: Context[Controller], request: ServiceRequest) -> list[
 
 @operations.declare(
     "service.usage",
-    "What a service has, and what its machine transferred in a month",
+    "The resources of a service, and the traffic of its machine in a month",
     Route.get("/provision/services/{id}/usage"),
     access=Access.STAFF,
     scope=Scope.PROVISION,

@@ -39,7 +39,7 @@ class RedeemRequest(Request):
 
 @operations.declare(
     "service.sso",
-    "Make a link that signs a browser in as the customer of a service, once, within 90 seconds",
+    "Create a link that signs a browser in as the customer of a service, once, within 90 seconds",
     Route.post("/provision/services/{id}/sso"),
     access=Access.ADMINISTRATOR,
     scope=Scope.PROVISION,
@@ -51,7 +51,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
     async def work(tx: Transaction) -> datetime:
         service = await lock_service(tx, request.id)
         if service.state is ServiceState.TERMINATED or service.customer_id is None:
-            raise conflict("The service is terminated, or its customer is deleted; no link was made.")
+            raise conflict("The service is terminated, or its customer is deleted; no link was created.")
         person = await person_records.person(tx, service.customer_id)
         if person.status is PersonStatus.SUSPENDED:
             raise conflict(f"The account {person.email} is suspended.", hint="Restore it first.")
@@ -73,7 +73,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
 
 @operations.declare(
     "session.sso",
-    "Sign in by a link that a billing system has made",
+    "Sign in with a link that a billing system created",
     Route.get("/sso/{token}"),
     access=Access.PUBLIC,
     scope=Scope.WRITE,

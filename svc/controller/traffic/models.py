@@ -22,7 +22,7 @@ from svc_actors.store import Record
 
 AskedPeriod = Annotated[
     Annotated[str, Shape(r"[1-9][0-9]{3}-(0[1-9]|1[0-2])", "a month such as 2026-02")] | None,
-    Field(description="A month of UTC, YYYY-MM; left out, the one that runs."),
+    Field(description="A month of UTC, YYYY-MM; the current one by default."),
 ]
 
 
@@ -32,7 +32,7 @@ def asked_period(text: str | None) -> Period:
     if text is None:
         return present
     if text > present:
-        raise wrong_field("period", f"the month has not begun: it is {present}")
+        raise wrong_field("period", f"the month has not started: it is {present}")
     return Period(text)
 
 

@@ -33,9 +33,9 @@ class PlanTrafficRequest(Request):
     id: UUID
     traffic_gib: Annotated[Gib | None, Field(description="Allowance a month in GiB; null is no limit.")]
     traffic_direction: Annotated[
-        TrafficDirection, Field(description="What counts: what guests send, or both ways.")
+        TrafficDirection, Field(description="The traffic that counts: outgoing, or both directions.")
     ] = TrafficDirection.OUTBOUND
-    traffic_action: Annotated[TrafficAction, Field(description="What is done about a machine beyond it.")] = (
+    traffic_action: Annotated[TrafficAction, Field(description="What happens to a machine that exceeds it.")] = (
         TrafficAction.REPORT
     )
     traffic_throttle_mbps: Annotated[Mbps | None, Field(description="Rate of a throttle in Mbit/s.")] = None
@@ -54,7 +54,7 @@ class PlanTrafficResult(Model):
 
 @operations.declare(
     "plan.traffic",
-    "Set what a plan allows of traffic; what tightens begins with the next month",
+    "Set the traffic allowance of a plan; tighter limits start with the next month",
     Route.put("/plans/{id}/traffic"),
     access=Access.ADMINISTRATOR,
     scope=Scope.ADMIN,

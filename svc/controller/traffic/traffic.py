@@ -89,7 +89,7 @@ class VMBandwidthRequest(Request):
 
 @operations.declare(
     "traffic.list",
-    "List what machines have transferred in a month beside what their plans allow",
+    "List the traffic of machines in a month, with the allowance of their plans",
     Route.get("/traffic"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -139,7 +139,7 @@ async def list_traffic(context: Context[Controller], request: TrafficList) -> Tr
 
 @operations.declare(
     "vm.traffic",
-    "Show a machine's traffic, where it stands, and what was done about it",
+    "Show a machine's traffic, its allowance and the enforcement decisions",
     Route.get("/vms/{id}/traffic"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
@@ -163,7 +163,7 @@ async def show_traffic(context: Context[Controller], request: VMTrafficRequest) 
 
 @operations.declare(
     "vm.bandwidth",
-    "Show what a machine transferred in the last twelve months, newest first",
+    "Show the traffic of a machine in the last twelve months, newest first",
     Route.get("/vms/{id}/bandwidth"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,

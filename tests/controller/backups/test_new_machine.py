@@ -127,7 +127,7 @@ async def test_the_backups_it_is_made_from_are_left_alone_until_it_is_there(data
         now.service.gateway.answers["vm.create.from_copy"] = under_way
         made = await now.customer("vm.create", name="again", backup_id=copy_id)
         busy = await refusal(now.staff, "vm.backup", id=vm_id)
-        assert (busy.code, "being made from a backup" in busy.message) == (ErrorCode.NOT_READY, True)
+        assert (busy.code, "being created from a backup" in busy.message) == (ErrorCode.NOT_READY, True)
 
         await now.service.until_asked("vm.create.from_copy")
         await now.customer("task.cancel", id=made.task.id)
@@ -135,7 +135,7 @@ async def test_the_backups_it_is_made_from_are_left_alone_until_it_is_there(data
         now.service.gateway.answers["vm.backup"] = under_way
         backup = await now.staff("vm.backup", id=vm_id)
         refused = await refusal(now.customer, "vm.create", name="other", backup_id=copy_id)
-        assert (refused.code, "being changed" in refused.message) == (ErrorCode.NOT_READY, True)
+        assert (refused.code, "are in use" in refused.message) == (ErrorCode.NOT_READY, True)
         await now.service.until_asked("vm.backup", 2)
         await now.administrator("task.cancel", id=backup.id)
         await now.service.ended(backup.id)

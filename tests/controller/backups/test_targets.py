@@ -162,7 +162,7 @@ async def test_a_target_that_fails_is_told_until_it_works(database: Database) ->
         assert (failed.status, failed.error_code) == ("failed", ErrorCode.UNAVAILABLE)
         told = await alerts(database)
         assert told.keys() == {f"backup-target:{target_id}", f"machine-backup:{vm_id}"}
-        assert "bucket fails; what it has is left as it is" in told[f"backup-target:{target_id}"]
+        assert "bucket fails; its backups stay" in told[f"backup-target:{target_id}"]
         [shown] = await now.administrator("backup.target.list")
         assert "does not answer" in shown.problem
 

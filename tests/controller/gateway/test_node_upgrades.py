@@ -81,7 +81,7 @@ async def test_a_node_is_upgraded_to_the_release_that_the_controller_brings(
         assert agent is not None
         assert (agent.version, agent.release) == (site.services.agent.version, site.services.agent.name)
         assert agent.upgrade is AgentUpgrade.CURRENT
-        with pytest.raises(ServiceError, match="of this release already") as refused:
+        with pytest.raises(ServiceError, match="already has this release") as refused:
             await site.call(upgrading.upgrade_node, request)
         assert refused.value.code is ErrorCode.CONFLICT
 
@@ -100,7 +100,7 @@ async def test_the_first_failure_stops_the_nodes_that_wait(site: NodeApiHarness)
         stopped = [task for task in tasks if task.status is TaskStatus.CANCELLED]
         assert len(stopped) == 4
         log = await read_log(site.services.database, stopped[0].id, after=0, limit=10)
-        assert f"Not begun: the upgrade of node {failed.resource_name} failed." in [line.message for line in log]
+        assert f"Not started: the upgrade of node {failed.resource_name} failed." in [line.message for line in log]
         agent = (await site.detail(failed.resource_id)).agent
         assert agent is not None
         assert agent.upgrade is AgentUpgrade.FAILED

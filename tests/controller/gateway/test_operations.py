@@ -79,7 +79,7 @@ async def test_a_node_that_stays_away_is_unavailable_once_the_time_has_passed(ri
     node = await rig.new_node()
     with pytest.raises(NodeUnavailable) as refusal:
         await rig.gateway.perform(node.node_id, OperationId("t:create"), create(), timeout=0.05)
-    assert "not known" in (refusal.value.hint or "")
+    assert "is unknown" in (refusal.value.hint or "")
 
 
 async def test_the_hosts_refusal_reaches_the_caller_with_its_code(rig: GatewayHarness) -> None:

@@ -185,7 +185,7 @@ async def test_a_cancellation_that_meets_another_change_is_made_all_the_same(
         await service.tasks.cancel(ADMINISTRATOR, task.id)
         assert (await service.ended(task)).status is TaskStatus.CANCELLED
     assert len(calls) >= 2
-    asked = "SELECT count(*) FROM task_events WHERE task_id = $1 AND message LIKE 'Cancellation asked for%'"
+    asked = "SELECT count(*) FROM task_events WHERE task_id = $1 AND message LIKE 'Cancellation requested%'"
     assert await database.fetchval(asked, task.id) == 1
 
 

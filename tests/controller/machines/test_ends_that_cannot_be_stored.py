@@ -22,7 +22,7 @@ from tests.controller.machines.test_machine_life import order, refuse, running_m
 from tests.controller.machines.test_tasks import new_task, nothing
 from tests.support.machine_service import FakeGateway
 
-OWN_WORDS = "The controller could not record how this ended; its log says why."
+OWN_WORDS = "The controller could not record the outcome; its log has the cause."
 
 
 @pytest.fixture(autouse=True)

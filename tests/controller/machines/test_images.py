@@ -150,7 +150,7 @@ async def test_a_refresh_takes_what_it_can_read_and_keeps_what_it_cannot(databas
     async with refreshed(database, catalogue, open_client) as ended:
         assert (ended.status, ended.error_code) == (TaskStatus.FAILED, ErrorCode.UNAVAILABLE)
         assert ended.error_message == "3 of 4 publishers could not be read: missing, silent, unreachable."
-        assert ended.message == f"{ended.error_message} The digests that were known are kept."
+        assert ended.message == f"{ended.error_message} The known digests are kept."
         digests = {
             row["slug"]: row["digest"]
             for row in await database.fetch("SELECT slug, digest FROM images WHERE kind <> 'empty'")

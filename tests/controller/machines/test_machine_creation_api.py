@@ -297,7 +297,7 @@ async def test_parallel_orders_of_customers_never_make_more_machines_than_the_pr
         assert (len(made), len(refused)) == (3, 7)
         assert await database.fetchval("SELECT count(*) FROM vms") == 3
         assert {error.code for error in refused} == {ErrorCode.CAPACITY}
-        assert refused[0].message == "The project has 3 machines, and may have 3; nothing was made."
+        assert refused[0].message == "The project has 3 machines, and may have 3; nothing was created."
         assert refused[0].details == {"limit": 3}
         for answer in made:
             await now.service.ended(answer.task.id)

@@ -180,7 +180,7 @@ async def test_a_machine_that_its_host_lost_is_failed_until_it_is_seen_again(dat
     async with running_machine(database) as (service, vm_id, world):
         await service.machine(vm_id).ask(Machine.observed, world.node_id, DomainState.ABSENT, "inventory")
         vm = await service.vm(vm_id)
-        assert (vm["status"], vm["status_reason"]) == ("failed", "The host does not have the machine any more.")
+        assert (vm["status"], vm["status_reason"]) == ("failed", "The host no longer has the machine.")
         await service.machine(vm_id).ask(Machine.observed, world.node_id, DomainState.RUNNING, "inventory")
         vm = await service.vm(vm_id)
         assert (vm["status"], vm["status_reason"]) == ("running", None)

@@ -292,7 +292,7 @@ async def test_a_deletion_says_which_disks_are_kept_and_where(database: Database
         keeping = await now.service.ended((await now.customer("vm.delete", id=kept, confirm="web")).id)
         task = await now.customer("vm.delete", id=gone, confirm="other", destroy_disks=True)
 
-        how = "It is a volume now: attach it, or delete it."
+        how = "It is now a volume: attach or delete it."
         assert keeping.message == f"Deleted; 1 disk is kept on its node, in retained/{kept}: disk0.qcow2. {how}"
         assert (await now.service.ended(task.id)).message == "Done."
 

@@ -109,7 +109,7 @@ async def test_a_machine_has_as_many_as_the_settings_allow_each_with_a_name_of_i
         vm_id = await machine(now)
         await taken(now, vm_id)
         again = await refusal(now.customer, "vm.snapshot.take", id=vm_id, name="before")
-        assert (again.code, "named before already" in again.message) == (ErrorCode.CONFLICT, True)
+        assert (again.code, "already has a snapshot named before" in again.message) == (ErrorCode.CONFLICT, True)
         await now.administrator("settings.update", most_snapshots=2)
         await taken(now, vm_id, "second")
         full = await refusal(now.customer, "vm.snapshot.take", id=vm_id, name="third")
@@ -185,7 +185,7 @@ async def test_a_forced_stop_ends_the_taking_and_what_is_left_is_deleted(databas
         [left] = await listed(now, vm_id)
         assert (left.state, "forced to stop" in left.error) == ("failed", True)
         refused = await refusal(now.customer, "vm.snapshot.restore", id=vm_id, snapshot_id=left.id, confirm="web")
-        assert (refused.code, "not whole" in refused.message) == (ErrorCode.CONFLICT, True)
+        assert (refused.code, "is incomplete" in refused.message) == (ErrorCode.CONFLICT, True)
         assert await done(now, "vm.snapshot.delete", id=vm_id, snapshot_id=left.id) == "succeeded"
         assert await listed(now, vm_id) == []
 

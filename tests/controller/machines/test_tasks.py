@@ -99,7 +99,7 @@ async def test_a_task_nobody_has_begun_is_cancelled_at_once(database: Database) 
             while (row := await database.fetchrow("SELECT * FROM tasks"))["status"] == "queued":  # type: ignore[index]
                 await trio.sleep(0.002)
         assert row is not None
-        assert (row["status"], row["error_message"]) == ("cancelled", "Cancelled before it was begun.")
+        assert (row["status"], row["error_message"]) == ("cancelled", "Cancelled before it was started.")
         assert await database.fetchval("SELECT count(*) FROM task_events WHERE message = 'did nothing'") == 0
         nursery.cancel_scope.cancel()
 

@@ -95,7 +95,7 @@ def test_an_unguarded_tap_is_a_difference_and_one_that_is_down_is_not() -> None:
     assert judged(recorded(), observed(), taps=(tap,)) == ["Its tap svc0 is up without the rules against spoofing."]
     assert judged(recorded(), observed(), taps=(tap.model_copy(update={"up": False}),)) == []
     nobody = tap.model_copy(update={"vm_id": None})
-    assert judged(recorded(), observed(), taps=(nobody,)) == ["The tap svc0 is no machine's."]
+    assert judged(recorded(), observed(), taps=(nobody,)) == ["The tap svc0 belongs to no machine."]
 
 
 def test_a_machine_that_changed_while_the_host_was_asked_is_not_judged() -> None:

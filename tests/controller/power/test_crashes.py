@@ -54,7 +54,7 @@ async def test_a_guest_whose_qemu_was_killed_runs_again_and_an_operator_hears_of
         assert vm["status_reason"] == "The guest crashed: its QEMU ended unexpectedly. It is started again."
         alert = await stage.alert(power_alert(vm_id))
         assert alert is not None
-        assert "Machine web on node alpha is off although it shall run." in alert["message"]
+        assert "Machine web on node alpha is off but should be running." in alert["message"]
         assert (alert["project_id"], alert["told"]) == (stage.world.project_id, "Machine web went off unexpectedly.")
         await stage.settled()
         vm = await stage.vm(vm_id)

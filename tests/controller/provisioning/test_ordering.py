@@ -103,7 +103,7 @@ async def test_the_billing_systems_reference_makes_one_service_whatever_the_key(
     elsewhere = await billing.biller("service.create", **order | third)
 
     assert refused.code is ErrorCode.CONFLICT
-    assert "nothing was made" in refused.message
+    assert "nothing was created" in refused.message
     assert elsewhere.service.integration == "other"
     assert await billing.database.fetchval("SELECT count(*) FROM vms") == 2
 

@@ -108,7 +108,7 @@ async def test_a_raised_or_removed_allowance_lets_machines_go_at_once(stage: Tra
     reasons = await stage.database.fetch("SELECT reason FROM traffic_decisions WHERE action = 'lift' ORDER BY id")
     assert [row["reason"] for row in reasons] == [
         "Its allowance is 20 GiB now, which is not used up.",
-        "Its traffic is not limited any more.",
+        "Its traffic is no longer limited.",
     ]
 
 

@@ -128,7 +128,7 @@ async def test_a_disk_kept_before_volumes_were_is_its_projects_or_an_administrat
         assert await database.fetchval("SELECT promised_disk_gib FROM node_capacity") == 3
         other = (await now.created(name="other")).vm.id
         unowned = await refusal(now.administrator, "volume.attach", id=nobodys.id, vm_id=other)
-        assert (unowned.code, "of no project" in unowned.message) == (ErrorCode.CONFLICT, True)
+        assert (unowned.code, "belongs to no project" in unowned.message) == (ErrorCode.CONFLICT, True)
         await now.administrator("volume.update", id=nobodys.id, project_id=now.world.project_id)
         assert (await done(now, "volume.attach", id=nobodys.id, vm_id=other)).status == "succeeded"
         # Taken over, its file is a volume's; the record of what it was stays

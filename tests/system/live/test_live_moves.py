@@ -105,7 +105,7 @@ class Machines:
                     return str(task["id"])
                 except Failure as failure:
                     # What an earlier move has left is being removed, or an agent has just been started.
-                    if not any(words in str(failure) for words in ("has not removed yet", "not online", "offline")):
+                    if not any(words in str(failure) for words in ("still has to remove", "not online", "offline")):
                         raise
                     await trio.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""The receivers that are told alerts by webhook.
+"""The webhook receivers of alerts.
 
 Invariants:
 - one of which `MOST_FAILURES` deliveries in a row failed is disabled; that is an alert until somebody enables it;
@@ -91,8 +91,8 @@ async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[Deli
         await tx.execute("UPDATE webhook_endpoints SET enabled = false WHERE id = $1", endpoint_id)
         endpoints.announce(tx, endpoint_id)
         message = (
-            f"The webhook at {host} is told no alerts any more: {failures} deliveries in a row failed, and it was"
-            f" disabled. {why}; `svc alert update-webhook {endpoint_id} --enabled` enables it again."
+            f"The webhook at {host} was disabled after {failures} failed deliveries in a row and gets no alerts."
+            f" {why}; `svc alert update-webhook {endpoint_id} --enabled` enables it again."
         )
         severity = Severity.CRITICAL
     await raise_alert(

@@ -86,7 +86,7 @@ async def removal_ended(tx: Transaction, vm: MachineRow, task: Task, ending: End
         await raise_alert(
             tx,
             removal_alert(vm.id),
-            f"The backups of the deleted machine {vm.name} could not be removed, which is tried again every hour:"
+            f"The backups of the deleted machine {vm.name} could not be removed; this is retried every hour:"
             f" {ending.message}",
             resource_kind="vm",
             resource_id=vm.id,

@@ -189,7 +189,7 @@ async def hold_copy(tx: Transaction, held: Held) -> None:
         held.source_id,
     ):
         raise not_ready(
-            "The backups of this machine are being changed now, by a backup or by the removal of old ones.",
+            "The backups of this machine are in use, by a backup or by the removal of old ones.",
             hint="Wait for that task.",
         )
 
@@ -207,7 +207,7 @@ async def is_held(queryable: Queryable, vm_id: UUID) -> bool:
 async def require_not_held(queryable: Queryable, vm_id: UUID) -> None:
     if await is_held(queryable, vm_id):
         raise not_ready(
-            "A machine is being made from a backup of this one, whose backups are left as they are until then.",
+            "A machine is being created from a backup of this one; its backups cannot be changed meanwhile.",
             hint="Wait for that task.",
         )
 
@@ -225,7 +225,7 @@ async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
         if check["name"] == "backups" and check["status"] != CheckStatus.PASSED:
             raise conflict(
                 f"The machine's node cannot back it up. {check['message']}",
-                hint="Mend that and run the node's preflight again (`svc node preflight`).",
+                hint="Fix that and run the node's preflight again (`svc node preflight`).",
             )
 
 
@@ -327,11 +327,11 @@ async def _tell_lost(tx: Transaction, vm: MachineRow, *, lost: bool) -> None:
         tx,
         loss_alert(vm.id),
         f"The target has lost data that earlier backups of machine {vm.name} need. The newest backup is complete;"
-        " restoring one of those before is refused where it needs what is gone. See to the target.",
+        " restoring an earlier one is refused if it needs the lost data. Check the target.",
         severity=Severity.CRITICAL,
         resource_kind="vm",
         resource_id=vm.id,
-        told=Told(vm.project_id, f"Earlier backups of machine {vm.name} may not be whole; the provider was told."),
+        told=Told(vm.project_id, f"Earlier backups of machine {vm.name} may be incomplete; the provider was notified."),
     )
 
 
@@ -343,7 +343,7 @@ async def tell_missing(tx: Transaction, vm_id: UUID, name: str, project_id: UUID
         severity=Severity.WARNING,
         resource_kind="vm",
         resource_id=vm_id,
-        told=Told(project_id, f"The backup of machine {name} was not made; the provider was told."),
+        told=Told(project_id, f"The backup of machine {name} failed; the provider was notified."),
     )
 
 

@@ -135,7 +135,7 @@ async def remove_target(tx: Transaction, target: TargetRow) -> None:
                AND parameters->>'target_id' = $1)""",
         str(target.id),
     ):
-        raise conflict(f"A task works with the backup target {target.name}.", hint="Wait for that task.")
+        raise conflict(f"A task is using the backup target {target.name}.", hint="Wait for that task.")
     await tx.execute("DELETE FROM machine_backup_target_uses WHERE target_id = $1", target.id)
     await tx.execute("DELETE FROM machine_backup_targets WHERE id = $1", target.id)
     await close_alert(tx, target_alert(target.id))
@@ -193,7 +193,7 @@ async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, n
         raise failure(
             ErrorCode.UNAVAILABLE,
             f"The backup target {target.name} cannot be used. {why}",
-            hint="See to the STS, and that the target's key may ask it for keys; what is at the target is as it was.",
+            hint="Check the STS, and that the target's key may request keys; the target was not changed.",
         ) from error
 
 
@@ -203,8 +203,7 @@ async def tell_failed(tx: Transaction, target_id: UUID, why: str) -> None:
         await raise_alert(
             tx,
             target_alert(target_id),
-            f"The backup target {name} fails; what it has is left as it is, and backups are tried again every hour."
-            f" {why}",
+            f"The backup target {name} fails; its backups stay, and new ones are retried every hour. {why}",
             severity=Severity.WARNING,
         )
 

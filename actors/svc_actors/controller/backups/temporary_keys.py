@@ -135,7 +135,7 @@ def _keys(answer: bytes, status: int) -> Keys:
         parsed = ElementTree.fromstring(answer)  # noqa: S314  (bounded, and expat expands no bombs)
         told = {each.tag.rpartition("}")[2]: (each.text or "").strip() for each in parsed.iter()}
     except ElementTree.ParseError as error:
-        raise NoTemporaryKeys(f"it answered {status} with what is no XML", passing=passing) from error
+        raise NoTemporaryKeys(f"it answered {status} with something other than XML", passing=passing) from error
     if status != httpx.codes.OK:
         said = f"it answered {status}: {told.get('Code', '')} {told.get('Message', '')}"[:300].strip()
         raise NoTemporaryKeys(said, passing=passing)

@@ -85,7 +85,7 @@ class NodeLost(NodeUnavailable):
     """The node was declared lost: it gives no outcome any more."""
 
     def __init__(self) -> None:
-        super().__init__("The node was declared lost; nothing can be asked of it any more.")
+        super().__init__("The node was declared lost; it no longer takes orders.")
 
 
 LANE_LIMITS: Final = {
@@ -199,8 +199,8 @@ class NodeOperations:
             if not pending.waiters:
                 self._drop(pending)
             raise NodeUnavailable(
-                f"The node gave no answer to {operation.op} within {timeout:.0f} seconds.",
-                hint="It is not known whether the operation was done; the node's next inventory shows what is.",
+                f"The node did not answer {operation.op} within {timeout:.0f} seconds.",
+                hint="Whether the operation was done is unknown; the node's next inventory shows the state.",
             )
         return _result(pending.outcome)
 

@@ -68,8 +68,8 @@ async def recognise(tx: Transaction, shown: Shown) -> bool:
         await raise_alert(
             tx,
             key,
-            f"The host that joined as node {shown.node_id} after the backup calls, and is no node by the records. What "
-            "it carries is not known: have it join again before its location's pools give out addresses.",
+            f"The host that joined as node {shown.node_id} after the backup connects, but has no record. Its "
+            "machines are unknown: have it join again before the pools of its location give out addresses.",
         )
     return False
 

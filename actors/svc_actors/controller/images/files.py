@@ -77,7 +77,7 @@ class ImageFiles:
         except OSError as error:
             raise unavailable(
                 f"The file could not be written: {error.strerror}. Nothing was changed.",
-                hint="Make room beneath the data folder and send the file again.",
+                hint="Free space under the data folder and send the file again.",
             ) from error
         finally:
             with trio.CancelScope(shield=True, relative_deadline=10.0):

@@ -106,7 +106,7 @@ async def change_image(
         raise not_found("There is no such image.")
     if (firmware is not None or tpm is not None) and not row["custom"]:
         raise conflict(
-            f"The image {row['slug']} is of the catalogue, which says its firmware; nothing was changed.",
+            f"The image {row['slug']} belongs to the catalogue, which sets its firmware; nothing was changed.",
             hint="Add a custom image of the same URL and checksum.",
         )
     before = platform_of(row)
@@ -147,7 +147,7 @@ async def set_file(tx: Transaction, caller: Caller, image_id: UUID, file: Stored
 async def order_refresh(tx: Transaction, caller: Caller) -> Task:
     """The task that reads every publisher's checksums. Raises not_ready while one is under way."""
     if await tx.fetchval("SELECT 1 FROM tasks WHERE op = 'images.refresh' AND status IN ('queued', 'running')"):
-        raise not_ready("The images are being refreshed already.", hint="Wait for that task.")
+        raise not_ready("The images are already being refreshed.", hint="Wait for that task.")
     task = await create_task(
         tx,
         caller,
@@ -248,7 +248,7 @@ class ImageWork:
                         problem = await self._read(run, http, image)
                     if problem is not None:
                         failed.append(image.slug)
-                        await run.log(f"{image.slug}: {problem}; what was known is kept.", level=Level.WARNING)
+                        await run.log(f"{image.slug}: {problem}; the known digest is kept.", level=Level.WARNING)
                 except ServiceError as error:
                     # Taken out of the nursery by hand, which would wrap it in a group.
                     interrupted.append(error)
@@ -262,7 +262,7 @@ class ImageWork:
             raise TaskFailed(
                 ErrorCode.UNAVAILABLE,
                 f"{len(failed)} of {len(self._catalogue)} publishers could not be read: {', '.join(sorted(failed))}.",
-                hint="The digests that were known are kept.",
+                hint="The known digests are kept.",
             )
 
     async def _read(self, run: TaskRun, http: httpx.AsyncClient, image: Published) -> str | None:

@@ -53,8 +53,8 @@ def require_known(vm: MachineRow) -> None:
     _require_node_not_lost(vm)
     if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
         raise unavailable(
-            "The machine's node is not online, so what the machine is now is not known; nothing was changed.",
-            hint="Try again once the machine is not shown as unknown any more. Only a deletion is taken meanwhile.",
+            "The machine's node is not online, so the state of the machine is unknown; nothing was changed.",
+            hint="Try again once the machine is no longer shown as unknown. Until then it can only be deleted.",
         )
 
 
@@ -71,7 +71,7 @@ def require_unprotected(vm: MachineRow, order: Order) -> None:
     if vm.protected:
         raise conflict(
             f"The machine is protected and cannot be {refusal_text(order)}; nothing was changed.",
-            hint="Take the protection off first.",
+            hint="Remove the protection first.",
         )
 
 
@@ -98,8 +98,8 @@ def require_confirmed(vm: MachineRow) -> None:
     if vm.unconfirmed:
         raise unavailable(
             "The service was restored from a backup, or its database has lost changes, and the machine's host has not "
-            "shown it as it is recorded; nothing was changed.",
-            hint="Try again later. An administrator decides about what a host does not show.",
+            "confirmed its record yet; nothing was changed.",
+            hint="Try again later. An administrator decides about machines that no host reports.",
         )
 
 

@@ -73,7 +73,7 @@ async def kept_machine(gateway: NodeQueries, node_id: UUID, vm_id: UUID) -> Kept
     except OperationFailed as failure:
         if failure.code is FailureCode.NOT_FOUND:
             raise not_found("The node's agent has no record of this machine.") from failure
-        raise unavailable(f"The node could not tell: {failure.message}", hint=failure.hint) from failure
+        raise unavailable(f"The node could not report it: {failure.message}", hint=failure.hint) from failure
     if not isinstance(result, MachineResult):
         raise TypeError(f"vm.describe was answered with {result.kind}")
     return result.machine
@@ -105,7 +105,7 @@ async def adopt_unknown(
         raise conflict(
             "The machine's host filters its traffic, and no security group is named: it would be open after the next "
             "change.",
-            hint="Name its groups in group_ids; which they were is in the audit and with its owner.",
+            hint="Name its groups in group_ids; the audit log and the owner know the previous ones.",
         )
     groups = await usable_groups(tx, adoption.project_id, adoption.group_ids) if adoption.group_ids else []
     await lock_capacity(tx, node_id)
@@ -178,7 +178,7 @@ async def _insert(
     )
     if image_id is None:
         raise not_found(
-            "There is no image with the checksum of the one that the machine was made from.",
+            "There is no image with the checksum of the machine's image.",
             hint="Name the image in image_id.",
         )
     account, status = kept.seed.account, _status(state)

@@ -47,7 +47,7 @@ class NodeQueries(Protocol):
 async def begin(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
     """The task's parameters. The machine may run: it is left as it is. Raises conflict, not_found."""
     if vm.node_id is None:
-        raise conflict("The machine is on no node, so there is none to read its backups.")
+        raise conflict("The machine is on no node that could read its backups.")
     await copied_disks(tx, vm.id, copy_id)
     return {COPY: str(copy_id), SYSTEM: str(await rescue.newest_system(tx))}
 

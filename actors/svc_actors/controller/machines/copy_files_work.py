@@ -55,6 +55,6 @@ class CopyFilesWork:
                 raise
             raise not_found(
                 "The backup lies at the target of the node that the machine was on when it was made, and the target of"
-                " its node of now does not have it.",
-                hint="Choose one that was made since the machine moved, or have your provider mount the same target.",
+                " its current node does not have it.",
+                hint="Choose a backup made since the machine moved, or ask your provider to mount the same target.",
             ) from refusal

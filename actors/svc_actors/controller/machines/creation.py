@@ -136,7 +136,7 @@ async def create_machine(
                 full |= found.pool_ids
     except UniqueViolationError as error:
         if error.constraint_name == "vms_idempotency":
-            raise conflict("This idempotency key made another machine already.") from None
+            raise conflict("This idempotency key has already created another machine.") from None
         raise conflict(f"The project has a machine named {new.name} already.") from None
     except ForeignKeyViolationError as error:
         raise not_found(f"There is no such {_FOREIGN.get(error.constraint_name or '', 'thing')}.") from None
@@ -194,7 +194,7 @@ async def _require_allowed(tx: Transaction, project_id: UUID) -> None:
     has = await tx.fetchval("SELECT count(*) FROM vms WHERE project_id = $1 AND deleted_at IS NULL", project_id)
     if has >= most:
         raise capacity(
-            f"The project has {has} machines, and may have {most}; nothing was made.",
+            f"The project has {has} machines, and may have {most}; nothing was created.",
             hint="Delete one of them, or ask your provider for more.",
             details={"limit": most},
         )

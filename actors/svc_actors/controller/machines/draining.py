@@ -50,7 +50,7 @@ SELECT node_id FROM node_capacity WHERE node_id = ANY($1::uuid[]) ORDER BY free_
 
 async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
     """Machines that run move live. `restart`: those that cannot are restarted elsewhere; without it they stay. Raises
-    not_found, and conflict where new machines could still be placed on the node or it is being drained already."""
+    not_found, and conflict where new machines could still be placed on the node or it is already being drained."""
     node = await tx.fetchrow(
         "SELECT name, maintenance FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", node_id
     )
@@ -66,7 +66,7 @@ async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart
         OP,
         node_id,
     ):
-        raise conflict(f"Node {node['name']} is being drained already.")
+        raise conflict(f"Node {node['name']} is already being drained.")
     machines = len(await tx.fetch(_MACHINES, node_id))
     task = await create_task(
         tx,
@@ -106,7 +106,7 @@ class DrainWork:
             in_the_way = {vm_id: reason for vm_id, reason in in_the_way.items() if vm_id in failed}
         # What has moved is started elsewhere once this node has let go of it.
         while await self._database.fetchval("SELECT EXISTS (SELECT FROM vms WHERE moved_from = $1)", node_id):
-            await run.log("Waiting for the node to remove what has moved.")
+            await run.log("Waiting for the node to remove migrated machines.")
             await trio.sleep(_LOOK_SECONDS)
 
     async def _round(self, run: TaskRun, machines: list[Record], failed: set[UUID]) -> dict[UUID, str]:
@@ -187,5 +187,5 @@ def _stay(run: TaskRun, left: list[str]) -> ServiceError:
     stay = "1 machine stays" if len(left) == 1 else f"{len(left)} machines stay"
     return conflict(
         f"{stay} on node {run.task.resource_name}: {named}{more}.",
-        hint="See `svc vm migration-targets` of each. The drain can be ordered again.",
+        hint="See `svc vm migration-targets` of each, then drain the node again.",
     )

@@ -108,7 +108,10 @@ class LiveWork:
                 raise lost from None
             if not arrived or not await self._gone_over(run.task):
                 raise lost
-            await run.log("Its node was declared lost; the other has all of it: it goes on there.", level=Level.WARNING)
+            await run.log(
+                "Its node was declared lost; the other node has all of the machine, which continues there.",
+                level=Level.WARNING,
+            )
             return await self.finish(run)
 
     async def _take_back(self, run: TaskRun) -> None:
@@ -178,7 +181,7 @@ class LiveWork:
                 arrived = LivePlace.ABSENT
             if arrived is LivePlace.ARRIVED and await self._gone_over(run.task):
                 return True
-            await run.log("The other node has lost the guest; it is started where it was.", level=Level.WARNING)
+            await run.log("The other node has lost the guest; it is started on the original node.", level=Level.WARNING)
         await self._seen(vm_id, source, word.state, "asked after a live move")
         return False
 
@@ -220,7 +223,7 @@ def _target(run: TaskRun) -> UUID:
 def _not_settled() -> HostRefused:
     return HostRefused(
         ErrorCode.UNAVAILABLE,
-        "The live move came to nothing: its nodes do not agree that the guest has gone over; it is where it was.",
+        "The live migration failed: the nodes disagree whether the guest has migrated; it stays on its original node.",
         hint="Try again.",
         failure=FailureCode.INTERRUPTED,
     )

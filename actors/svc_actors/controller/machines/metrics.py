@@ -34,7 +34,7 @@ async def machine_metrics(
     except OperationFailed as failure:
         if failure.code is FailureCode.NOT_FOUND:
             return MetricsResult(vm_id=vm_id, resolution_seconds=resolution, points=())
-        raise unavailable(f"The node could not tell: {failure.message}", hint=failure.hint) from failure
+        raise unavailable(f"The node could not report it: {failure.message}", hint=failure.hint) from failure
     if not isinstance(result, MetricsResult):
         raise TypeError(f"vm.metrics was answered with {result.kind}")
     return result

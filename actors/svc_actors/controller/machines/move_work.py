@@ -147,8 +147,8 @@ class MoveWork:
             )
         if kept.disks != await machine_disks(self._database, vm_id):
             raise conflict(
-                "The machine's disks are not as they are recorded; it was left where it is.",
-                hint="Look at the machine on its node.",
+                "The machine's disks differ from their records; it was not moved.",
+                hint="Check the machine on its node.",
             )
         await self._images.pull(run, image_id, _target(run), span=(0, 10))
         return _Ready(kept, image_id, CpuMode(vm["cpu_mode"]))
@@ -179,13 +179,13 @@ class MoveWork:
             raise outcome
         if len(set(outcome)) > 1:
             raise conflict(
-                "The disks that arrived are not those that were sent; the machine is where it was.",
-                hint="Look at the agents' logs on both nodes, then try again.",
+                "The disks that arrived differ from those that were sent; the machine was not moved.",
+                hint="Check the agents' logs on both nodes, then try again.",
             )
         await self._media.carry(run, _target(run), attempt=attempt)
         seen: str | None = await self._database.fetchval("SELECT observed_state FROM vms WHERE id = $1", vm_id)
         if seen not in _OFF:
-            raise conflict("The machine was started on its host meanwhile; it is where it was, and runs on.")
+            raise conflict("The machine was started on its host meanwhile; it was not moved and keeps running.")
 
     async def _described(self, run: TaskRun, vm_id: UUID, attempt: int) -> KeptMachine:
         """The machine as its own node has recorded it: what first boot it is of, the controller has not kept."""

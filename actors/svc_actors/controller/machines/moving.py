@@ -163,8 +163,8 @@ async def require_let_go(tx: Transaction, vm: MachineRow) -> None:
 
 def _left_at(node: str) -> Exception:
     return not_ready(
-        f"Node {node} has not removed yet what a move has left there of the machine; nothing was changed.",
-        hint="Try again in a moment; a node that is away does it when it is back, or is declared lost.",
+        f"Node {node} still has to remove remains of an earlier move of the machine; nothing was changed.",
+        hint="Try again in a moment; an offline node does it once it is back, or is declared lost.",
     )
 
 

@@ -103,7 +103,7 @@ async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAdd
 
 async def detach(tx: Transaction, caller: Caller, vm: MachineRow, ip: IPAddress) -> None:
     """Release one address (of a sub-prefix, any address in it). Raises not_found, and conflict for the primary address
-    and for one that is being released already."""
+    and for one that is already being released."""
     require_changeable(vm)
     released = await begin_release(tx, vm.id, ip)
     await network_changed(tx, [vm.id])
@@ -210,7 +210,7 @@ async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded
     )
     if held["all"] >= MOST_ADDRESSES:
         raise capacity(
-            f"The machine has {held['all']} addresses with those that are being released, as many as it may have."
+            f"The machine has {held['all']} addresses, including those being released, as many as it may have."
         )
     if not bounded:
         return
@@ -226,8 +226,8 @@ async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded
         )
     if held["of_the_family_in_all"] >= 2 * allowed:
         raise capacity(
-            "The addresses that the machine gave up last are still being released; none was attached.",
-            hint="Try again once the machine's host has let go of them.",
+            "The addresses detached last are still being released; none was attached.",
+            hint="Try again once the machine's host has released them.",
         )
 
 

@@ -140,7 +140,7 @@ async def _moved(
 def _reason(seen: Seen) -> str | None:
     match seen.state:
         case DomainState.PAUSED if seen.cause is StateCause.IO_ERROR:
-            return "The guest is paused: its disk could not be written. It goes on by itself once its host has space."
+            return "The guest is paused: its disk could not be written. It resumes once its host has space."
         case DomainState.STOPPED if seen.cause is StateCause.FORCED:
             return "The guest was stopped by force on its host."
         case DomainState.PAUSED:

@@ -41,7 +41,7 @@ WINDOWS: Final = "windows"
 """The parameter of a reinstallation that says whether the new system is a Windows: null, or whether a password was
 ordered for it."""
 
-LOST: Final = "The host does not have the machine any more."
+LOST: Final = "The host no longer has the machine."
 
 
 async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:

@@ -162,7 +162,7 @@ async def note_pause(tx: Transaction, vm: MachineRow, state: DomainState, cause:
         await raise_alert(
             tx,
             paused_alert(vm.id),
-            f"Machine {vm.name} on node {vm.node_name} is paused: its disk could not be written. It goes on by itself"
+            f"Machine {vm.name} on node {vm.node_name} is paused: its disk could not be written. It resumes"
             " once the node's file system has space again.",
             severity=Severity.CRITICAL,
             resource_kind="vm",
@@ -179,7 +179,7 @@ async def _failed(tx: Transaction, vm: MachineRow, failures: int, reason: str, *
     pause = restart_pause(failures)
     await _write_attempt(tx, vm, failures, pause)
     if failures > MOST_FAILURES:
-        words = f"{reason} It failed {failures} times in a row; it is tried again once an hour, or when it is ordered."
+        words = f"{reason} It failed {failures} times in a row; it is retried every hour, or when ordered."
         await _alert(tx, vm, words, Severity.CRITICAL)
         return words
     words = f"{reason} It is started again{f' in {pause:g} s' if pause else ''}."
@@ -192,7 +192,7 @@ async def _alert(tx: Transaction, vm: MachineRow, words: str, severity: Severity
     await raise_alert(
         tx,
         power_alert(vm.id),
-        f"Machine {vm.name} on node {vm.node_name} is off although it shall run. {words}",
+        f"Machine {vm.name} on node {vm.node_name} is off but should be running. {words}",
         severity=severity,
         resource_kind="vm",
         resource_id=vm.id,

@@ -48,8 +48,8 @@ async def begin(tx: Transaction, vm: MachineRow, new: NewRescue, sealer: Sealer)
     has meanwhile. Raises conflict."""
     if vm.rescue_since is not None:
         raise conflict(
-            "The machine is in rescue already; nothing was changed.",
-            hint="Start it where it is off; end the rescue and begin another for a new password.",
+            "The machine is already in rescue; nothing was changed.",
+            hint="If it is off, start it; for a new password, end the rescue and start another.",
         )
     await require_not_suspended(tx, vm)
     status = moved(vm, Order.RESCUE)

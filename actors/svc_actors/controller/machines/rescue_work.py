@@ -35,7 +35,7 @@ class RescueWork:
         sealed = await self._database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", vm_id)
         secret = Seed.unsealed(self._sealer, sealed)
         if secret.password_hash is None:
-            raise conflict("The password of the rescue is not there any more; nothing was changed.", hint="Try again.")
+            raise conflict("The rescue password has expired; nothing was changed.", hint="Try again.")
         operation = VmRescue(
             vm_id=vm_id,
             instance_id=str(run.task.id),

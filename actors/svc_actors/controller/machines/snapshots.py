@@ -138,7 +138,7 @@ async def _begin_taking(tx: Transaction, vm: MachineRow, name: str) -> UUID:
                 name,
             )
     except UniqueViolationError:
-        raise conflict(f"The machine has a snapshot named {name} already; none was taken.") from None
+        raise conflict(f"The machine already has a snapshot named {name}; none was taken.") from None
     return snapshot_id
 
 
@@ -152,8 +152,8 @@ async def _begin_restoring(tx: Transaction, vm: MachineRow, snapshot_id: UUID) -
     name, state = await _require(tx, vm.id, snapshot_id)
     if state is not SnapshotState.READY:
         raise conflict(
-            f"Snapshot {name} is not whole, so it cannot be restored; nothing was changed.",
-            hint="Restore another one, or a backup.",
+            f"Snapshot {name} is incomplete and cannot be restored; nothing was changed.",
+            hint="Restore another snapshot, or a backup.",
         )
     await _move(tx, snapshot_id, SnapshotState.RESTORING)
     return name

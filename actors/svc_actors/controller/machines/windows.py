@@ -22,7 +22,7 @@ from svc_nodeagent.protocol import NodeOperation, OperationResult, VmWindowsRepo
 ACCOUNT: Final = "Administrator"
 """Whose password a Windows machine has; there is no choice, so no access mode."""
 LOST: Final = (
-    "The service was started anew before the machine's first boot had ended, and an ordered password is kept nowhere."
+    "The service was restarted before the machine's first boot had ended, and an ordered password is not stored."
 )
 _TIMEOUT: Final = 30.0
 
@@ -171,13 +171,13 @@ async def own_password(gateway: NodeQueries, *, node_id: UUID | None, vm_id: UUI
     try:
         report = await gateway.query(node_id, VmWindowsReport(vm_id=vm_id), timeout=_TIMEOUT)
     except OperationFailed as failure:
-        raise unavailable(f"The node could not ask the machine: {failure.message}", hint=failure.hint) from failure
+        raise unavailable(f"The node could not query the machine: {failure.message}", hint=failure.hint) from failure
     assert isinstance(report, WindowsReport)
     if not report.booted:
-        raise not_ready("The machine is off, or its agent does not answer.", hint="Start it, and try again.")
+        raise not_ready("The machine is off, or its agent does not answer.", hint="Start it, then try again.")
     if report.password is None:
         raise conflict(
-            "The machine has set no password for itself, or has it no more.",
+            "The machine has not set its own password, or no longer has it.",
             hint="Set one with `svc vm reset-password`.",
         )
     return report.password

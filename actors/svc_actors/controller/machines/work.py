@@ -96,11 +96,11 @@ HOST_STEP: Final = "host"
 _MOST_NAMED: Final = 3
 """Disks in a message: a host may list a thousand."""
 
-_NOT_THERE: Final = "The password to be set is not there any more; set it again."
+_NOT_THERE: Final = "The password to set has expired; set it again."
 
 _IRREVOCABLE: Final = {
-    "vm.delete": "A deletion that has begun cannot be taken back.",
-    "vm.reinstall": "A reinstallation that has begun cannot be taken back.",
+    "vm.delete": "A deletion that has started cannot be cancelled.",
+    "vm.reinstall": "A reinstallation that has started cannot be cancelled.",
 } | dict.fromkeys(OPS, IRREVOCABLE)
 _OPERATION: Final = TypeAdapter[NodeOperation](NodeOperation)
 
@@ -172,7 +172,7 @@ class MachineWork:
                 kept = "1 disk is" if len(disks) == 1 else f"{len(disks)} disks are"
                 named = ", ".join(disks[:_MOST_NAMED])
                 message = f"Deleted; {kept} kept on its node, in retained/{vm_id}: {named}."
-                ending = replace(ending, message=message, hint="It is a volume now: attach it, or delete it.")
+                ending = replace(ending, message=message, hint="It is now a volume: attach or delete it.")
         await self._actors.ref(Machine, str(task.resource_id)).ask(Machine.task_ended, task, ending)
 
     async def create(self, run: TaskRun) -> OperationResult:
@@ -248,7 +248,7 @@ class MachineWork:
         try:
             return await insist(run, operation, final, step=HOST_STEP)
         except LostWithNode:
-            await run.log("The node was declared lost: what it has of the machine stays there.", level=Level.WARNING)
+            await run.log("The node was declared lost: its data of the machine stays there.", level=Level.WARNING)
             return DeleteResult(vm_id=run.task.resource_id, removed_addresses=(), retained_disks=())
 
     async def update(self, run: TaskRun) -> OperationResult:
@@ -347,8 +347,8 @@ class MachineWork:
                 raise
             raise not_found(
                 "The backup lies at the target of the node that the machine was on when it was made, and the target of"
-                " its node of now does not have it; the machine was left as it was.",
-                hint="Choose one that was made since the machine moved, or have your provider mount the same target.",
+                " its current node does not have it; the machine was not changed.",
+                hint="Choose a backup made since the machine moved, or ask your provider to mount the same target.",
             ) from refusal
 
     async def _still_there(self, run: TaskRun, copied: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
@@ -358,7 +358,7 @@ class MachineWork:
         left = tuple(disk for disk in copied if disk.volume_id is None or disk.volume_id in has)
         if (apart := len(copied) - len(left)) > 0:
             said = "1 volume" if apart == 1 else f"{apart} volumes"
-            await run.log(f"The backup holds {said} that the machine does not have any more: left out.")
+            await run.log(f"The backup holds {said} that the machine no longer has: left out.")
         return left
 
     async def forget_copies(self, run: TaskRun) -> OperationResult:

@@ -195,7 +195,7 @@ async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
     confirmation. Gives them as text.
 
     With `ip` (of a sub-prefix, any address in it) raises not_found when the machine has no such address, and conflict
-    for its primary one and for one that is being released already.
+    for its primary one and for one that is already being released.
     """
     await lock_pools_of(tx, vm_id)
     if ip is not None:
@@ -208,10 +208,10 @@ async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
         if held is None:
             raise not_found(f"The machine has no address {ip}.")
         if held["state"] == "releasing":
-            raise conflict(f"{held['text']} is being released already.")
+            raise conflict(f"{held['text']} is already being released.")
         if held["is_primary"]:
             raise conflict(
-                f"{held['text']} is the machine's primary address, which is not detached.",
+                f"{held['text']} is the machine's primary address, which cannot be detached.",
                 hint="The primary address goes with the machine.",
             )
     rows = await tx.fetch(

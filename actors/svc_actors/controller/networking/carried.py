@@ -185,7 +185,7 @@ def _place(pools: Sequence[Pool], network: IPNetwork) -> tuple[Pool, int]:
         slot = pool.slot_of(network.network_address) if network.version == pool.cidr.version else None
         if slot is not None:
             return pool, slot
-    raise conflict(f"No pool has the address {network}.", hint="Make the pool again that it was of.")
+    raise conflict(f"No pool has the address {network}.", hint="Create the pool of the address again.")
 
 
 async def _adopt_nic(tx: Transaction, vm_id: UUID, position: int, nic: NicSpec, network_id: UUID | None) -> None:
@@ -199,7 +199,7 @@ async def _adopt_nic(tx: Transaction, vm_id: UUID, position: int, nic: NicSpec, 
         nic.mac,
     )
     if not await tx.fetchval("SELECT EXISTS (SELECT FROM nics WHERE id = $1 AND vm_id = $2)", nic.nic_id, vm_id):
-        raise conflict(f"The MAC address {nic.mac} is another machine's by the records.")
+        raise conflict(f"The MAC address {nic.mac} belongs to another machine by the records.")
 
 
 async def _claim(tx: Transaction, vm_id: UUID, nic_id: UUID, pool: Pool, slot: int, *, primary: bool) -> None:
@@ -228,5 +228,5 @@ async def _claim(tx: Transaction, vm_id: UUID, nic_id: UUID, pool: Pool, slot: i
     whose = f"machine {holder['name']}'s" if holder and holder["name"] else holder["state"] if holder else "taken"
     raise conflict(
         f"{pool.text_at(slot)} is {whose} by the records.",
-        hint="Decide about that one first: what its host does not have is deleted, or discarded.",
+        hint="Decide about that machine first: delete or discard it if its host does not have it.",
     )

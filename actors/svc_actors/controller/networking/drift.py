@@ -78,7 +78,7 @@ def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], pro
         differences.append(Difference(stray.vm_id, f"No machine of this id is recorded here; it carries {carried}."))
     for tap in probe.taps:
         if tap.vm_id is None:
-            differences.append(Difference(None, f"The tap {tap.device} is no machine's."))
+            differences.append(Difference(None, f"The tap {tap.device} belongs to no machine."))
         elif tap.up and not tap.filtered and (tap.vm_id in settled or tap.vm_id not in known):
             differences.append(Difference(tap.vm_id, f"Its tap {tap.device} is up without the rules against spoofing."))
     taps = sorted(probe.taps, key=lambda tap: tap.device)[:_MOST_TAPS]

@@ -69,7 +69,7 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
     if mtu is None:
         raise not_found("There is no such network.")
     if definition.family == 6:
-        _require_mtu_for_ipv6(mtu, "no pool was made")
+        _require_mtu_for_ipv6(mtu, "no pool was created")
     if not await tx.fetchval("SELECT true FROM locations WHERE id = $1", definition.location_id):
         raise not_found("There is no such location.")
     await require_carriers(tx, definition)
@@ -87,9 +87,9 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
             f"INSERT INTO pools ({', '.join(columns)}) VALUES ({places}) RETURNING *", *columns.values()
         )
     except UniqueViolationError:
-        raise conflict(f"The network has a pool named {definition.name} already; no pool was made.") from None
+        raise conflict(f"The network has a pool named {definition.name} already; no pool was created.") from None
     except ExclusionViolationError:
-        raise conflict(f"{definition.cidr} overlaps a pool that there is already; no pool was made.") from None
+        raise conflict(f"{definition.cidr} overlaps an existing pool; no pool was created.") from None
     await settle_arithmetic(tx, Pool.of(row))
     return row
 
@@ -99,7 +99,7 @@ async def default_location(queryable: Queryable) -> UUID:
     rows = await queryable.fetch("SELECT id, name FROM locations")
     found: list[UUID] = [row["id"] for row in rows if len(rows) == 1 or row["name"] == "default"]
     if len(found) != 1:
-        raise wrong_field("location_id", "say which location the pool is in")
+        raise wrong_field("location_id", "name the location of the pool")
     return found[0]
 
 
@@ -170,7 +170,7 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
         network_id,
     )
     if held:
-        raise conflict("Addresses of this network are held, or machines are on it; it stays.")
+        raise conflict("Addresses of this network are in use, or machines are on it; it was not deleted.")
     for pool in pools:
         await drop_pool(tx, pool["id"])
     await tx.execute("DELETE FROM networks WHERE id = $1", network_id)

@@ -114,7 +114,7 @@ def define(new: NewPool) -> PoolDefinition:
             hint="Every guest has a sub-prefix of its own: choose routed or bridged.",
         )
     if new.vlan is not None and topology != "bridged":
-        raise wrong_field("vlan", f"a {topology} pool has no VLAN; only a bridged one is joined to a link of yours")
+        raise wrong_field("vlan", f"a {topology} pool has no VLAN; only a bridged pool has one")
     first, last = (1, slots.count - 2) if slots.family == 4 else (0, slots.count - 1)
     first = first if new.range_start is None else _inside(slots, "range_start", new.range_start)
     last = last if new.range_end is None else _inside(slots, "range_end", new.range_end)

@@ -74,7 +74,7 @@ async def remove_pool(tx: Transaction, pool_id: UUID) -> Record:
     if held:
         counts = ", ".join(f"{row['count']} {row['state']}" for row in held)
         raise conflict(
-            f"Addresses of the pool {pool.name} are held ({counts}); the pool stays.",
+            f"Addresses of the pool {pool.name} are in use ({counts}); the pool was not deleted.",
             details={row["state"]: row["count"] for row in held},
         )
     return await drop_pool(tx, pool_id)
@@ -126,9 +126,7 @@ async def _lock_newcomers(tx: Transaction, pool_id: UUID, known: set[UUID]) -> s
         "SELECT id FROM vms WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED", list(newcomers)
     )
     if len(locked) < len(newcomers):
-        raise not_ready(
-            "Machines of this pool are being changed at this moment; the pool was left as it is.", hint="Try again."
-        )
+        raise not_ready("Machines of this pool are being changed; the pool was not changed.", hint="Try again.")
     return newcomers
 
 
@@ -180,7 +178,7 @@ async def _require_wiring(tx: Transaction, pool_id: UUID, definition: PoolDefini
     if mixed is not None:
         raise _stranded(
             mixed["ip"],
-            f"is on a NIC of the machine {mixed['vm']} beside an address of the pool {mixed['pool']} "
+            f"is on a NIC of the machine {mixed['vm']} with an address of the pool {mixed['pool']} "
             f"({wiring(mixed['topology'], mixed['vlan'])}), which cannot be mixed with "
             f"{wiring(definition.topology, definition.vlan)}",
         )

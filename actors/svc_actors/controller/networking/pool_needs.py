@@ -52,7 +52,7 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
         name, reason = lacking[0]
         raise conflict(
             f"The node {name} cannot carry this pool: {reason}",
-            hint="Name the nodes that it shall serve in node_ids, or choose another topology.",
+            hint="Name the nodes that it serves in node_ids, or choose another topology.",
             details={"nodes": [{"node": name, "reason": reason} for name, reason in lacking]},
         )
 

@@ -72,11 +72,11 @@ class _Claim:
         if self.observed:
             return (
                 f"The host {self.host} is only observed and {says}, so none is set aside for it: {which}. "
-                "Reserve them if that is so, or have the node managed."
+                "Reserve them if that is true, or set the node's mode to managed."
             )
         return (
             f"The host {self.host} {says}, and {len(refused)} of them are not set aside for it: {which}. "
-            "Reserve them if that is so, or see to the host."
+            "Reserve them if that is true, or check the host."
         )
 
 
@@ -120,7 +120,7 @@ async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Rec
 
 
 async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str:
-    """Keep a free address from being handed out. Gives it as text. Raises conflict unless it is free, invalid,
+    """Block a free address. Gives it as text. Raises conflict unless it is free, invalid,
     not_found."""
     pool = await lock_pool(tx, pool_id)
     slot = _slot(pool, "ip", ip)

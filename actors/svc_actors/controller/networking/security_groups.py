@@ -117,7 +117,7 @@ async def create_group(
         made = await tx.fetchval("SELECT count(*) FROM security_groups WHERE project_id = $1", project_id)
         if made >= MAX_GROUPS_OF_A_PROJECT:
             raise capacity(
-                f"The project has {made} security groups, as many as a project may have; none was made.",
+                f"The project has {made} security groups, as many as a project may have; none was created.",
                 hint="Delete one that no machine uses.",
             )
     try:

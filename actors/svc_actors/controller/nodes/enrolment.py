@@ -91,7 +91,7 @@ async def pending_bootstraps(queryable: Queryable) -> list[Bootstrap]:
 
 
 async def delete_bootstrap(tx: Transaction, caller: Caller, bootstrap_id: UUID) -> None:
-    """Withdraw a token that was not used yet."""
+    """Revoke an unused bootstrap token."""
     row = await tx.fetchrow("DELETE FROM node_bootstraps WHERE id = $1 AND used_at IS NULL RETURNING *", bootstrap_id)
     if row is None:
         raise not_found("There is no pending bootstrap of this id.")

@@ -144,7 +144,7 @@ class Node(Actor):
             await raise_alert(
                 tx,
                 agent_alert(self.node_id),
-                f"Node {node.name} cannot be spoken to. {reason}",
+                f"Node {node.name} cannot be reached. {reason}",
                 resource_kind="node",
                 resource_id=self.node_id,
             )
@@ -337,7 +337,7 @@ class Node(Actor):
             if placed:
                 raise conflict(
                     f"{placed} machine{'s are' if placed > 1 else ' is'} placed on node {node.name}.",
-                    hint="Delete or move them first. Those of a node that is away go once it is back or declared lost.",
+                    hint="Delete or move them first. Those of an offline node can go once it is back or declared lost.",
                     details={"machines": placed},
                 )
             await self._services.authority.revoke(tx, self.node_id)

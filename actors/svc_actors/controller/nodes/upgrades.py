@@ -139,8 +139,8 @@ class Upgrades:
 
 async def _not_begun(run: TaskRun, why: str) -> HostRefused:
     """Ends the task as cancelled."""
-    await run.log(f"Not begun: {why}.", level=Level.WARNING)
-    return HostRefused(ErrorCode.CONFLICT, f"Not begun: {why}.", hint=None, failure=FailureCode.CANCELLED)
+    await run.log(f"Not started: {why}.", level=Level.WARNING)
+    return HostRefused(ErrorCode.CONFLICT, f"Not started: {why}.", hint=None, failure=FailureCode.CANCELLED)
 
 
 def upgrade_parameters(release: AgentRelease, together: UUID, at_once: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ async def require_platform(queryable: Queryable, node_id: UUID | None, platform:
     facts = await queryable.fetchval("SELECT facts FROM nodes WHERE id = $1", node_id)
     if reasons := platform_lacks(facts, platform.needs):
         raise conflict(
-            f"The machine's node cannot have it so: {'; '.join(reasons)}. The machine was left as it is.",
-            hint="Move the machine to another node, or have an administrator mend that and run `svc node inventory`.",
+            f"The machine's node does not support this: {'; '.join(reasons)}. The machine was not changed.",
+            hint="Move the machine to another node, or ask an administrator to fix that and run `svc node inventory`.",
             details={"reasons": reasons},
         )

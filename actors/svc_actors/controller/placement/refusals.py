@@ -30,7 +30,7 @@ class NodesAway(ServiceError):  # noqa: N818 - named for what it says
     def __init__(self, details: Mapping[str, object] | None) -> None:
         super().__init__(
             ErrorCode.UNAVAILABLE,
-            "The nodes that may have room for this machine are offline or have only just come; nothing was made.",
+            "The nodes that may have room for this machine are offline or have just joined; nothing was created.",
             hint="Try again in a moment, or once a node is back.",
             details=details,
         )
@@ -140,7 +140,7 @@ async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> Service
     details = {"nodes": [_told(node) for node in refused[:MOST_EXPLAINED]]} if explain else None
     if len(refused) < len(nodes):
         return unavailable(
-            "The nodes changed while this machine was being placed; nothing was made.", hint="Try again."
+            "The nodes changed while this machine was being placed; nothing was created.", hint="Try again."
         )
     if any(node.may_be_back for node in nodes):
         return NodesAway(details)

@@ -95,7 +95,7 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
     except UniqueViolationError:
         raise reference_taken(new.integration, new.external_ref) from None
     service = await lock_service(tx, service_id)
-    await _note(tx, caller, service, "ordered", "The machine is being made.", {"vm_id": str(vm_id)})
+    await _note(tx, caller, service, "ordered", "The machine is being created.", {"vm_id": str(vm_id)})
     return service_id
 
 
@@ -121,13 +121,13 @@ async def add_linked(tx: Transaction, caller: Caller, integration: str, external
     except UniqueViolationError:
         raise reference_taken(integration, external_ref) from None
     service = await lock_service(tx, service_id)
-    await _note(tx, caller, service, "adopted", "The machine was there already.", {"vm_id": str(vm_id)})
+    await _note(tx, caller, service, "adopted", "The machine already existed.", {"vm_id": str(vm_id)})
     return service_id
 
 
 def reference_taken(integration: str, external_ref: str) -> ServiceError:
     return conflict(
-        f"{integration} has a service for {external_ref} already; nothing was made.",
+        f"{integration} already has a service for {external_ref}; nothing was created.",
         hint="Look it up by its reference. A service that failed is retried, not ordered again.",
     )
 
@@ -160,14 +160,14 @@ async def retry(tx: Transaction, caller: Caller, service_id: UUID, vm_id: UUID) 
     service = await lock_service(tx, service_id)
     moved(service, ServiceOrder.RETRY)
     if not service.settled:
-        raise not_ready("What was made of the service's machine is still being removed.", hint="Try again in a moment.")
+        raise not_ready("Parts of the service's machine are still being removed.", hint="Try again in a moment.")
     await tx.execute(
         """UPDATE services SET state = 'provisioning', state_reason = NULL, settled = false, vm_id = $2,
                                changed_at = now() WHERE id = $1""",
         service.id,
         vm_id,
     )
-    await _note(tx, caller, service, "retried", "Another machine is being made.", {"vm_id": str(vm_id)})
+    await _note(tx, caller, service, "retried", "Another machine is being created.", {"vm_id": str(vm_id)})
 
 
 async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: SuspendMode, reason: str | None) -> None:
@@ -197,7 +197,7 @@ async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: Suspe
     await _follow_network(tx, service, mode)
     message = {
         SuspendMode.POWER_OFF: "The machine is switched off.",
-        SuspendMode.NETWORK_ISOLATE: "The machine runs on without a network.",
+        SuspendMode.NETWORK_ISOLATE: "The machine keeps running without a network.",
     }[mode]
     await _note(tx, caller, service, "suspended", message, {"mode": mode.value, "reason": reason})
 
@@ -214,7 +214,7 @@ async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> Non
         service.id,
     )
     await _follow_network(tx, service, service.suspend_mode)
-    message = "The machine is started." if service.resume else "The machine is as it was before."
+    message = "The machine is started." if service.resume else "The machine is as before the suspension."
     details = {"mode": service.suspend_mode.value if service.suspend_mode else None}
     await _note(tx, caller, service, "unsuspended", message, details)
 
@@ -255,7 +255,7 @@ async def provisioned(tx: Transaction, caller: Caller, service: ServiceRow, fail
         failure,
         failure is None,
     )
-    await _note(tx, caller, service, after.value, failure or "The machine is there.", {})
+    await _note(tx, caller, service, after.value, failure or "The machine is created.", {})
 
 
 async def write_settled(tx: Transaction, service: ServiceRow) -> None:

@@ -34,7 +34,7 @@ from svc_actors.controller.provisioning.states import ServiceState, SuspendMode
 from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database, Queryable, Transaction, service_itself
 
-_GONE: Final = "The machine was removed before it was there."
+_GONE: Final = "The machine was removed before it was created."
 
 
 @dataclass(frozen=True)

@@ -331,7 +331,7 @@ class NetworkWatch:
         await self._database.transact(write)
         await self._gateway.acknowledge(node_id, operation_id)
         if left := set(releasing.addresses) - set(removed):
-            raise _NotDone(f"the host has not let go of {', '.join(sorted(left))}")
+            raise _NotDone(f"the host has not released {', '.join(sorted(left))}")
 
     async def _perform(self, node_id: UUID, operation_id: OperationId, operation: NodeOperation) -> OperationResult:
         try:
@@ -351,13 +351,13 @@ class NetworkWatch:
             await raise_alert(
                 tx,
                 network_alert(vm_id),
-                f"The network of machine {failure.machine} on node {failure.node} is not as recorded, and is tried "
-                f"again: {message}",
+                f"The network of machine {failure.machine} on node {failure.node} differs from its record; it is "
+                f"retried: {message}",
                 resource_kind="vm",
                 resource_id=vm_id,
                 told=Told(
                     failure.project_id,
-                    f"The host could not apply the network of machine {failure.machine} yet; it is tried again.",
+                    f"The host could not apply the network of machine {failure.machine} yet; it is retried.",
                 ),
             )
             if failure.news:

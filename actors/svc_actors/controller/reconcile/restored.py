@@ -30,7 +30,7 @@ class Past(StrEnum):
     """How the database came to show an earlier time."""
 
     BACKUP = "the controller was restored from a backup"
-    PUT_BACK = "the controller's database was put back to an earlier time"
+    PUT_BACK = "the controller's database was restored to an earlier time"
     LOST_COMMITS = "the controller's database has lost its last commits"
 
 

@@ -47,8 +47,8 @@ async def store_end(
         if failures == MOST_CRASHES:
             ending = failed(
                 ErrorCode.INTERNAL,
-                "The controller could not record how this ended; its log says why.",
-                "What its node has now, the node's next inventory shows.",
+                "The controller could not record the outcome; its log has the cause.",
+                "The node's next inventory shows its state.",
             )
         if not await _is_open(database, task):
             return None

@@ -239,7 +239,7 @@ class TaskRunner:
             if not task.cancel_requested:
                 await tx.execute("UPDATE tasks SET cancel_requested = true WHERE id = $1", task_id)
                 task = replace(task, cancel_requested=True)
-                await log_task(tx, task_id, f"Cancellation asked for by {caller.actor}.", level=Level.WARNING)
+                await log_task(tx, task_id, f"Cancellation requested by {caller.actor}.", level=Level.WARNING)
                 await announce(tx, task)
             await audit.record(tx, caller, Target("task", task_id, f"{task.op} {task.resource_name}", task.project_id))
             return task
@@ -367,7 +367,7 @@ class TaskRunner:
         if handler is None:
             return failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
         if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
-            return Ending(TaskStatus.CANCELLED, "Cancelled before it was begun.")
+            return Ending(TaskStatus.CANCELLED, "Cancelled before it was started.")
         if not new:
             async with self._starting:
                 started = await self.database.transact(lambda tx: start_task(tx, run.task.id))
@@ -408,13 +408,13 @@ class TaskRunner:
             if self._crashes[run.task.id] < MOST_CRASHES:
                 raise
             log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
-            return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
+            return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log has the cause.")
         except DomainError:
             raise
         except Exception:
             # A defect in the work: a repeat would meet it again, so the task ends here, and others go on.
             log.exception("task.crashed", task_id=str(run.task.id), op=run.task.op)
-            return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log says why.")
+            return failed(ErrorCode.INTERNAL, "The controller failed while doing this; its log has the cause.")
         return Ending(TaskStatus.SUCCEEDED, "Done.", result=result)
 
     async def _close_log(self, run: TaskRun) -> None:

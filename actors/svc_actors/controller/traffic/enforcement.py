@@ -248,5 +248,5 @@ def _lifted_because(machine: Judged, period: Period) -> str:
     if machine.standing is not None and machine.standing.period != period:
         return f"The month {machine.standing.period} is over."
     if machine.policy.allowance_gib is None:
-        return "Its traffic is not limited any more."
+        return "Its traffic is no longer limited."
     return f"Its allowance is {machine.policy.allowance_gib} GiB now, which is not used up."

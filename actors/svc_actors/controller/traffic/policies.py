@@ -76,10 +76,12 @@ class PolicySet:
             said.append(f"At once: {'; '.join(now)}.")
         if later:
             said.append(f"From {self.effective_from.day} {self.effective_from:%B %Y} on (UTC): {'; '.join(later)}.")
-            said.append("What tightens begins with the next month, so that no machine exceeds what was not there.")
+            said.append(
+                "Tighter limits start with the next month, so that no machine exceeds a limit that it did not have."
+            )
         if self.withdrawn is not None:
-            said.append(f"What was decided for {start_of(self.withdrawn):%B %Y} is withdrawn.")
-        return " ".join(said) or "Nothing is other than before."
+            said.append(f"The change decided for {start_of(self.withdrawn):%B %Y} is withdrawn.")
+        return " ".join(said) or "Nothing changes."
 
 
 async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Policy, *, now: datetime) -> PolicySet:

@@ -149,7 +149,7 @@ async def begin_attachment(tx: Transaction, volume: VolumeRow, *, vm_id: UUID, n
     _require(volume, VolumeOrder.ATTACH)
     if volume.project_id is None:
         raise conflict(
-            "The volume is of no project, so it was left as it is.", hint="Give it to a project first (project_id)."
+            "The volume belongs to no project, so it was not changed.", hint="Give it to a project first (project_id)."
         )
     project_id = await tx.fetchval("SELECT project_id FROM vms WHERE id = $1", vm_id)
     if project_id != volume.project_id:
@@ -171,7 +171,7 @@ async def begin(tx: Transaction, volume: VolumeRow, order: VolumeOrder) -> Volum
         if volume.protected:
             raise conflict(
                 "The volume is protected and cannot be deleted; nothing was changed.",
-                hint="Take the protection off first.",
+                hint="Remove the protection first.",
             )
         if volume.vm_id is not None:
             raise conflict("A machine has the volume; nothing was changed.", hint="Detach it first.")
@@ -339,7 +339,7 @@ async def goes_with_machine(tx: Transaction, vm_id: UUID, *, all_of_them: bool) 
         if row["protected"]:
             raise conflict(
                 f"Volume {row['name']} would be deleted with the machine, and is protected; nothing was changed.",
-                hint="Take its protection off, or detach it first.",
+                hint="Remove its protection, or detach it first.",
             )
     return [row["id"] for row in rows]
 
@@ -371,7 +371,7 @@ async def require_node(queryable: Queryable, node_id: UUID) -> None:
         raise unavailable("The volume's node is not online; nothing was changed.", hint="Try again once it is back.")
     if node["agent_protocol"] is not None and node["agent_protocol"] < SPEAKS:
         raise conflict(
-            "The agent of the node is of a release that knows no volumes; nothing was changed.",
+            "The agent of the node has a release without volumes; nothing was changed.",
             hint="An administrator upgrades it (`svc node upgrade`).",
         )
 

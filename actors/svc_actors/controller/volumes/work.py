@@ -37,7 +37,7 @@ from svc_nodeagent.protocol import (
     VolumeOperation,
 )
 
-IRREVOCABLE: Final = "What is done to a volume is not taken back; it ends by itself."
+IRREVOCABLE: Final = "An operation on a volume cannot be cancelled; it ends by itself."
 _STEP: Final = "host"
 
 
@@ -98,7 +98,7 @@ class VolumeWork:
         try:
             return await _ask(run, VolumeDelete(volume_id=_volume(run), kept=run.task.parameters["kept"]))
         except LostWithNode:
-            await run.log("The node was declared lost: what it has of the volume stays there.", level=Level.WARNING)
+            await run.log("The node was declared lost: its data of the volume stays there.", level=Level.WARNING)
         except HostRefused as refusal:
             if refusal.failure is not FailureCode.UNSUPPORTED:
                 raise
