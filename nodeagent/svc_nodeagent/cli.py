@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--prefix",
         default="svc",
-        help="how the names of domains, taps and of the nftables table begin; two agents on one host differ in it",
+        help="prefix of the names of domains, taps and the nftables table; two agents on one host need different ones",
     )
     run.add_argument("--bridge", help="the host's bridge that holds its uplink: bridged NICs are plugged into it")
     run.add_argument(
@@ -106,7 +106,7 @@ async def _run(
     folder: AgentFolder, simulated: bool, prefix: str, bridge: str | None, image_networks: Sequence[Network]
 ) -> None:
     if bridge is not None and bridge.startswith(prefix):
-        raise _Unusable(f"{bridge} begins with {prefix}, as the names of guests' taps do; rename the bridge")
+        raise _Unusable(f"{bridge} starts with {prefix}, like the names of guests' taps; rename the bridge")
     release = os.environ.get(RELEASE_VARIABLE)
     upgrader = Upgrader(folder.path, release, folder.authority) if release else None
     agent = Agent(folder, Journal.open(folder.journal), upgrader=upgrader)

@@ -213,7 +213,7 @@ class Dispatcher:
                     # Nothing was begun and nothing is on the disk: the controller may ask again under another id.
                     outcome: Outcome = Failed(
                         code=FailureCode.HOST,
-                        message=f"The operation was not begun: {error.strerror}.",
+                        message=f"The operation was not started: {error.strerror}.",
                         hint="Free disk space on the node, then try again.",
                     )
                     await self._end(request.id, outcome, durable=False)
@@ -350,4 +350,4 @@ _PARTLY_CANCELLED = Failed(
     message="Cancelled after the agent had been restarted while this ran; it may have been done before.",
     hint="Look at the machine, and order it again if it is needed.",
 )
-_NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had begun.")
+_NEVER_BEGUN = Failed(code=FailureCode.CANCELLED, message="Cancelled before the node had started.")

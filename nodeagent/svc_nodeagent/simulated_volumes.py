@@ -84,4 +84,4 @@ def _taken_over(
         if disk.name == operation.kept:
             after[operation.volume_id] = SimulatedVolume(size_gib=disk.size_bytes // _GIB)
             return tuple(each for each in kept if each is not disk)
-    raise HostError(FailureCode.NOT_FOUND, "The volume's file is not on its node any more.")
+    raise HostError(FailureCode.NOT_FOUND, "The volume's file is no longer on its node.")

@@ -90,14 +90,14 @@ class SerialLine:
             view = memoryview(data)
             while view:
                 if self._descriptor is None:
-                    raise trio.BrokenResourceError("the guest is not running any more")
+                    raise trio.BrokenResourceError("the guest is no longer running")
                 try:
                     await trio.lowlevel.wait_writable(self._descriptor)
                     view = view[os.write(self._descriptor, view) :]
                 except BlockingIOError:
                     continue
                 except (OSError, trio.ClosedResourceError) as error:
-                    raise trio.BrokenResourceError("the guest is not running any more") from error
+                    raise trio.BrokenResourceError("the guest is no longer running") from error
 
     def statistics(self) -> dict[str, int]:
         return {"viewers": len(self._viewers), "scrollback_bytes": len(self._scrollback.content())}

@@ -102,7 +102,7 @@ def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
         if not path.exists():
             raise HostError(
                 FailureCode.NOT_FOUND,
-                f"The machine cannot be defined: {what} is not on its node any more ({path.name}).",
+                f"The machine cannot be defined: {what} is no longer on its node ({path.name}).",
                 "Bring the file back (a file system that is not mounted?), or delete the machine.",
             )
 

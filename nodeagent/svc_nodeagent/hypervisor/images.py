@@ -200,7 +200,7 @@ class ImageCache:
                 FailureCode.INVALID,
                 f"The file of image {spec.name} is larger than the {error.most // 2**20} MiB that it may have. "
                 "It was discarded.",
-                "See that the address is the image's, and its size the one that was said.",
+                "Check the address and the size of the image.",
             ) from error
         if digest != spec.digest and resumed:
             # What lay there may have been of another file; only a whole download accuses the source.

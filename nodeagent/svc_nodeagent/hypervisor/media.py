@@ -64,7 +64,7 @@ def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
     if not path.exists():
         raise HostError(
             FailureCode.NOT_FOUND,
-            f"The ISO in the machine's CD-ROM drive is not on its node any more ({found.file}).",
+            f"The ISO in the machine's CD-ROM drive is no longer on its node ({found.file}).",
             "Eject it, and insert it anew.",
         )
     return Medium(path, found.boot)

@@ -259,7 +259,7 @@ class _Stream:
         except trio.BrokenResourceError as error:
             raise _cut_short("the other host has gone") from error
         except trio.TooSlowError as error:
-            raise _cut_short("the other host takes nothing any more") from error
+            raise _cut_short("the other host no longer accepts data") from error
 
     async def receive(self, count: int, seconds: float = SILENCE_SECONDS) -> bytes:
         """Exactly so many bytes."""
@@ -270,7 +270,7 @@ class _Stream:
         except trio.BrokenResourceError as error:
             raise _cut_short("the other host has gone") from error
         except trio.TooSlowError as error:
-            raise _cut_short("the other host sends nothing any more") from error
+            raise _cut_short("the other host no longer sends data") from error
         data = bytes(self._received[:count])
         del self._received[:count]
         return data

@@ -74,8 +74,8 @@ def boot_of(folders: Folders, vm_id: UUID) -> DirectBoot | None:
         if not path.exists():
             raise HostError(
                 FailureCode.NOT_FOUND,
-                f"The machine is in rescue, and the rescue system is not on its node any more ({path.parent.name}).",
-                "End the rescue and begin it anew, which fetches the system.",
+                f"The machine is in rescue, and the rescue system is no longer on its node ({path.parent.name}).",
+                "End the rescue and start it again, which fetches the system.",
             )
     return boot
 

@@ -50,7 +50,7 @@ async def take_over(folders: Folders, volume_id: UUID, kept: str | None, owner: 
     if source is None or not await in_thread(source.exists):
         raise HostError(
             FailureCode.NOT_FOUND,
-            "The volume's file is not on its node any more; nothing was changed.",
+            "The volume's file is no longer on its node; nothing was changed.",
             "Bring the file back (a file system that is not mounted?), or delete the volume.",
         )
     await drop_snapshots(source)

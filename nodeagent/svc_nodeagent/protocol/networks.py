@@ -87,7 +87,7 @@ class FirewallRule(Wire):
             if self.protocol not in (TransportProtocol.TCP, TransportProtocol.UDP):
                 raise ValueError("only TCP and UDP have ports")
             if self.ports[0] > self.ports[1]:
-                raise ValueError("the ports end before they begin")
+                raise ValueError("the ports end before they start")
         if self.icmp_type is not None and (self.protocol is not TransportProtocol.ICMP or self.family is None):
             raise ValueError("only ICMP has types, and they differ by family")
         if self.cidr is not None and self.family != self.cidr.version:

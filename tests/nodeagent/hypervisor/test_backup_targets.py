@@ -209,7 +209,7 @@ async def test_a_full_target_by_sftp_is_named_and_takes_copies_again(
             store, content = target.store(uuid4()), os.urandom(4 * MIB)
             await store.prepare()
             kept = await keep(store, content)
-            with pytest.raises(HostError, match=r"nas .* takes no more: it is full") as full:
+            with pytest.raises(HostError, match=r"nas .* accepts no data: it is full") as full:
                 await _keep_too_much(store, 96, monkeypatch)
             monkeypatch.undo()
             assert full.value.code is FailureCode.TARGET
@@ -273,7 +273,7 @@ async def test_a_server_that_shows_another_host_key_or_refuses_the_key_is_told_n
     private, public = new_key_pair("svc-machine-backups")
     async with sftp_target(tmp_path / "sshd", tmp_path / "kept") as target:
         other = await refused(target.store(uuid4(), host_key=" ".join(public.split()[:2])))
-        assert "shows another host key than the one that was confirmed" in other.message
+        assert "presents another host key than the confirmed one" in other.message
         unknown = await refused(target.store(uuid4(), private_key=private))
         assert "does not let the target's key in" in unknown.message
 

@@ -42,7 +42,7 @@ async def test_a_server_that_stops_within_a_block_is_an_error(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        with pytest.raises(HostError, match="does not show the disk any more"):
+        with pytest.raises(HostError, match="no longer shows the disk"):
             await _read(tmp_path / "nbd")
         nursery.cancel_scope.cancel()
     listening.close()

@@ -156,10 +156,10 @@ async def test_a_machine_in_rescue_is_not_started_without_its_system_and_says_wh
     assert node.folders.bases_in_use()[file_name(begin.system)] == 1
     [folder] = node.folders.images.glob("*.boot")
     (folder / "initrd").unlink()
-    with pytest.raises(HostError, match="rescue system is not on its node"):
+    with pytest.raises(HostError, match="rescue system is no longer on its node"):
         boot_of(node.folders, node.spec.vm_id)
     node.guest.running = None
-    with pytest.raises(HostError, match="rescue system is not on its node"):
+    with pytest.raises(HostError, match="rescue system is no longer on its node"):
         await node.machines.start(node.spec.vm_id, node.spec.network)
     await node.rescues.end(end(node), silent)
     assert node.guest.running is not None

@@ -114,7 +114,7 @@ class MachineBackups:
         read, size = (sum(each) for each in zip(*((k.read, k.digests.size) for k in kept.values()), strict=True))
         await report(90, f"read {-(-read // _MIB)} MiB of {-(-size // _MIB)} MiB")
         await in_thread(self._remember, record, copy_id, made.marks, kept)
-        await report(92, "removing copies that are not to be kept any more")
+        await report(92, "removing expired copies")
         superseded = bool(operation.forget) and await store.forget_copies(operation.forget)
         fault_point("backup.forgotten")
         lost = (superseded or not whole) and not await store.prune()
@@ -187,7 +187,7 @@ class MachineBackups:
                 if not parts:
                     raise HostError(
                         FailureCode.NOT_FOUND,
-                        "The target does not have this copy any more; nothing was changed.",
+                        "The target no longer has this copy; nothing was changed.",
                         "Choose another copy, or see what has become of the target.",
                     )
                 span = (90 * place // len(written), 90 * (place + 1) // len(written))
@@ -325,7 +325,7 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
             return disk
     raise HostError(
         FailureCode.CONFLICT,
-        f"The machine does not have the copy's disk {copied.index} any more; it was left as it was.",
+        f"The machine no longer has the copy's disk {copied.index}; it was not changed.",
         "Attach the volume that it is of, or restore another copy.",
     )
 

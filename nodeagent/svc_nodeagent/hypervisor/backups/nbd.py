@@ -143,7 +143,7 @@ def _told_by_server(seconds: float) -> Iterator[None]:
         with trio.fail_after(seconds):
             yield
     except (OSError, trio.BrokenResourceError, trio.TooSlowError, EOFError) as error:
-        raise HostError(FailureCode.HOST, f"QEMU does not show the disk any more ({error or 'no answer'}).") from error
+        raise HostError(FailureCode.HOST, f"QEMU no longer shows the disk ({error or 'no answer'}).") from error
 
 
 async def _greet(stream: trio.SocketStream, export: str) -> int:

@@ -41,18 +41,18 @@ _MEANINGS: Final = {
     "request signature we calculated does not match": "says that the secret key is not the one of the access key",
     "specified bucket does not exist": "has no such bucket",
     "access denied": "does not let the access key use the bucket, or its secret is another one",
-    "host key verification failed": "shows another host key than the one that was confirmed",
+    "host key verification failed": "presents another host key than the confirmed one",
     "permission denied (": "does not let the target's key in; its public key belongs into authorized_keys there",
     "permission denied": "does not let the account write to the folder",
-    'write: sftp: "failure"': "takes no more: it is full, or its disk fails",
+    'write: sftp: "failure"': "accepts no data: it is full, or its disk fails",
     "connection refused": "does not answer (connection refused)",
     "connection timed out": "does not answer (nothing was heard from it)",
     "could not resolve hostname": "does not answer (there is no address of its name)",
-    "connection reset": "does not answer any more",
-    "no route to host": "does not answer any more",
-    "i/o timeout": "does not answer any more",
-    "broken pipe": "does not answer any more",
-    "connection lost": "does not answer any more",
+    "connection reset": "does not answer",
+    "no route to host": "does not answer",
+    "i/o timeout": "does not answer",
+    "broken pipe": "does not answer",
+    "connection lost": "does not answer",
     "file does not exist": "has lost data of earlier backups, or its folder is gone",
     "key does not exist": "has lost data of earlier backups, or its folder is gone",
 }
@@ -160,7 +160,7 @@ class Elsewhere:
         try:
             status, said = await self._ask("PUT", f"/{self._key(name)}", body=content)
         except (httpx.HTTPError, trio.TooSlowError) as error:
-            raise self.failed("does not answer any more") from error
+            raise self.failed("does not answer") from error
         if status != httpx.codes.OK:
             raise self.failure(ProgramFailed("restic", status, said.decode(errors="replace")))
 

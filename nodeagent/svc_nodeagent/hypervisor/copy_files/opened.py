@@ -238,7 +238,7 @@ class CopyFiles:
             if not parts:
                 raise HostError(
                     FailureCode.NOT_FOUND,
-                    "The target does not have this copy any more.",
+                    "The target no longer has this copy.",
                     "Choose another copy, or see what has become of the target.",
                 )
             span = tuple(_RESTORED_PERCENT * each // len(operation.disks) for each in (place, place + 1))
@@ -269,7 +269,7 @@ class CopyFiles:
         if await in_thread(is_nearly_full, self._folders.root, _LEFT_TO_OTHERS):
             raise HostError(
                 FailureCode.CAPACITY,
-                "The node has not the room to hold the copy's disks beside what it has; nothing of them was kept.",
+                "The node has not the room to hold the copy's disks as well; nothing of them was kept.",
                 "Make a new machine from the backup on another node, or have your provider free space on this one.",
             )
 
