@@ -21,7 +21,7 @@ async def test_an_administrator_has_alerts_told_by_webhook() -> None:
         page = await set_up(browser, stack)
         await page.press("Alerts")
         await page.press("Webhooks")
-        await page.shows("Nobody is told alerts by webhook")
+        await page.shows("No webhook receives alerts")
 
         # What is refused is said in the dialog, which stays
         await page.press("Add a receiver")
@@ -51,5 +51,5 @@ async def test_an_administrator_has_alerts_told_by_webhook() -> None:
         await page.until("document.querySelector('main .head .badge')?.innerText === 'paused'")
         await page.press("Remove")
         await page.press("Remove")
-        await page.shows("Nobody is told alerts by webhook")
+        await page.shows("No webhook receives alerts")
         assert [line for line in page.complaints if "Security" in line] == []

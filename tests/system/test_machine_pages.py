@@ -72,7 +72,7 @@ async def test_a_person_gives_a_machine_a_volume_and_a_disc_and_rescues_it() -> 
             await page.until("!document.querySelector('main').innerText.includes('Installer')")
 
             await page.press("Rescue")
-            await page.press("Begin rescue")
+            await page.press("Start rescue")
             await page.shows("It is shown this once")
             await page.press("Done")
             await page.shows("In rescue since")

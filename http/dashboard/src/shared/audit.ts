@@ -94,7 +94,7 @@ function verdict(check: Check): Fragment {
   return html`${
     check.problem === null
       ? html`<p>It is as it was sealed.</p>`
-      : html`<p class="failure" role="alert">It is not as it was sealed: ${check.problem}. Look at the rows beside a backup of the database.</p>`
+      : html`<p class="failure" role="alert">It is not as it was sealed: ${check.problem}. Compare the rows with a backup of the database.</p>`
   }
   ${facts([
     ["Seals", String(check.seals)],

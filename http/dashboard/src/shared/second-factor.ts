@@ -55,7 +55,7 @@ export function accountView(me: Person & { name: string }): View {
   const renew = () =>
     ask({
       title: "New recovery codes",
-      text: "Those from before do not work any more then.",
+      text: "The previous ones then stop working.",
       fields: [PASSWORD, CODE],
       action: "Make new ones",
       submit: async (values) => kept(await api.post<RecoveryCodes>("/me/second-factor/recovery-codes", values)),

@@ -31,7 +31,7 @@ async def test_what_is_wrong_is_named_and_its_repair_mends_it(panel: PanelPages)
         browser.sign_in(ADA)
         browser.follow("shop.example.org")
         browser.follow("Diagnosis")
-        browser.shows("Not everything is as it shall be")
+        browser.shows("Faults were found")
         browser.shows("public/x is another's.")
         expect(browser.page.locator("main").get_by_role("button", name="Repair")).to_have_count(1)
 

@@ -153,14 +153,14 @@ async def test_a_text_is_edited_and_nobody_elses_change_is_lost_unseen(panel: Pa
         browser.press("Save")
         browser.shows("Somebody else has changed the file")
         assert written.read_bytes() == b"theirs\n"
-        browser.choose("What shall be", "theirs")
+        browser.choose("Version to keep", "theirs")
         browser.press("Go on")
         expect(text).to_have_value("theirs\n")
 
         written.write_bytes(b"theirs again\n")
         text.fill("mine\n")
         browser.press("Save")
-        browser.choose("What shall be", "mine")
+        browser.choose("Version to keep", "mine")
         browser.press("Go on")
         # Where it says "not saved" until then.
         expect(browser.page.locator("main .head .quiet").last).to_have_text("5 B")

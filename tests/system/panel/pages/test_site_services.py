@@ -266,11 +266,11 @@ async def test_an_administrator_plans_restore_drills(panel: PanelPages) -> None:
     def visit(browser: Browser) -> None:
         browser.sign_in("root@example.com")
         browser.follow("Restore drills")
-        browser.shows("Once a week by itself")
+        browser.shows("Runs weekly")
         browser.press("Change the plan")
         browser.choose("Frequency", "off")
         browser.press("Save")
-        browser.shows("None begins by itself")
+        browser.shows("Does not run automatically")
         expect(browser.row("pending.example.org")).to_contain_text("nothing yet")
         expect(browser.row("tried.example.org")).to_contain_text("1,204 files, folders and links; 2 databases")
         browser.press("Start one now")

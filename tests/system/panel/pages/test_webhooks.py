@@ -66,7 +66,7 @@ async def test_an_endpoint_is_added_tested_replayed_rotated_paused_and_removed(
                 expect(browser.page.locator("main .head .badge").first).to_have_text("paused")
                 browser.press("Remove")
                 browser.press("Remove")
-                browser.shows("Nobody is told of anything")
+                browser.shows("No endpoint gets events")
 
             await panel.browse(visit)
         receiving.nursery.cancel_scope.cancel()

@@ -65,7 +65,7 @@ export async function clipboardText(): Promise<string> {
     return await navigator.clipboard.readText();
   } catch (error) {
     if (!(error instanceof DOMException)) throw error;
-    alert("The browser does not let this page read the clipboard. Allow it beside the address, then try again.");
+    alert("The browser does not let this page read the clipboard. Allow it next to the address bar, then try again.");
     return "";
   }
 }

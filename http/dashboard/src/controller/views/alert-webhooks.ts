@@ -28,7 +28,7 @@ export function alertWebhooksView(): View {
         <td><a href="#/alert-webhooks/${one.id}">${one.url}</a></td><td>${told(one)}</td><td>${enabled(one)}</td>
         <td>${one.waiting || "—"}</td><td>${when(one.delivered_at)}</td><td class="mono">…${one.secret_last_four}</td></tr>`,
         ),
-        "Nobody is told alerts by webhook. A receiver is an https:// address that each is sent to, signed.",
+        "No webhook receives alerts. A receiver is an https:// URL that each alert is sent to, signed.",
       ),
   });
   return receivers;
@@ -53,7 +53,7 @@ export function alertWebhookView(id: string): View {
         <td>${when(one.next_attempt_at)}</td>
         <td class="act">${one.next_attempt_at ? nothing : html`<button @click=${() => replay(one)}>Send again</button>`}</td></tr>`,
         ),
-        "Nothing was sent yet. Those of the last 14 days are kept, 500 at most.",
+        "Nothing was sent yet. Deliveries are kept for 14 days, 500 at most.",
       ),
   });
   const again = () => Promise.all([receiver.load(), deliveries.load()]);
@@ -119,7 +119,7 @@ function secretShown(made: AlertWebhookSecret): TemplateResult {
 function add(added: () => Promise<unknown>): void {
   ask({
     title: "Add a receiver",
-    text: "It is told the alerts that are open, and each one when it opens, is acknowledged and closes.",
+    text: "It gets the open alerts, and each alert when it opens, is acknowledged or closes.",
     action: "Add",
     fields: wishes(),
     submit: async (values) => {
@@ -145,7 +145,7 @@ function change(now: AlertWebhook, changed: () => Promise<unknown>): void {
 function rotate(now: AlertWebhook, changed: () => Promise<unknown>): void {
   ask({
     title: "Make a new secret?",
-    text: "The one from before ends at once: nothing is signed with it any more, retries included.",
+    text: "The old secret stops working at once, for retries too.",
     action: "Make a new one",
     dangerous: true,
     submit: async () => {
@@ -159,7 +159,7 @@ function rotate(now: AlertWebhook, changed: () => Promise<unknown>): void {
 function remove(now: AlertWebhook): void {
   ask({
     title: "Remove the receiver?",
-    text: `Nothing is sent to ${now.url} any more, and the history of what was is forgotten.`,
+    text: `${now.url} gets nothing from now on, and its delivery history is deleted.`,
     action: "Remove",
     dangerous: true,
     submit: async () => {

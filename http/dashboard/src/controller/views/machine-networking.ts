@@ -42,7 +42,7 @@ function standing(now: MachineNetworking): Fragment {
       <br><span class="quiet">What was in force before is in force still. It is tried again by itself.</span></p>`
         : nothing
     }
-    ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "What was changed is recorded; its host is told as soon as it can be reached."}</p>` : nothing}`;
+    ${now.status === "waiting" ? html`<p class="quiet">${now.error ?? "The change is recorded; its host gets it as soon as it can be reached."}</p>` : nothing}`;
 }
 
 function limits(now: MachineNetworking): TemplateResult {
@@ -133,7 +133,7 @@ function attach(vm: Owned, networking: Resource<MachineNetworking>): void {
   ];
   ask({
     title: `Attach an address to ${vm.name}`,
-    text: "A running guest is told through its agent; any other reads it when it starts next.",
+    text: "A running guest gets it through its agent; any other reads it at its next start.",
     fields,
     action: "Attach",
     submit: async (values) => {

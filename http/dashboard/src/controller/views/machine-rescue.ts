@@ -36,10 +36,10 @@ function begin(machine: Machine): void {
         label: "SSH keys",
         kind: "textarea",
         placeholder: "ssh-ed25519 AAAA… one a line",
-        hint: "without, those that the machine was made with; a password is made up and shown once",
+        hint: "by default those that the machine was created with; a password is generated and shown once",
       },
     ],
-    action: "Begin rescue",
+    action: "Start rescue",
     submit: async (values) => {
       const keys = (values["ssh_keys"] ?? "").split("\n").map((line) => line.trim());
       const { user, password } = await api.post<{ user: string; password: string | null }>(`/vms/${machine.id}/rescue`, {

@@ -57,7 +57,7 @@ function consequence(position: MachineTraffic["position"]): string {
 export function certainty(figure: { resets: number; samples: number; first_at: string | null }): Fragment {
   if (!figure.samples) return "Nothing was counted yet.";
   return html`Lower bound: ${count(figure.samples, "reading")} since ${when(figure.first_at)}${
-    figure.resets ? html`, and counters that began anew ${count(figure.resets, "time")}` : nothing
+    figure.resets ? html`, and counters that were reset ${count(figure.resets, "time")}` : nothing
   }.`;
 }
 

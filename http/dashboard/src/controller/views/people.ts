@@ -49,7 +49,7 @@ function actions(person: Person): TemplateResult {
         ? html`<button @click=${withReason(
             `Look inside the account of ${person.email}`,
             "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
-            "Begin",
+            "Start",
             "impersonate",
             () => location.replace("/"),
           )}>Support session</button>`

@@ -59,7 +59,7 @@ function changeTraffic(plan: Plan, done: () => Promise<void>): void {
   const options = (...values: [string, string][]) => values.map(([value, label]) => ({ value, label }));
   ask({
     title: `Traffic policy of ${plan.name}`,
-    text: "What tightens it begins with the next month; what loosens it applies at once.",
+    text: "Tighter limits start with the next month; looser ones apply at once.",
     fields: [
       {
         name: "traffic_gib",

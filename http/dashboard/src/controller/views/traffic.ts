@@ -28,7 +28,7 @@ export function trafficView(): View {
         <td>${bytes(row.received_bytes)}</td><td>${bytes(row.sent_bytes)}</td><td class="usage">${allowance(row)}</td>
         <td>${row.state === "exceeded" ? badge(row.state) : nothing}</td>
         <td class="quiet" title="The figures are a floor: what was sent between the last reading and a restart was not seen.">
-          ${row.samples.toLocaleString()}${row.resets ? `, began anew ${row.resets}×` : ""}</td></tr>`,
+          ${row.samples.toLocaleString()}${row.resets ? `, reset ${row.resets}×` : ""}</td></tr>`,
         ),
         "No machine of that month.",
       ),

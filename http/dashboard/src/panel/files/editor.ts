@@ -73,7 +73,7 @@ export function editor(site: string, path: string, writable: boolean): Part {
       fields: [
         {
           name: "choice",
-          label: "What shall be",
+          label: "Version to keep",
           kind: "select",
           options: [
             { value: "mine", label: "Mine: write it over theirs" },

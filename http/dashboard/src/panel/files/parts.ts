@@ -66,7 +66,7 @@ async function read(file: File, start: number, end: number): Promise<Uint8Array>
   try {
     return new Uint8Array(await file.slice(start, end).arrayBuffer());
   } catch {
-    throw new ApiError(0, "invalid", `${file.name} cannot be read any more.`, "It was changed or moved: choose it again.");
+    throw new ApiError(0, "invalid", `${file.name} can no longer be read.`, "It was changed or moved: choose it again.");
   }
 }
 

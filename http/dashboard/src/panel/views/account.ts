@@ -68,7 +68,7 @@ export async function changePlan(account: Account): Promise<void> {
 export function suspendAccount(account: Account): void {
   order("account.suspend", {
     title: `Suspend ${account.email}`,
-    text: "They are signed out at once, their tokens are refused, and visitors of their sites are told that those are suspended. Everything is kept.",
+    text: "They are signed out at once, their tokens are refused, and visitors of their sites see that those are suspended. Everything is kept.",
     action: "Suspend",
     dangerous: true,
     known: { id: account.id },

@@ -15,7 +15,7 @@ export function appDeployments(site: Site, { may }: Viewer): SitePart {
     draw: (now) =>
       html`<div class="head"><h2>Deployments</h2><span class="gap"></span>
         ${may("app.deploy") ? html`<button class="primary" @click=${() => deploy(now)}>Deploy</button>` : nothing}</div>
-      <p class="quiet">New code is fetched and built beside what runs, and takes its place once it answers.</p>
+      <p class="quiet">New code is fetched and built next to the running release, and replaces it once it responds.</p>
       ${shown(deployments, (all) =>
         table(
           ["", "Code", "Made", "Status", ""],

@@ -31,7 +31,7 @@ function named({ host, port }: { host: string; port: number }): string {
 function make(site: Site): void {
   ask({
     title: `A deploy key of ${site.domain}`,
-    text: "The keys of the host are shown first, to be compared with what it publishes. Nothing is told to it before.",
+    text: "The keys of the host are shown first: compare them with those that it publishes. Nothing is sent to it before.",
     fields: [
       { name: "host", label: "Host", required: true, placeholder: "git.example" },
       { name: "port", label: "Port", kind: "number", value: "22", least: 1, most: 65535 },
@@ -73,7 +73,7 @@ function told(key: DeployKey): TemplateResult {
 function forget(site: Site, key: DeployKey): void {
   order("app.deploy_key_delete", {
     title: `Delete the deploy key for ${named(key)}?`,
-    text: "Private repositories of that host are not fetched any more. What runs goes on. Remove its public half there as well.",
+    text: "Private repositories of that host can no longer be fetched. The running release stays. Remove the public key there as well.",
     action: "Delete",
     dangerous: true,
     known: { id: site.id, key_id: key.id },

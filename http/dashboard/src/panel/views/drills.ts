@@ -20,7 +20,8 @@ export function drillsView(): View {
     before:
       () => html`<p class="quiet">The newest backup of a site is restored where nobody reaches it, compared with what was backed up, and
       removed. ${planned(plan.value)}</p>`,
-    rows: (all) => table(["Site", "Status", "Began by", "Compared", "Began", "Ended", ""], all.map(row), "No backup was tried yet."),
+    rows: (all) =>
+      table(["Site", "Status", "Started by", "Compared", "Started", "Ended", ""], all.map(row), "No restore drill has run yet."),
   });
   return {
     ...drills,
@@ -33,7 +34,7 @@ export function drillsView(): View {
 
 function planned(plan: DrillPlan | null): TemplateResult | typeof nothing {
   if (!plan) return nothing;
-  return plan.frequency === "weekly" ? html`Once a week by itself, the next ${when(plan.next_run_at)}.` : html`None begins by itself.`;
+  return plan.frequency === "weekly" ? html`Runs weekly, next ${when(plan.next_run_at)}.` : html`Does not run automatically.`;
 }
 
 function row(drill: Drill): TemplateResult {
@@ -63,7 +64,7 @@ async function start(): Promise<void> {
     wishes: {
       site: {
         label: "Id of the site",
-        hint: "Whose newest backup is tried; any site's, if left empty",
+        hint: "Whose newest backup is restored; any site's, if left empty",
         ...sites,
         ...(sites.options ? { hint: "Whose newest backup is tried", options: [any, ...sites.options] } : {}),
       },
@@ -73,5 +74,5 @@ async function start(): Promise<void> {
 }
 
 function change({ frequency }: DrillPlan): void {
-  order("backup.set_drill_plan", { title: "Drills that begin by themselves", action: "Save", initial: { frequency } });
+  order("backup.set_drill_plan", { title: "Automatic drills", action: "Save", initial: { frequency } });
 }

@@ -27,7 +27,7 @@ export function importsView(): View {
     before: sendingLine,
     rows: (found) =>
       table(
-        ["Archive", "", "Format", "Size", "Begun"],
+        ["Archive", "", "Format", "Size", "Started"],
         found.map(
           (one) => html`<tr><td><a href="#/imports/${one.id}">${one.name}</a></td><td>${badge(one.status, one.problem)}</td>
             <td>${one.format ?? "—"}</td><td>${bytes(one.size)}</td><td>${when(one.created_at)}</td></tr>`,
@@ -78,7 +78,7 @@ async function upload(file: File): Promise<void> {
 function fetchBySsh(): void {
   ask({
     title: "Fetch a site by SSH",
-    text: "The host's keys are shown first, to be compared with what its provider says. Nothing is told to it before.",
+    text: "The host's keys are shown first: compare them with what its provider says. Nothing is sent to it before.",
     fields: [
       { name: "host", label: "Host", required: true },
       { name: "port", label: "Port", kind: "number", value: "22", least: 1, most: 65535 },
@@ -147,7 +147,7 @@ function drawn(now: ImportPlan, choices: Map<string, boolean>): TemplateResult {
       ["Format", now.format ?? "—"],
       ["Size", bytes(now.size)],
       ["Job", now.job_id === null ? "—" : html`<a href="#/jobs/${now.job_id}">${now.job_id}</a>`],
-      ["Begun", when(now.created_at)],
+      ["Started", when(now.created_at)],
     ])}
     ${
       now.sites.length

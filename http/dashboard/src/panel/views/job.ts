@@ -35,7 +35,7 @@ export function jobView(me: Me, id: string): View {
         ["Number", String(now.id)],
         ...(now.site_id ? [["Of", html`<a href="#/sites/${now.site_id}">its site</a>`] as [string, TemplateResult]] : []),
         ["Asked for", when(now.created_at)],
-        ["Began", when(now.started_at)],
+        ["Started", when(now.started_at)],
         ["Took", took(now)],
       ])}
       <h2>Steps</h2>

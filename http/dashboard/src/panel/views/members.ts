@@ -39,7 +39,7 @@ export function accountMembers(id: string): Part {
   return {
     draw: () => html`<div class="head"><h2>Members</h2><span class="gap"></span>
         <button @click=${() => invite("the account", { account_id: id }, [...ROLES, BILLING])}>Invite somebody</button></div>
-      ${shown(members, (page) => table(HEADS, page.items.map(row), "Nobody beside the customer."))}`,
+      ${shown(members, (page) => table(HEADS, page.items.map(row), "Nobody besides the customer."))}`,
     dispose: () => members.dispose(),
   };
 }
@@ -48,7 +48,7 @@ export function accountMembers(id: string): Part {
 export function siteMembers(site: Site): SitePart {
   return rows<Member>({
     title: "Members",
-    text: `They may work in this site beside ${site.owner_email}, as far as their role allows.`,
+    text: `They may work in this site, as far as their role allows. It still belongs to ${site.owner_email}.`,
     path: `/members?site=${site.id}`,
     heads: HEADS,
     buttons: (now) => html`<button class="primary" @click=${() => invite(now.domain, { site_id: now.id }, ROLES)}>Invite somebody</button>`,

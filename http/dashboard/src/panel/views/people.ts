@@ -46,7 +46,7 @@ async function addCustomer(): Promise<void> {
     fields: ({ invite }) => ["email", "name", "plan", "company", "domain", "invite", ...(invite === "on" ? [] : ["password"])],
     wishes: {
       plan,
-      domain: { label: "First site", hint: "Its domain, if there shall be one at once" },
+      domain: { label: "First site", hint: "Its domain, to create one now" },
       invite: { label: "Invite them by mail instead" },
       password: { hint: PASSWORD_HINT },
     },

@@ -106,7 +106,7 @@ function actions(now: PersonDetail, me: Me): TemplateResult {
     order("person.impersonate", {
       title: `Look inside the account of ${now.email}`,
       text: "For 30 minutes you see what this person sees. You can look, not act; it is written down for both of you.",
-      action: "Begin",
+      action: "Start",
       known,
       done: () => location.replace("/"),
     });

@@ -114,8 +114,8 @@ function discovered(found: Discovered, now: Recovery): Fragment {
 function begin(now: Recovery, manifest: string): void {
   order<Job>("recovery.run", {
     title: "Bring a lost server back",
-    text: `This server becomes the lost one, which must not run any more. ${now.holds.length ? `What it has goes: ${now.holds.join(", ")}.` : ""} You are signed out: sign in as there.`,
-    action: "Begin",
+    text: `This server becomes the lost one, which must not run again. ${now.holds.length ? `What it has is deleted: ${now.holds.join(", ")}.` : ""} You are signed out: sign in as there.`,
+    action: "Start",
     dangerous: true,
     known: { manifest },
     initial: { replace: false },
@@ -131,7 +131,7 @@ function targetChoice(now: Recovery) {
 function makeKey(rotate: boolean, reload: () => void): void {
   order<RecoveryKeySecret>("recovery.key", {
     title: rotate ? "Rotate the recovery key" : "Make the recovery key",
-    text: rotate ? "The key of now opens no manifest any more, as soon as new ones are written." : "",
+    text: rotate ? "The current key opens no manifest once new ones are written." : "",
     action: rotate ? "Rotate" : "Make",
     fields: [],
     known: { rotate },

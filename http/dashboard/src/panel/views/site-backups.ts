@@ -111,7 +111,7 @@ async function restore(site: Site, backup: Backup, configuration: boolean): Prom
 }
 
 function changed(changes: ConfigurationChange[]): TemplateResult {
-  if (!changes.length) return html`<p>The configuration is as it was then.</p>`;
+  if (!changes.length) return html`<p>The configuration matches the backup.</p>`;
   return html`<details><summary>The configuration would change in ${count(changes.length, "place")}</summary>
     ${table(
       ["", "What", "", ""],
@@ -123,7 +123,7 @@ function changed(changes: ConfigurationChange[]): TemplateResult {
 function restorePath(site: Site, backup: Backup): void {
   order<Job>("backup.restore", {
     title: `Restore one file or folder of ${site.domain}`,
-    text: html`As of ${new Date(backup.created_at).toLocaleString()}. What has changed beneath it since is lost.`,
+    text: html`As of ${new Date(backup.created_at).toLocaleString()}. Later changes below it are lost.`,
     action: "Restore",
     dangerous: true,
     known: { id: backup.id },

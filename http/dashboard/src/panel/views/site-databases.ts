@@ -129,7 +129,7 @@ function load(database: Database): void {
     wishes: {
       path: { label: "A file of the site", placeholder: "backup.sql.gz", hint: "SQL; plain, or compressed by gzip, bzip2 or xz" },
       export: { label: "Or the number of an export", hint: "Of a database of this site and engine" },
-      replace: { label: "Remove what the database holds before" },
+      replace: { label: "Empty the database first" },
     },
     done: (job) => go(`/jobs/${job.id}`),
   });

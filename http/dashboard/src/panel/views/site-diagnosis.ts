@@ -24,7 +24,7 @@ export function siteDiagnosis(site: Site, { may }: Viewer): SitePart {
       ${shown(
         diagnosis,
         (found) => html`
-        <div class="head"><h2>${found.healthy ? "Nothing is wrong" : "Not everything is as it shall be"}</h2></div>
+        <div class="head"><h2>${found.healthy ? "Nothing is wrong" : "Faults were found"}</h2></div>
         ${found.checks.map(
           (check) => html`
           <div class="head"><h3>${NAMES[check.name]}</h3>${badge(check.state)}<span class="gap"></span>
@@ -43,7 +43,7 @@ export function siteDiagnosis(site: Site, { may }: Viewer): SitePart {
 function repair(site: Site, check: SiteCheck): void {
   order<Job>("site.repair", {
     title: `Repair ${site.domain}?`,
-    text: `${NAMES[check.name]}: made as the records say, and looked at again. Visitors notice nothing.`,
+    text: `${NAMES[check.name]}: repaired from its record, then checked again. Visitors notice nothing.`,
     action: "Repair",
     known: { id: site.id, repair: check.name },
     done: (job) => location.assign(`#/jobs/${job.id}`),

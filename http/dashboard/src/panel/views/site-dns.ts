@@ -1,4 +1,4 @@
-/** The zone of a site: its records, and whether the world is sent here for it. */
+/** The zone of a site: its records, and whether it is delegated to this server. */
 import { html, nothing, type TemplateResult } from "lit-html";
 import { api } from "../../shared/api";
 import { changed } from "../../shared/page";
@@ -40,8 +40,8 @@ export function siteDns(site: Site, viewer: Viewer): SitePart {
 }
 
 const DELEGATIONS: Record<SiteDns["delegation"]["state"], [string, string]> = {
-  here: ["ok", "The world is sent here for this zone."],
-  partly: ["differs", "The world is sent here and elsewhere for this zone."],
+  here: ["ok", "This zone is delegated to this server."],
+  partly: ["differs", "This zone is delegated to this server and to others."],
   elsewhere: ["missing", "The world is sent elsewhere for this zone: what is written here is not seen yet."],
   nowhere: ["missing", "Nobody is sent anywhere for this zone yet."],
   unknown: ["unknown", "The servers above this zone could not be asked."],
@@ -67,7 +67,7 @@ function records(site: Site, { records: all, zone }: SiteDns, { may }: Viewer): 
       <td class="mono value">${valueOf(record)}</td><td>${record.ttl} s</td>
       <td class="act">${
         record.managed
-          ? html`<span class="quiet" title="It goes when what it is for has ended">the panel's own</span>`
+          ? html`<span class="quiet" title="It is removed when it is no longer needed">the panel's own</span>`
           : html`${may("dns.update") ? html`<button @click=${() => change(site, record)}>Change</button>` : nothing}
             ${may("dns.delete") ? html`<button class="danger" @click=${() => remove(site, record)}>Delete</button>` : nothing}`
       }</td></tr>`,

@@ -71,7 +71,7 @@ function redirectName(domain: SiteDomain, site: Site): void {
 function remove(domain: SiteDomain): void {
   order("domain.delete", {
     title: `Remove ${domain.name}?`,
-    text: "Visitors who ask for it are answered no more.",
+    text: "Visitors no longer get an answer there.",
     action: "Remove",
     dangerous: true,
     known: { id: domain.id },
@@ -111,7 +111,7 @@ function addRedirect(site: Site): void {
           { value: "308", label: "308: for good, and forms stay forms" },
         ],
       },
-      below: { label: "Every path that begins with it as well", hint: "" },
+      below: { label: "Every path that starts with it as well", hint: "" },
     },
   });
 }

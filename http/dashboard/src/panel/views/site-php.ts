@@ -70,9 +70,9 @@ function change(site: Site, php: SitePhp, versions: PhpVersion[]): void {
 function restart(site: Site): void {
   order("site.php_restart", {
     title: `Start the PHP of ${site.domain} anew?`,
-    text: "With nothing that it had in memory. Visitors notice nothing.",
+    text: "With empty caches. Visitors notice nothing.",
     action: "Start it anew",
     known: { id: site.id },
-    done: () => note("PHP was started anew."),
+    done: () => note("PHP was restarted."),
   });
 }

@@ -17,7 +17,7 @@ export function siteProtection(site: Site, viewer: Viewer): SitePart {
 function protectedPaths(site: Site, { may }: Viewer): SitePart {
   return rows<ProtectedPath>({
     title: "Passwords",
-    text: "Whoever asks for such a path, or for what is below it, needs a login of it.",
+    text: "Visitors of such a path, and of what is below it, need one of its logins.",
     path: `/sites/${site.id}/protected-paths`,
     heads: ["Path", "Logins", ""],
     buttons: (now) => (may("protected_path.create") ? html`<button @click=${() => protect(now)}>Ask for a password</button>` : nothing),
@@ -38,7 +38,7 @@ function protectedPaths(site: Site, { may }: Viewer): SitePart {
   });
 }
 
-const PASSWORD = { password: { hint: "Twelve characters at least; left empty, one is made up and shown once" } };
+const PASSWORD = { password: { hint: "Twelve characters at least; if left empty, one is generated and shown once" } };
 
 function protect(site: Site): void {
   order<ProtectedPathOpened>("protected_path.create", {
@@ -54,7 +54,7 @@ function letIn(path: ProtectedPath): void {
   let login = "";
   order<ProtectedPathOpened>("protected_path.set_login", {
     title: `Let somebody in at ${path.path}`,
-    text: "A login that there is gets this password in the place of its own.",
+    text: "If the login exists, its password is replaced.",
     action: "Let in",
     known: { id: path.id },
     fields: (values) => {
@@ -80,7 +80,7 @@ function renew(path: ProtectedPath, login: string): void {
 
 function removeLogin(path: ProtectedPath, login: string): void {
   order("protected_path.remove_login", {
-    title: `Let ${login} in no more at ${path.path}?`,
+    title: `Remove ${login}'s access to ${path.path}?`,
     action: "Remove",
     dangerous: true,
     known: { id: path.id, login },
@@ -91,7 +91,7 @@ function removeLogin(path: ProtectedPath, login: string): void {
 function open(path: ProtectedPath): void {
   order("protected_path.delete", {
     title: `Open ${path.path} to everybody?`,
-    text: "It asks for no password any more, and its logins are forgotten.",
+    text: "Everybody can open it, and its logins are deleted.",
     action: "Open it",
     dangerous: true,
     known: { id: path.id },
@@ -115,7 +115,7 @@ function deniedPaths(site: Site, { may }: Viewer): SitePart {
     buttons: (now) => (may("denied_path.create") ? html`<button @click=${() => deny(now)}>Deny a path</button>` : nothing),
     row: (denied) => html`<tr><td class="mono">${denied.pattern}</td><td>${when(denied.created_at)}</td>
       <td class="act">${may("denied_path.delete") ? html`<button class="danger" @click=${() => show(denied)}>Show it again</button>` : nothing}</td></tr>`,
-    empty: "Nothing beside what no site shows: files whose names begin with a dot.",
+    empty: "Nothing, besides what every site hides: files whose names start with a dot.",
   });
 }
 

@@ -46,7 +46,7 @@ export function siteSchedules(site: Site, { may }: Viewer): SitePart {
         runs && of
           ? html`<h2>Runs of ${of.name}</h2>${shown(runs, (all) =>
               table(
-                ["Due", "Status", "Began", "Ended", "Exit status", ""],
+                ["Due", "Status", "Started", "Ended", "Exit status", ""],
                 (Array.isArray(all) ? all : all.items).map(
                   (
                     run,
@@ -104,7 +104,7 @@ function begin(task: Schedule): void {
 function remove(task: Schedule): void {
   order("schedule.delete", {
     title: `Delete ${task.name}?`,
-    text: "It is done no more, and its runs are forgotten.",
+    text: "It no longer runs, and its past runs are deleted.",
     action: "Delete",
     dangerous: true,
     known: { id: task.id },

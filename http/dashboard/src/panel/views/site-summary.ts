@@ -153,7 +153,7 @@ function unsuspend(site: Site): void {
 function remove(site: Site): void {
   order<Job>("site.delete", {
     title: `Delete ${site.domain}`,
-    text: "Its files, its certificate and everything else of it are deleted for good. Visitors see it no more at once.",
+    text: "Its files, its certificate and everything else of it are deleted for good. Visitors lose access at once.",
     action: "Delete",
     dangerous: true,
     known: { id: site.id },

@@ -19,13 +19,13 @@ export function siteWordPress(site: Site, { may }: Viewer): SitePart {
         (wordpress) => html`
       <div class="head"><h2>${wordpress.title}</h2><span class="gap"></span>
         ${may("wordpress.reset_password") ? html`<button @click=${() => newPassword(now)}>New password</button>` : nothing}
-        ${may("wordpress.maintenance") ? html`<button @click=${() => maintain(now, !wordpress.maintenance, again)}>${wordpress.maintenance ? "End maintenance" : "Begin maintenance"}</button>` : nothing}
+        ${may("wordpress.maintenance") ? html`<button @click=${() => maintain(now, !wordpress.maintenance, again)}>${wordpress.maintenance ? "End maintenance" : "Start maintenance"}</button>` : nothing}
         ${may("wordpress.login") ? html`<button class="primary" @click=${() => logIn(now)}>Log in</button>` : nothing}</div>
       ${facts([
         ["Version", html`${wordpress.version} ${newer(wordpress.update)}`],
         ["First administrator", `${wordpress.admin_login}, ${wordpress.admin_email}`],
         ["Language", wordpress.language],
-        ["Visitors", wordpress.maintenance ? badge("warning", "They are told that it is maintained") : "see it"],
+        ["Visitors", wordpress.maintenance ? badge("warning", "They see a maintenance page") : "see it"],
         ["Errors", wordpress.debug ? badge("warning", "They are shown or logged (WP_DEBUG)") : "are kept from visitors"],
       ])}
       <h2>Plugins</h2>
@@ -91,7 +91,7 @@ function newPassword(site: Site): void {
 function maintain(site: Site, maintenance: boolean, again: () => void): void {
   void attempt(async () => {
     await perform("wordpress.maintenance", { id: site.id, maintenance });
-    note(maintenance ? "Visitors are told that it is maintained." : "Visitors see it again.");
+    note(maintenance ? "Visitors see a maintenance page." : "Visitors see it again.");
     again();
   });
 }

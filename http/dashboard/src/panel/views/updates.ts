@@ -43,7 +43,7 @@ function releases(now: PanelReleases): Fragment {
       ["Tried last", last ? html`${last.version} ${badge(last.state)} ${when(last.ended_at)}` : "—"],
     ])}
     ${[now.look_error, offered?.problem, last?.reason].map((each) => (each ? html`<p class="failure">${each}</p>` : nothing))}
-    ${last?.silent_sites.map((domain) => html`<p class="failure">${domain} answered before, and did not any more.</p>`) ?? nothing}`;
+    ${last?.silent_sites.map((domain) => html`<p class="failure">${domain} answered before and did not afterwards.</p>`) ?? nothing}`;
 }
 
 function drawn(now: Updates, reload: () => void): Fragment {
@@ -131,7 +131,7 @@ function configure(now: Updates, reload: () => void): void {
 function installRelease(version: string): void {
   order<Job>("release.install", {
     title: `Install release ${version} of the panel`,
-    text: "It is prepared beside the one that runs, then tried: these pages and the API are away for some seconds, sites are served on. Unless it proves itself the panel goes back.",
+    text: "It is installed next to the running release, then tried: these pages and the API are away for some seconds, sites stay up. If the trial fails, the panel goes back.",
     action: "Install",
     fields: [],
     done: (job) => go(`/jobs/${job.id}`),

@@ -27,7 +27,7 @@ export function webhookView(id: string): View {
         <td>${one.attempts} of 6</td><td>${answer(one)}</td><td>${when(one.attempted_at ?? one.created_at)}</td><td>${when(one.next_attempt_at)}</td>
         <td class="act">${one.next_attempt_at ? nothing : html`<button @click=${() => replay(one)}>Send again</button>`}</td></tr>`,
         ),
-        "Nothing was sent yet. Those of the last 14 days are kept, 500 at most.",
+        "Nothing was sent yet. Deliveries are kept for 14 days, 500 at most.",
       ),
   });
   const test = () => attempt(() => api.post(`/webhooks/${id}/test`), "A test is on its way: an event whose data say so.");
@@ -98,7 +98,7 @@ function actions(now: WebhookEndpoint): TemplateResult {
   const rotate = () =>
     order<WebhookSecret>("webhook.rotate", {
       title: "Make a new secret?",
-      text: "The one from before ends at once: nothing is signed with it any more, retries included.",
+      text: "The old secret stops working at once, for retries too.",
       action: "Make a new one",
       dangerous: true,
       known,
@@ -107,7 +107,7 @@ function actions(now: WebhookEndpoint): TemplateResult {
   const remove = () =>
     order("webhook.delete", {
       title: "Remove the endpoint?",
-      text: `Nothing is sent to ${now.url} any more, and the history of what was is forgotten.`,
+      text: `${now.url} gets nothing from now on, and its delivery history is deleted.`,
       action: "Remove",
       dangerous: true,
       known,

@@ -21,7 +21,7 @@ export function webhooksView(): View {
         <td><a href="#/webhooks/${one.id}">${one.url}</a></td><td>${subscription(one)}</td><td>${enabled(one)}</td>
         <td>${one.waiting || "—"}</td><td>${when(one.delivered_at)}</td><td class="mono">…${one.secret_last_four}</td></tr>`,
         ),
-        "Nobody is told of anything. An endpoint is an https:// address that each event is sent to, signed.",
+        "No endpoint gets events. An endpoint is an https:// URL that each event is sent to, signed.",
       ),
   });
   return endpoints;
