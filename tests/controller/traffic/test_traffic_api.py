@@ -110,7 +110,8 @@ async def test_the_list_is_paged_sorted_and_searched(stage: TrafficHarness) -> N
         assert ([item["vm_name"] for item in first["items"]], first["total"], first["pages"]) == (["vm4", "vm3"], 5, 3)
         last = await shown(people, "?page_size=2&page=3&sort=vm_name")
         assert [item["vm_name"] for item in last["items"]] == ["vm4"]
-        assert [item["vm_name"] for item in (await shown(people, "?q=m2"))["items"]] == ["vm2"]
+        searched = await shown(people, "?q=m2")
+        assert ([item["vm_name"] for item in searched["items"]], searched["total"]) == (["vm2"], 1)
         for plan, gib in {"tight": 1, "wide": 100}.items():
             plan_id = await stage.plan(plan)
             await stage.allow(plan_id, Policy(gib))
@@ -118,6 +119,8 @@ async def test_the_list_is_paged_sorted_and_searched(stage: TrafficHarness) -> N
         nearest = await shown(people, "?sort=-percent&page_size=2")
         assert [(item["vm_name"], item["percent"]) for item in nearest["items"]] == [("vm3", 300.0), ("vm2", 2.0)]
         assert (await shown(people, "?q=m2"))["sent_bytes"] == 10 * GIB
+        await stage.machine("other")
+        assert (await shown(people, "?q=vm&page_size=2"))["total"] == 5
 
 
 async def test_a_month_shows_the_machines_that_there_were(stage: TrafficHarness) -> None:
@@ -186,9 +189,9 @@ async def test_a_mixed_change_is_told_part_by_part(stage: TrafficHarness) -> Non
         assert (await get(people.customer, f"/vms/{vm_id}/traffic"))["history"][0]["action"] == "lift"
         again = await put(people.administrator, f"/plans/{plan}/traffic", {"traffic_gib": 20})
         assert (again["deferred"], again["plan"]["traffic_pending"]) == (False, None)
-        assert re.fullmatch(r"The change decided for \w+ \d{4} is withdrawn\.", again["note"])
+        assert re.fullmatch(r"What was decided for \w+ \d{4} is withdrawn\.", again["note"])
         same = await put(people.administrator, f"/plans/{plan}/traffic", {"traffic_gib": 20})
-        assert same["note"] == "Nothing changes."
+        assert same["note"] == "Nothing is other than before."
 
 
 async def test_a_change_of_policy_is_audited_once(stage: TrafficHarness) -> None:
