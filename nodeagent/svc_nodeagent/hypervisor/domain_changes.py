@@ -1,4 +1,4 @@
-"""Changes of guests' states that wait to be told: the latest of each machine, in the order in which they came.
+"""Changes of guests' states that wait to be sent: the latest of each machine, in the order in which they came.
 
 A change that nobody has fetched gives way to the next one of its machine, so the last word on each machine is true
 however much was missed.

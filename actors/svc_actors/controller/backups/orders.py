@@ -29,7 +29,7 @@ from svc_actors.errors import conflict
 from svc_actors.store import Caller, Transaction, audit
 
 
-async def begin_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> dict[str, object]:
+async def start_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> dict[str, object]:
     """Copy its disks to its node's target. Raises conflict, not_ready."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
@@ -43,7 +43,7 @@ async def begin_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> d
     return {**_told(at), FORGET: [str(copy_id) for copy_id in await to_forget(tx, vm.id, at)]}
 
 
-async def begin_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
+async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
     """Make its disks what they were in a copy. Raises conflict, not_found."""
     if vm.status is not MachineStatus.STOPPED:
         raise conflict(
@@ -57,7 +57,7 @@ async def begin_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> d
     return {"copy_id": str(copy_id), **parameters}
 
 
-async def begin_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
+async def start_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
     """Remove a deleted machine's copies there. None where that is not due, and where the node is lost or was removed:
     what is mounted on it has what it has, and the audit says so. Raises not_ready."""
     if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
@@ -70,9 +70,9 @@ async def begin_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At)
     return _told(at)
 
 
-async def begin_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
-    """Remove what later copies have superseded where the machine is not copied to any more. None where nothing is, and
-    where the node is lost or was removed, as in `begin_removal`. Raises not_ready."""
+async def start_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
+    """Remove what later copies have superseded where the machine is no longer copied to. None where nothing is, and
+    where the node is lost or was removed, as in `start_removal`. Raises not_ready."""
     copies = await superseded_at(tx, vm.id, at)
     if not copies or await is_held(tx, vm.id):
         return None

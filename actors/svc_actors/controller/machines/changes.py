@@ -60,7 +60,7 @@ async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes:
     await announce_machine(tx, vm.id)
 
 
-async def begin_change(tx: Transaction, vm: MachineRow, changes: Changes) -> dict[str, object]:
+async def start_change(tx: Transaction, vm: MachineRow, changes: Changes) -> dict[str, object]:
     """Record its name and size; gives the task's parameters. Raises capacity, conflict."""
     before, after = definition(vm), changes.of_the_definition(vm)
     grows = (after["vcpus"], after["memory_mib"]) != (before["vcpus"], before["memory_mib"])

@@ -40,7 +40,7 @@ from svc_actors.controller.machines.admission import (
     require_not_suspended,
     require_unprotected,
 )
-from svc_actors.controller.machines.changes import Changes, begin_change, definition, write_record
+from svc_actors.controller.machines.changes import Changes, definition, start_change, write_record
 from svc_actors.controller.machines.network_attachment import (
     NewAddress,
     attach,
@@ -175,7 +175,7 @@ class Machine(Actor):
             if changes.of_the_definition(vm) == definition(vm):
                 return None
             vm = await idle(tx, self.vm_id)
-            parameters = await begin_change(tx, vm, changes)
+            parameters = await start_change(tx, vm, changes)
             task = await new_task(tx, caller, vm, "vm.update", parameters)
             await announce_machine(tx, self.vm_id)
             return task
@@ -382,7 +382,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
-            parameters = await backup_orders.begin_backup(tx, vm, scheduled=caller is None)
+            parameters = await backup_orders.start_backup(tx, vm, scheduled=caller is None)
             return await new_task(tx, caller or service_itself("vm.backup"), vm, "vm.backup", parameters)
 
         task = await self._database.transact(work)
@@ -394,7 +394,7 @@ class Machine(Actor):
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
-            parameters = await backup_orders.begin_restoration(tx, vm, copy_id)
+            parameters = await backup_orders.start_restoration(tx, vm, copy_id)
             return await new_task(tx, caller, vm, "vm.restore", parameters)
 
         task = await self._database.transact(work)
@@ -461,7 +461,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
             caller = service_itself("vm.backups.remove")
-            parameters = await backup_orders.begin_removal(tx, caller, vm, at)
+            parameters = await backup_orders.start_removal(tx, caller, vm, at)
             if parameters is None:
                 return None
             return await new_task(tx, caller, vm, "vm.backups.remove", parameters, at.node_id)
@@ -475,7 +475,7 @@ class Machine(Actor):
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
             caller = service_itself("vm.backups.forget")
-            parameters = await backup_orders.begin_forgetting(tx, caller, vm, at)
+            parameters = await backup_orders.start_forgetting(tx, caller, vm, at)
             if parameters is None:
                 return None
             return await new_task(tx, caller, vm, "vm.backups.forget", parameters, at.node_id)

@@ -29,7 +29,7 @@ from svc_actors.store import Caller, Transaction, audit
 from svc_nodeagent.protocol import FACTS
 
 _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | volume_states.OPS
-"""What has destroyed something once it has begun, or gives a disk to somebody: only the host's word ends it."""
+"""Tasks that destroy data once they have started, or attach a disk: only the answer of the host ends them."""
 
 _UNTOLD: Final = frozenset({GENERATION, FORGET, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
 """Parameters of tasks that the audit does without."""
