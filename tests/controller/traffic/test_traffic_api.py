@@ -189,9 +189,9 @@ async def test_a_mixed_change_is_told_part_by_part(stage: TrafficHarness) -> Non
         assert (await get(people.customer, f"/vms/{vm_id}/traffic"))["history"][0]["action"] == "lift"
         again = await put(people.administrator, f"/plans/{plan}/traffic", {"traffic_gib": 20})
         assert (again["deferred"], again["plan"]["traffic_pending"]) == (False, None)
-        assert re.fullmatch(r"What was decided for \w+ \d{4} is withdrawn\.", again["note"])
+        assert re.fullmatch(r"The change decided for \w+ \d{4} is withdrawn\.", again["note"])
         same = await put(people.administrator, f"/plans/{plan}/traffic", {"traffic_gib": 20})
-        assert same["note"] == "Nothing is other than before."
+        assert same["note"] == "Nothing changes."
 
 
 async def test_a_change_of_policy_is_audited_once(stage: TrafficHarness) -> None:
