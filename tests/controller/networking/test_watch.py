@@ -191,6 +191,19 @@ async def test_a_new_change_does_not_wait_for_the_pause_of_one_that_failed(datab
         await stage.until_applied(vm_id)
 
 
+async def test_a_start_that_brings_the_network_with_it_ends_the_alert(database: Database) -> None:
+    intervals = BRISK.__class__(round=0.05, gather=0.0, first_pause=3600.0, longest_pause=3600.0, between_retries=0.01)
+    async with open_stage(database, intervals=intervals) as stage:
+        vm_id = await stage.machine()
+        stage.hosts.plays["vm.net.apply"] = failing()
+        await changed(stage, vm_id)
+        await stage.until_alerts("network:", 1)
+        for order in (Order.FORCE_STOP, Order.START):
+            task = await stage.service.machine(vm_id).ask(Machine.order, ADMINISTRATOR, order)
+            assert (await stage.service.ended(task)).status is TaskStatus.SUCCEEDED
+        assert await stage.alerts("network:") == []
+
+
 async def test_a_node_that_comes_back_is_tried_at_once(database: Database) -> None:
     intervals = BRISK.__class__(
         round=3600.0, gather=0.0, first_pause=3600.0, longest_pause=3600.0, between_retries=0.01
