@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from svc_actors.controller.networking.addresses import begin_release, free_removed, releasing_of
+from svc_actors.controller.networking.carried import note_carried
 from svc_actors.errors import ErrorCode
 from svc_actors.store import Database
 from tests.support.addresses import held, make_nics, make_pool, take
@@ -65,6 +66,29 @@ async def test_free_to_blocked_and_back(database: Database, cidr: str, asked: st
         await on.administrator("pool.unblock", id=pool, ip=asked)
         assert await held(database, pool) == []
         assert "not blocked" in (await refusal(on.administrator, "pool.unblock", id=pool, ip=asked)).message
+
+
+@FAMILIES
+async def test_an_address_that_a_host_carries_stays_blocked_until_the_host_lets_go(
+    database: Database, cidr: str, asked: str, shown: str
+) -> None:
+    async def carries(*addresses: str) -> None:
+        async with database.transaction() as tx:
+            await note_carried(tx, on.world.node_id, {uuid4(): addresses}, of_a_pool_all=True)
+
+    async with stage(database) as on:
+        pool = await make_pool(database, on.world, cidr)
+        await on.administrator("pool.block", id=pool, ip=asked, note="abused")
+        await carries(shown)
+        await on.administrator("pool.unblock", id=pool, ip=asked)
+        [row] = (await on.administrator("pool.allocations", id=pool, state="blocked")).items
+        assert row.ip == shown
+        assert "carries it" in row.note
+        refused = await refusal(on.administrator, "pool.unblock", id=pool, ip=asked)
+        assert refused.code is ErrorCode.CONFLICT
+        assert "carries it" in refused.message
+        await carries()
+        assert await held(database, pool) == []
 
 
 @pytest.mark.parametrize("cidr", [FOURTH, SIXTH])

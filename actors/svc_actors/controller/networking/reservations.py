@@ -20,6 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from svc_actors.alerts import Severity, close_alerts, raise_alert
+from svc_actors.controller.networking.carried import set_aside
 from svc_actors.controller.networking.pool_arithmetic import IPAddress, Slots
 from svc_actors.controller.networking.pool_records import Pool, lock_pool
 from svc_actors.errors import conflict, not_found, wrong_field
@@ -136,14 +137,23 @@ async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str
 
 
 async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
-    """Set a blocked address free. Gives it as text. Raises conflict when it is not blocked, invalid, not_found."""
+    """Remove an operator's block. Gives the address as text. If a host carries it, it becomes blocked for that reason.
+
+    Raises conflict when nobody blocked it or a host carries it, invalid, not_found."""
     pool = await lock_pool(tx, pool_id)
     slot = _slot(pool, "ip", ip)
-    freed = await tx.execute(
-        "DELETE FROM allocations WHERE pool_id = $1 AND slot = $2 AND state = 'blocked'", pool.id, slot
+    row = await tx.fetchrow(
+        "SELECT carried, note FROM allocations WHERE pool_id = $1 AND slot = $2 AND state = 'blocked'", pool.id, slot
     )
-    if freed != "DELETE 1":
+    if row is None:
         raise conflict(f"{pool.text_at(slot)} is not blocked.")
+    if row["carried"]:
+        raise conflict(
+            f"{pool.text_at(slot)} stays blocked: {row['note']}",
+            hint="Adopt or discard that machine: `svc node orphans`. The address becomes free once no host carries it.",
+        )
+    await tx.execute("DELETE FROM allocations WHERE pool_id = $1 AND slot = $2", pool.id, slot)
+    await set_aside(tx, [pool.network_at(slot)])
     await settle_arithmetic(tx, pool)
     return pool.text_at(slot)
 
