@@ -1,7 +1,7 @@
-"""What a customer may have, by their plan, and that they have no more.
+"""Enforces what a customer's plan allows.
 
-Invariant: who adds to what a customer has holds the customer's row (`lock_owner`) from before it counts until it has
-added: of any number that add at once each sees those before it, and an allowance is kept exactly.
+Invariant: code that adds to what a customer has holds the customer's row (`lock_owner`) from before it counts until it
+has added. Concurrent additions see each other, and an allowance is never exceeded.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from svc_actors.errors import ServiceError, conflict, forbidden
 from svc_actors.store import Queryable, Transaction
 
 MOST_SITES: Final = 100
-"""Of one customer, whatever their plan. Each has an account of the server and a part of the web server's configuration,
-of which a server holds some thousand: no single customer takes them all."""
+"""Limit per customer, whatever their plan. Each site has a system account and a part of the web server's configuration,
+and a server holds a few thousand of them: no single customer may take them all."""
 MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Allowances:
-    """What a plan allows; None: as much as there is. The last four are of each site. `shell`: logins may have one."""
+    """What a plan allows; None means without a limit. The last four are per site. `shell`: logins may have a shell."""
 
     sites: int | None = None
     databases: int | None = None
@@ -41,24 +41,24 @@ SHELL_ALLOWED: Final = """coalesce(
     (SELECT hosting_plans.shell FROM hosting_accounts JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
      WHERE hosting_accounts.user_id = sites.owner_id),
     (SELECT role = 'administrator' FROM users WHERE users.id = sites.owner_id))"""
-"""Whether logins of a site may have a shell: as an administrator has said of this site, else as the plan of its owner
-does; without either, administrators alone have it."""
+"""SQL: whether logins of a site may have a shell. The administrator's setting for the site decides, then the plan of
+its owner; without either, administrators alone may."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A person as the owner of sites, whose row is locked. `allowed` is what their plan allows."""
+    """The owner of sites, whose row is locked. `allowed` is what their plan allows."""
 
     id: UUID
     email: str
     unbounded: bool
-    """Administrators have no plan, and no bound."""
+    """Administrators have neither a plan nor a limit."""
     plan: str | None
     allowed: Allowances
 
 
 async def lock_owner(tx: Transaction, owner_id: UUID) -> Owner:
-    """Raises `forbidden` for one who is suspended: nothing is added to what they have."""
+    """Raises `forbidden` for a suspended customer: nothing may be added to what they have."""
     person = await tx.fetchone("SELECT email, role, suspended_at FROM users WHERE id = $1 FOR NO KEY UPDATE", owner_id)
     if person["suspended_at"] is not None:
         raise forbidden(f"The account {person['email']} is suspended; nothing was changed.")
@@ -78,7 +78,7 @@ async def lock_owner(tx: Transaction, owner_id: UUID) -> Owner:
 
 
 async def require_site_room(tx: Transaction, owner: Owner) -> None:
-    """Raises `conflict` where the owner may have no further site."""
+    """Raises `conflict` if the owner may not have another site."""
     held = await tx.fetchval("SELECT count(*) FROM sites WHERE owner_id = $1", owner.id)
     allowed = owner.allowed.sites
     if owner.plan is not None and allowed is not None and held >= allowed:
@@ -91,7 +91,7 @@ async def require_site_room(tx: Transaction, owner: Owner) -> None:
 
 
 async def require_database_room(tx: Transaction, owner: Owner) -> None:
-    """Raises `conflict` where the owner may have no further database."""
+    """Raises `conflict` if the owner may not have another database."""
     allowed = owner.allowed.databases
     if owner.plan is None or allowed is None:
         return
@@ -111,7 +111,7 @@ def _used_up(plan: str, what: str, allowed: int) -> ServiceError:
 
 @dataclass(frozen=True)
 class Use:
-    """What a customer has of what is allowed. `traffic_mib` is of the current month."""
+    """What a customer uses of their allowance. `traffic_mib` is that of the current month."""
 
     sites: int
     databases: int
@@ -119,7 +119,7 @@ class Use:
     traffic_mib: int
 
     def over(self, allowed: Allowances) -> list[str]:
-        """Of what there is more than allowed, in words."""
+        """What exceeds the allowance, in words."""
         found = []
         for name, word in (("sites", "sites"), ("databases", "databases"), ("disk_mib", "MiB of disk")):
             most, held = getattr(allowed, name), getattr(self, name)
@@ -138,7 +138,7 @@ USE_OF: Final = """
      FROM site_disk_use JOIN sites ON sites.id = site_disk_use.site_id WHERE sites.owner_id = {owner}) AS disk_used,
     (SELECT coalesce(max(ceil(bytes / 1048576.0)), 0)::bigint FROM account_traffic
      WHERE user_id = {owner} AND month = date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS traffic_used"""
-"""The columns of a `Use`, from an expression for the owner's id."""
+"""The columns of a `Use`; format with an SQL expression for the owner's id."""
 
 
 async def use_of(queryable: Queryable, owner_id: UUID) -> Use:

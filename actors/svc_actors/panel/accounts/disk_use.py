@@ -1,11 +1,11 @@
-"""What sites take on the disk, files, databases and exports: counted again and again, and kept beside what is allowed.
+"""Measures the disk use of sites (files, databases and exports) again and again, and compares it with what is allowed.
 
-There are no quotas of the file system to rely on, so a walk counts. The walks are one at a time, and rest for nine
-times as long as they take: a tenth of one disk's time at the most, however many files there are. What an upload or an
-export brings is added at once; what else changes is found by the next walk.
+The file system offers no quotas to rely on, so a walk over the files counts. One walk runs at a time, followed by a
+pause nine times as long: at most a tenth of one disk's time, however many files there are. The bytes of an upload or an
+export are added at once; the next walk finds all other changes.
 
-Nothing is ever deleted or stopped for being too much, since what PHP writes cannot be told from what visitors need:
-whatever comes in through the panel is refused, and an alert tells the customer and administrators.
+Exceeding a limit never deletes or stops anything, since nobody can tell what PHP writes from what visitors need.
+Instead, what comes in through the panel is refused, and an alert notifies the customer and administrators.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALERTS: Final = "account.disk:"
 _SITE_ALERTS: Final = "site.disk:"
 Measure = Callable[[Path], Awaitable[int | None]]
 DatabaseSizes = Callable[[UUID], Awaitable[int | None]]
-"""What the databases of a site take; None where an engine does not say."""
+"""Size of a site's databases in bytes; None if an engine does not say."""
 
 _ALLOWED = """
 SELECT sites.owner_id, users.email, sites.domain, sites.disk_mib AS site_allowed, hosting_plans.disk_mib AS allowed,
@@ -47,12 +47,12 @@ FROM sites JOIN users ON users.id = sites.owner_id
 LEFT JOIN hosting_accounts ON hosting_accounts.user_id = sites.owner_id
 LEFT JOIN hosting_plans ON hosting_plans.id = hosting_accounts.plan_id
 WHERE sites.id = $1"""
-"""What a site and its account may have on the disk, have, and are about to have by uploads that are open."""
+"""What a site and its account may use, do use, and will use once their open uploads have ended."""
 
 
 async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> int | None:
-    """Raises `conflict` where a file of so many bytes would be more than the site or its account may have. How many
-    bytes both may have besides what they have: of what grows as it is written; None without a bound."""
+    """Raises `conflict` if a file of `size` bytes would exceed what the site or its account may have. Returns how many
+    bytes both have left, as a limit for files that grow while they are written; None without a limit."""
     row = await queryable.fetchrow(_ALLOWED, site_id)
     if row is None:
         return None
@@ -73,7 +73,7 @@ async def require_disk_room(queryable: Queryable, site_id: UUID, size: int) -> i
 
 
 async def add_use(tx: Transaction, site_id: UUID, size: int, *, exported: bool = False) -> None:
-    """A file of so many bytes has come, or was `exported`: known before the next walk."""
+    """Count a new file of `size` bytes, or an export if `exported`, before the next walk does."""
     await tx.execute(
         """INSERT INTO site_disk_use (site_id, bytes, export_bytes, measured_at) VALUES ($1, $2, $3, 'epoch')
            ON CONFLICT (site_id) DO UPDATE
@@ -86,7 +86,7 @@ async def add_use(tx: Transaction, site_id: UUID, size: int, *, exported: bool =
 
 
 class DiskUse:
-    """The walks."""
+    """The walks over the files of sites."""
 
     def __init__(self, database: Database, folders: HostFolders, measure: Measure, databases: DatabaseSizes) -> None:
         self._database = database
@@ -95,7 +95,7 @@ class DiskUse:
         self._databases = databases
 
     async def round(self) -> None:
-        """Walk through every site that was not counted for an hour."""
+        """Measure every site that was not measured for an hour."""
         await self._database.transact(_close_what_is_over)
         for row in await self._database.fetch(
             """SELECT sites.id, sites.number FROM sites LEFT JOIN site_disk_use ON site_id = sites.id
@@ -111,7 +111,7 @@ class DiskUse:
     async def count(self, site_id: UUID, account: SiteAccount) -> None:
         found = await self._measure(self._folders.sites / account.name)
         if found is None:
-            return  # It is being deleted, or takes longer than half an hour to walk through: what is known stays.
+            return  # The site is being deleted, or the walk takes longer than half an hour: the last size stays.
         in_databases = await self._databases(site_id)
 
         async def work(tx: Transaction) -> None:
@@ -120,7 +120,7 @@ class DiskUse:
                 return
             with tx.unmarked():
                 await tx.execute(
-                    # Where an engine does not say how large databases are, they are as large as they were.
+                    # If an engine does not say how large the databases are, their last size stays.
                     """WITH counted AS (
                            SELECT $2::bigint AS files,
                                   coalesce($3::bigint, (SELECT database_bytes FROM site_disk_use WHERE site_id = $1), 0)
@@ -144,7 +144,7 @@ class DiskUse:
 
 
 async def _close_what_is_over(tx: Transaction) -> None:
-    """Also of an account whose last site, whose plan, or which itself is gone: no walk would find that."""
+    """Also for an account whose last site, plan or person was deleted: no walk would come to it."""
     rows = await tx.fetch(
         """SELECT sites.owner_id FROM site_disk_use JOIN sites ON sites.id = site_id
            JOIN hosting_accounts ON hosting_accounts.user_id = sites.owner_id
@@ -162,7 +162,7 @@ async def _close_what_is_over(tx: Transaction) -> None:
 
 
 async def _tell(tx: Transaction, site_id: UUID) -> None:
-    """An alert while the site has more than its limit, and one while the account has more than its plan allows."""
+    """Open an alert while the site exceeds its own limit, and another while its account exceeds the plan."""
     row = await tx.fetchone(_ALLOWED, site_id)
     site_key = f"{_SITE_ALERTS}{site_id}"
     if row["site_allowed"] is None or row["site_used"] <= row["site_allowed"] * MIB:

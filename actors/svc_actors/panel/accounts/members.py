@@ -1,8 +1,8 @@
 """Members of customers' accounts: the only writer of `account_members` and `member_invitations`.
 
-Invariants: a person is a member of an account, or of one site of it, once; nobody is a member of their own account; a
-membership ends with its account, its person or its site, and when the site becomes another customer's. What a role may
-is not said here.
+Invariants: a person is a member of an account, or of one of its sites, once; nobody is a member of their own account; a
+membership ends with its account, its person or its site, and when another customer gets the site. What a role permits
+is defined elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from svc_actors.errors import conflict, rate_limited
 from svc_actors.store import Target, Transaction
 
 MOST_MEMBERS: Final = 200
-"""Of one account, those who were invited and have not accepted among them."""
+"""Per account, including invitations that are not accepted yet."""
 INVITATIONS_OF_ACCOUNT: Final = 20
 INVITATIONS_TO_ONE: Final = 3
 COUNTED_FOR: Final = timedelta(hours=1)
@@ -28,8 +28,8 @@ def member_target(member_id: UUID, email: str, account_id: UUID) -> Target:
 async def invite_member(
     tx: Transaction, account_id: UUID, user_id: UUID, site_id: UUID | None, role: str, invited_by: str
 ) -> UUID:
-    """Under the lock of the account's row. Whoever has not accepted yet is invited anew, with this role. Raises
-    `conflict` for a member, and where there are too many."""
+    """Call it under the lock of the account's row. A person who has not accepted yet is invited anew, with this role.
+    Raises `conflict` for a member, and if the account has too many."""
     found = await tx.fetchrow(
         """SELECT id, accepted_at FROM account_members
            WHERE account_id = $1 AND user_id = $2 AND site_id IS NOT DISTINCT FROM $3 FOR UPDATE""",
@@ -60,7 +60,7 @@ async def invite_member(
 
 
 async def count_invitation(tx: Transaction, account_id: UUID, recipient: str) -> None:
-    """One more mail is to go to `recipient`. Raises `rate_limited`."""
+    """Count a mail that is about to go to `recipient`. Raises `rate_limited`."""
     await tx.execute("DELETE FROM member_invitations WHERE sent_at < now() - $1::interval", COUNTED_FOR)
     sent = await tx.fetchone(
         """SELECT count(*) FILTER (WHERE account_id = $1) AS by_account,
@@ -91,5 +91,5 @@ async def remove_member(tx: Transaction, member_id: UUID) -> None:
 
 
 async def end_of_site(tx: Transaction, site_id: UUID) -> None:
-    """The site becomes another customer's, whose members these are not."""
+    """Another customer gets the site: its members do not come along."""
     await tx.execute("DELETE FROM account_members WHERE site_id = $1", site_id)

@@ -1,4 +1,4 @@
-"""Plans, and who has which: the only writer of `hosting_plans` and `hosting_accounts`."""
+"""Hosting plans, and which customer has which: the only writer of `hosting_plans` and `hosting_accounts`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan_target(plan_id: UUID, name: str) -> Target:
 
 
 async def create_plan(tx: Transaction, name: str, allowed: Allowances) -> UUID:
-    """Raises `conflict` for a name that a plan has."""
+    """Raises `conflict` if a plan has this name."""
     try:
         plan_id: UUID = await tx.fetchval(
             """INSERT INTO hosting_plans (
@@ -40,7 +40,7 @@ async def create_plan(tx: Transaction, name: str, allowed: Allowances) -> UUID:
 
 
 async def change_plan(tx: Transaction, plan_id: UUID, values: Mapping[str, object]) -> None:
-    """Set columns of a plan, whose row is locked. Raises `conflict` for a name that another has."""
+    """Set columns of a plan, whose row is locked. Raises `conflict` if another plan has the name."""
     assert values.keys() <= _COLUMNS
     for column, value in values.items():
         try:
@@ -50,7 +50,7 @@ async def change_plan(tx: Transaction, plan_id: UUID, values: Mapping[str, objec
 
 
 async def delete_plan(tx: Transaction, plan_id: UUID, name: str) -> None:
-    """Raises `conflict` for one that somebody has."""
+    """Raises `conflict` while a customer has the plan."""
     try:
         await tx.execute("DELETE FROM hosting_plans WHERE id = $1", plan_id)
     except ForeignKeyViolationError:
@@ -67,7 +67,7 @@ async def plan_named(queryable: Queryable, name: str) -> UUID:
 
 
 async def give_plan(tx: Transaction, user_id: UUID, plan_id: UUID | None, ordered_by: str | None = None) -> None:
-    """The customer has this plan from now on. `ordered_by` is kept of the order that made the account."""
+    """The customer has this plan from now on. `ordered_by` names the order that created the account."""
     await tx.execute(
         """INSERT INTO hosting_accounts (user_id, plan_id, ordered_by) VALUES ($1, $2, $3)
            ON CONFLICT (user_id) DO UPDATE SET plan_id = excluded.plan_id""",
@@ -78,7 +78,7 @@ async def give_plan(tx: Transaction, user_id: UUID, plan_id: UUID | None, ordere
 
 
 async def write_suspended(tx: Transaction, user_id: UUID, reason: str | None) -> None:
-    """Why the account is suspended; None: it is not."""
+    """Write why the account is suspended; None: it is not."""
     await tx.execute(
         """INSERT INTO hosting_accounts (user_id, suspended_for) VALUES ($1, $2)
            ON CONFLICT (user_id) DO UPDATE SET suspended_for = excluded.suspended_for""",

@@ -1,9 +1,8 @@
-"""What visitors were sent, by site and month, from the web server's logs.
+"""Counts the traffic of each site by month, from the web server's logs.
 
-Each site's log is read on from where it was read to. What was counted and up to where are written in one transaction:
-no line counts twice, and none is left out, also when a log was rotated or the core killed in between. The month is that
-of the line. Of a site that is deleted, what it had been sent stays counted for its account; what it was sent in the
-last minutes is not counted any more.
+Each log is read on from where the last round stopped. The counts and the new position are written in one transaction,
+so each line counts exactly once, even if the log was rotated or the core killed in between. The month is that of the
+line. The traffic of a deleted site stays counted for its account, except that of its last minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from svc_actors.store import Database, Transaction
 
 ROUND_SECONDS: Final = 300.0
 _LINES: Final = 20_000
-"""Read at once, of one log."""
+"""Lines of one log that are read at once."""
 _TIME: Final = re.compile(
     r"(?P<day>\d\d)/(?P<month>[A-Z][a-z]{2})/(?P<year>\d{4}):(?P<time>\d\d:\d\d:\d\d) (?P<offset>[+-]\d{4})", re.ASCII
 )
@@ -46,8 +45,8 @@ class TrafficCount:
         self._folders = folders
 
     async def round(self) -> None:
-        """Count what has come to every site since the last round. A log that cannot be read is named in the service's
-        own log, and read on in the next round: the other sites are counted."""
+        """Count the traffic of every site since the last round. A log that cannot be read is named in the service's own
+        log and tried again in the next round; the other sites are counted."""
         for row in await self._database.fetch(
             """SELECT sites.id, sites.number, counted.cursor
                FROM sites LEFT JOIN site_traffic_counted AS counted ON counted.site_id = sites.id
@@ -86,7 +85,7 @@ class TrafficCount:
                 before,
             )
             if not moved:
-                return  # Somebody else has counted these.
+                return  # Another round has counted these lines.
             for month, (requests, size) in counted.items():
                 await tx.execute(
                     """INSERT INTO site_traffic AS held (site_id, month, requests, bytes) VALUES ($1, $2, $3, $4)
@@ -120,7 +119,7 @@ def _read(log: Path, cursor: str | None) -> tuple[LogPart, Mapping[date, tuple[i
 
 
 def sums(lines: Iterable[str]) -> dict[date, tuple[int, int]]:
-    """Requests and bytes by month, which is that of UTC wherever the server stands."""
+    """Requests and bytes by month. Months are those of UTC wherever the server stands."""
     found: defaultdict[date, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for line in lines:
         sent = _sent(line)
@@ -133,9 +132,9 @@ def sums(lines: Iterable[str]) -> dict[date, tuple[int, int]]:
 def _sent(line: str) -> tuple[date, int] | None:
     """The month and the bytes of a line of nginx's format `svc`; None for any other.
 
-    A visitor chooses the name that stands before the time, brackets and all, but nginx escapes quotation marks in it.
-    So the time ends where the first `] "` stands, and begins at the last bracket before it. A search for the form of a
-    time would find the visitor's own, and took the square of the line's length."""
+    A visitor chooses the user name before the time, brackets and all, but nginx escapes quotation marks in it. So the
+    time ends at the first `] "`, and starts after the last bracket before that. A search for anything that looks like a
+    time would find the visitor's, and took time quadratic in the length of the line."""
     before, ends, rest = line.partition('] "')
     status, _, others = rest.partition('" ')[2].partition(" ")
     size = others.partition(" ")[0]
@@ -147,7 +146,7 @@ def _sent(line: str) -> tuple[date, int] | None:
 
 @lru_cache(maxsize=1024)
 def _month(local: str) -> date | None:
-    """Of a time as nginx's `$time_local`: 30/Nov/2026:23:59:59 -0800."""
+    """The month of a time as nginx's `$time_local` has it: 30/Nov/2026:23:59:59 -0800."""
     found = _TIME.fullmatch(local)
     if found is None or found["month"] not in _MONTHS:
         return None

@@ -1,4 +1,4 @@
-"""Applications of sites of the type app: what shall run, and the actor that has it run."""
+"""Applications of sites of type app: what should run, and the actor that makes it run."""
 
 from svc_actors.panel.apps.records import AppRow
 from svc_actors.panel.apps.site_app import AppOrder, SiteApp

@@ -1,7 +1,7 @@
-"""Deploy keys: what opens private git repositories for deployments of one application, and nothing else.
+"""Deploy keys: they open private git repositories for deployments of one application, and nothing else.
 
-The pair is made here; the owner gives its public half to the host of the repository, as a key that may read. The
-private half is sealed in the database, for its site. Invariant: no account that programs of sites run as ever has it.
+The panel generates the key pair; the owner registers the public half with the repository's host, as a read-only key.
+The private half is sealed in the database, for its site. Invariant: no account that runs a site's programs ever has it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Record, Transaction
 
 MOST: Final = 10
-"""Of one site."""
+"""Per site."""
 _COLUMNS: Final = "id, site_id, host, port, host_key, public_key, sealed_private_key, made_at"
 
 
 @dataclass(frozen=True)
 class DeployKey:
-    """For all repositories of one host. `host_key` as in known_hosts; `public_key` as a line of authorized_keys."""
+    """One key for all repositories of one host. `host_key` as in known_hosts; `public_key` as a line of
+    authorized_keys."""
 
     id: UUID
     site_id: UUID
@@ -45,7 +46,7 @@ async def deploy_keys_of(queryable: Queryable, site_id: UUID) -> list[DeployKey]
 
 
 async def deploy_key_for(queryable: Queryable, site: SiteRow, repository: SshRepository) -> DeployKey:
-    """Raises `conflict` where the site has none for that host."""
+    """Raises `conflict` if the site has no key for that host."""
     key = await _of_host(queryable, site.id, repository.host, repository.port)
     if key is None:
         raise conflict(
@@ -58,8 +59,8 @@ async def deploy_key_for(queryable: Queryable, site: SiteRow, repository: SshRep
 async def write_deploy_key(
     tx: Transaction, sealer: Sealer, site: SiteRow, host: str, port: int, host_key: str
 ) -> DeployKey:
-    """Where the site has one for that host it stays, and the host's own key is the new one. The site's row is locked.
-    Raises `conflict` where the site has too many."""
+    """If the site already has a key for that host, the key stays and the host's own key is replaced. The site's row is
+    locked. Raises `conflict` if the site has too many."""
     key = await _of_host(tx, site.id, host, port)
     if key is not None:
         await tx.execute("UPDATE app_deploy_keys SET host_key = $2 WHERE id = $1", key.id, host_key)
@@ -76,7 +77,7 @@ async def write_deploy_key(
 
 
 async def delete_deploy_key(tx: Transaction, site_id: UUID, key_id: UUID) -> DeployKey | None:
-    """The one that there was."""
+    """Returns the deleted key; None if the site does not have it."""
     row = await tx.fetchrow(
         f"DELETE FROM app_deploy_keys WHERE site_id = $1 AND id = $2 RETURNING {_COLUMNS}", site_id, key_id
     )
@@ -84,7 +85,7 @@ async def delete_deploy_key(tx: Transaction, site_id: UUID, key_id: UUID) -> Dep
 
 
 def open_private_key(key: DeployKey, sealer: Sealer) -> str:
-    """As OpenSSH reads it: for OpenSSH alone."""
+    """The private key in the format of OpenSSH, and for OpenSSH alone."""
     return sealer.unseal(key.sealed_private_key, _purpose(key.site_id)).decode()
 
 
@@ -100,5 +101,5 @@ def _deploy_key(row: Record) -> DeployKey:
 
 
 def _purpose(site_id: UUID) -> str:
-    """A row that is moved to another site does not open."""
+    """Bound to the site: a row that is moved to another site cannot be unsealed."""
     return f"deploy key of {site_id}"

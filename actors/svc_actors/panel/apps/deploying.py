@@ -1,8 +1,8 @@
-"""The job that deploys an application: the code fetched and built beside what runs, and started in its place.
+"""The job that deploys an application: fetches and builds the code next to the running release, then switches to it.
 
-Everything is done as the account of the site and within its limits. Until the new release has answered its probe
-nothing is changed for visitors; where a step fails, hangs or is cancelled, what ran before runs on, and the folder of
-the deployment goes. What an interrupted core has left in `releases/` goes with the next deployment.
+Everything runs as the account of the site and within its limits. Visitors see no change until the new release has
+answered its probe. If a step fails, hangs or is cancelled, the previous release keeps running, and the folder of the
+deployment is removed. Folders in `releases/` that an interrupted core has left are removed by the next deployment.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _AS_IT_WAS: Final = "The running release was left as it is."
 
 class AppDeployment:
     """The work of the job. Its parameters: `number`, `build` and maybe `build_script`, `folder`, that of the
-    application, and either `archive` or `git_url` and `git_ref`. `authorities`: of git servers, by default
-    those of the system."""
+    application, and either `archive` or `git_url` and `git_ref`. `authorities`: certificate authorities to trust for
+    git servers, by default those of the system."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class AppDeployment:
         await self._sweep(site)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """Nothing happens to one that runs by now: what failed then is the removal of older ones."""
+        """A deployment that already runs stays: then only the removal of older ones has failed."""
         problem = job.error.message if job.error is not None else "it was cancelled"
         assert job.site_id is not None
         await write_unusable(tx, job.site_id, job.parameters["number"], problem)
@@ -155,7 +155,7 @@ class AppDeployment:
         if not is_commit(commit):
             raise unavailable(f"git did not report the commit that it fetched: {commit[:200]}", hint=_AS_IT_WAS)
         await run.transact(lambda tx: write_commit(tx, site.id, run.parameters["number"], commit))
-        # The code is what runs; its history is the repository's.
+        # Visitors need the code alone; the history stays in the repository.
         await self._files.ask(site_folder(self._folders, site), Delete([f"{to}/.git"]), seconds=_REMOVE_SECONDS)
 
     @asynccontextmanager
@@ -204,7 +204,7 @@ class AppDeployment:
             await run.program(words, seconds=seconds, environment=environment, descriptors=descriptors, read=read)
         except ProgramFailed as failed:
             name = Path(command[0]).name
-            # npm's last words are of its own log, and not of why.
+            # The last lines of npm name its own log rather than the cause.
             why = failed.last if failed.last and name != "npm" else f"{name} ended with exit status {failed.status}"
             what = "The build" if read is None else "git"
             raise unavailable(f"{what} failed: {why}", hint=f"{_AS_IT_WAS} The job's log has its output.") from failed
@@ -219,7 +219,7 @@ class AppDeployment:
             ) from error
 
     async def _sweep(self, site: SiteRow) -> None:
-        """Folders of deployments that nobody can run any more are gone."""
+        """Remove the folders of deployments that can no longer run."""
         folder = site_folder(self._folders, site)
         useless = await useless_folders(self._database, site.id)
         try:

@@ -1,9 +1,9 @@
 """Deployments of applications as the database keeps them.
 
-`building` becomes `ready` or `failed`; what is ready is `removed` when newer ones have come. Of a site one is built at
+`building` becomes `ready` or `failed`; a `ready` one becomes `removed` when newer ones have come. A site builds one at
 a time.
 
-Invariant: what runs, and what shall run, is `ready`: the folder of no other deployment is needed.
+Invariant: the running deployment, and the desired one, are `ready`: no other deployment needs its folder.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ class Source:
 
     @property
     def record(self) -> dict[str, str]:
-        """As the parameters of a job and the audit have it."""
+        """As job parameters and the audit show it."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """`git_commit`: what the branch or tag was when it was fetched. `build_script`: of package.json, which npm ran."""
+    """`git_commit`: the commit that the branch or tag named when it was fetched. `build_script`: of package.json, which
+    npm ran."""
 
     number: int
     source: Source
@@ -77,7 +78,7 @@ async def deployments_of(queryable: Queryable, site_id: UUID, most: int) -> list
 
 
 async def next_number(tx: Transaction, site_id: UUID) -> int:
-    """The row of the site is locked. Raises conflict while one is built."""
+    """The row of the site is locked. Raises `conflict` while a deployment is being built."""
     row = await tx.fetchone(
         """SELECT coalesce(max(number), 0) + 1 AS next, count(*) FILTER (WHERE status = 'building') AS building
            FROM app_deployments WHERE site_id = $1""",
@@ -113,7 +114,7 @@ async def write_ready(tx: Transaction, site_id: UUID, number: int) -> None:
 
 
 async def write_unusable(tx: Transaction, site_id: UUID, number: int, problem: str) -> None:
-    """It has failed, unless it runs by now."""
+    """Mark a deployment as failed, unless it already runs."""
     await tx.execute(
         """UPDATE app_deployments SET status = 'failed', problem = $3
            WHERE site_id = $1 AND number = $2 AND status IN ('building', 'ready')
@@ -125,8 +126,8 @@ async def write_unusable(tx: Transaction, site_id: UUID, number: int, problem: s
 
 
 async def require_ready(tx: Transaction, app: AppRow, number: int | None) -> int:
-    """The number of the deployment that is meant, by default the one before what runs. Raises conflict where its code
-    is not there (any more)."""
+    """Returns the number of the deployment to run, by default the one before the running one. Raises `conflict` if its
+    code is not on the server."""
     if number is None:
         number = await tx.fetchval(
             "SELECT max(number) FROM app_deployments WHERE site_id = $1 AND status = 'ready' AND number < $2",
@@ -146,7 +147,7 @@ async def require_ready(tx: Transaction, app: AppRow, number: int | None) -> int
 
 
 async def let_go(tx: Transaction, site_id: UUID) -> None:
-    """All but the newest few, and what runs or shall run, are removed."""
+    """Mark all as removed but the newest few, the running one and the desired one."""
     await tx.execute(
         """UPDATE app_deployments SET status = 'removed'
            WHERE site_id = $1 AND status = 'ready'
@@ -160,7 +161,7 @@ async def let_go(tx: Transaction, site_id: UUID) -> None:
 
 
 async def useless_folders(queryable: Queryable, site_id: UUID) -> frozenset[str]:
-    """The names, beneath `releases/`, of what nobody can run any more. Whatever else lies there is the owner's own."""
+    """Names below `releases/` of deployments that can no longer run. All other names there are the owner's."""
     rows = await queryable.fetch(
         "SELECT number FROM app_deployments WHERE site_id = $1 AND status IN ('failed', 'removed')", site_id
     )

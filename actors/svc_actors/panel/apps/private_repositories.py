@@ -1,7 +1,7 @@
-"""git at work on a private repository: it runs as the account of a site, and the key for the repository does not.
+"""Lets git, which runs as the account of a site, read a private repository without having the repository's key.
 
-Whatever a site's account has, the programs of the site read. So git has one end of a pair of sockets, and at the other
-one OpenSSH runs as an account that owns nothing (`host.confined.upload_pack`).
+A site's programs can read whatever the site's account can. So git gets one end of a socket pair, and OpenSSH runs at
+the other end as an account that owns nothing (`host.confined.upload_pack`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.sealing import Sealer
 
 _FIRST_UID: Final = 2_000_000_000
-"""Of the accounts by which OpenSSH runs, one a site; those of sites and imports are below."""
+"""First uid of the accounts that OpenSSH runs as, one per site; uids of sites and imports are below it."""
 _UPLOAD_PACK: Final = (
     *(sys.executable, "-I", "-S", "-X", "utf8"),
     str(Path(confined.__file__).with_name("upload_pack.py")),
@@ -32,7 +32,7 @@ _UPLOAD_PACK: Final = (
 
 
 def order_of(key: DeployKey, sealer: Sealer, site: SiteRow, repository: SshRepository, address: str) -> dict[str, Any]:
-    """As `confined.upload_pack` takes it."""
+    """The order that `confined.upload_pack` reads."""
     uid = _FIRST_UID + site.number
     return {
         "uid": uid,
@@ -48,14 +48,14 @@ def order_of(key: DeployKey, sealer: Sealer, site: SiteRow, repository: SshRepos
 
 
 async def speaking(run: JobRun, order: dict[str, Any], seconds: float, work: Callable[[int], Awaitable[None]]) -> None:
-    """Do `work` with a descriptor at whose other end the repository is. Raises what `work` raises, and where that is so
-    because the other host has hung up, `unavailable` with what that one said."""
+    """Run `work` with a file descriptor that is connected to the repository. Raises what `work` raises; if `work`
+    failed because the other host has hung up, raises `unavailable` with that host's message."""
     said: list[ServiceError] = []
     failed: ServiceError | None = None
     ours, theirs = socket.socketpair()
 
     async def speak() -> None:
-        # What was said is known before git hears that nobody is there any more: until this is closed it waits.
+        # Keep `theirs` open until the host's message is known: git waits for as long as it is open.
         with theirs, memory_file(order) as path:
             command = (*_UPLOAD_PACK, str(theirs.fileno()))
             try:

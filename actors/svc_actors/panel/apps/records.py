@@ -14,9 +14,9 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Transaction
 
 DEPLOYED: Final = "releases"
-"""The folder beneath the site's own in which each deployment has one."""
+"""The folder below the site's own that holds a folder for each deployment."""
 CHANNEL: Final = "apps"
-"""Announced when releases of an application may not be needed any more."""
+"""Announced when releases of an application may no longer be needed."""
 
 _COLUMNS: Final = """site_id, runtime, interface, entry, folder, health_path, last_release, wanted_release,
     live_release, problem, deployment, live_deployment"""
@@ -24,8 +24,8 @@ _COLUMNS: Final = """site_id, runtime, interface, entry, folder, health_path, la
 
 @dataclass(frozen=True)
 class AppRow:
-    """`wanted` is the release that shall run, None for none; `live` the one that visitors come to. `deployment` and
-    `live_deployment` are whose code they have, None where it lies in the site's folder itself."""
+    """`wanted` is the release that should run, None for none; `live` the release that visitors reach. `deployment` and
+    `live_deployment` are the deployments with their code, None if it lies in the site's folder itself."""
 
     site_id: UUID
     runtime: AppRuntime
@@ -74,7 +74,7 @@ def as_app(row: Record) -> AppRow:
 
 
 async def insert_app(tx: Transaction, site: SiteRow, values: Mapping[str, Any]) -> None:
-    """`values`: runtime, interface, entry, folder and health_path. The same again after the site's creation failed."""
+    """`values`: runtime, interface, entry, folder and health_path. May be repeated after the site's creation failed."""
     await tx.execute(
         """INSERT INTO site_apps (site_id, runtime, interface, entry, folder, health_path)
            VALUES ($1, $2, $3, $4, $5, $6)
@@ -97,7 +97,7 @@ async def read_app(queryable: Queryable, site_id: UUID) -> AppRow | None:
 
 
 async def app_of(queryable: Queryable, site: SiteRow) -> AppRow:
-    """Raises conflict where the site has none."""
+    """Raises `conflict` if the site has no application."""
     app = await read_app(queryable, site.id)
     if app is None:
         raise conflict(f"{site.domain} is a site of the type {site.type.value} and has no application.")
@@ -105,7 +105,7 @@ async def app_of(queryable: Queryable, site: SiteRow) -> AppRow:
 
 
 async def write_wanted(tx: Transaction, app: AppRow, *, running: bool) -> None:
-    """A release of its own for each start; None to run nothing."""
+    """Each start gets a release of its own; `running` False wants none."""
     await tx.execute(
         """UPDATE site_apps SET last_release = last_release + $2::boolean::int, problem = NULL,
                wanted_release = CASE WHEN $2 THEN last_release + 1 END
@@ -116,12 +116,12 @@ async def write_wanted(tx: Transaction, app: AppRow, *, running: bool) -> None:
 
 
 async def write_deployment(tx: Transaction, app: AppRow, deployment: int) -> None:
-    """The next release has this code."""
+    """The next release runs the code of this deployment."""
     await tx.execute("UPDATE site_apps SET deployment = $2 WHERE site_id = $1", app.site_id, deployment)
 
 
 async def write_live(tx: Transaction, app: AppRow, live: int | None) -> None:
-    """`app` as it was when the release was started: another deployment may be wanted by now."""
+    """`app` is the row as of the start of the release: another deployment may be wanted by now."""
     await tx.execute(
         """UPDATE site_apps SET live_release = $2, problem = NULL,
                live_deployment = CASE WHEN $2::integer IS NULL THEN live_deployment ELSE $3 END
@@ -134,7 +134,7 @@ async def write_live(tx: Transaction, app: AppRow, live: int | None) -> None:
 
 
 async def write_failed(tx: Transaction, app: AppRow, problem: str) -> None:
-    """What was live stays so, and is what is wanted again."""
+    """The live release stays, and becomes the wanted one again."""
     await tx.execute(
         """UPDATE site_apps SET wanted_release = live_release, deployment = live_deployment, problem = $3
            WHERE site_id = $1 AND wanted_release = $2""",

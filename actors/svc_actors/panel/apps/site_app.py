@@ -1,14 +1,14 @@
-"""The SiteApp actor: it starts, restarts and stops the application of one site.
+"""The SiteApp actor starts, restarts and stops the application of one site.
 
-An order is decided here and written in one transaction with its audit row; then the server follows the record. A start
-is a release of its own: it runs beside the one before, answers its probe, and only then visitors go over to it. Where
-it does not answer, the record goes back to what runs, and the order says why.
+It decides an order and writes it in one transaction with its audit row; then the server follows the record. Each start
+is a release of its own: it runs next to the previous one, answers its probe, and only then gets the visitors. If it
+does not answer, the record goes back to the running release, and the order fails with the reason.
 
 Invariants:
-- what visitors come to is stopped by an order to stop alone, or with its site;
-- all that is done to the server may be repeated: a core that was killed anywhere does it again (`settle`);
+- only an order to stop, or the end of its site, stops the release that visitors reach;
+- everything done to the server may be repeated: after a kill at any point, the next core does it again (`settle`);
 - no message waits for the server longer than `host_work` lets it;
-- releases that are neither wanted nor live are stopped by the watch, not here: a stop may take as long as a request.
+- the watch, not this actor, stops releases that are neither wanted nor live: a stop may take as long as a request.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class SiteApp(Actor):
         return UUID(self.key)
 
     async def order(self, caller: Caller, order: AppOrder) -> None:
-        """Raises `unavailable` where the application does not start; then what ran before runs on."""
+        """Raises `unavailable` if the application does not start; the previous release then keeps running."""
 
         async def work(tx: Transaction) -> None:
             site, app = await self._locked(tx)
-            # One that runs is not started again; one that could not be started before is.
+            # START leaves a running application alone, but retries one that failed to start.
             if order is not AppOrder.START or app.wanted is None:
                 await write_wanted(tx, app, running=order is not AppOrder.STOP)
             await audit.record(tx, caller, site.target, {"runtime": app.runtime.value, "entry": app.entry})
@@ -68,7 +68,7 @@ class SiteApp(Actor):
         await self._follow()
 
     async def run_deployment(self, number: int) -> None:
-        """Start its code in the place of what runs, or of nothing. Raises as `order` does."""
+        """Start the code of this deployment instead of what runs now. Raises as `order` does."""
 
         async def work(tx: Transaction) -> None:
             _, app = await self._locked(tx)
@@ -78,8 +78,8 @@ class SiteApp(Actor):
         await self._follow()
 
     async def roll_back(self, caller: Caller, number: int | None) -> None:
-        """To the deployment `number`, by default the one before what runs. Raises as `order` does, and `conflict` where
-        its code is not there."""
+        """Run the deployment `number`, by default the one before the running one. Raises as `order` does, and
+        `conflict` if its code is not on the server."""
 
         async def work(tx: Transaction) -> None:
             site, app = await self._locked(tx)
@@ -91,7 +91,7 @@ class SiteApp(Actor):
         await self._follow()
 
     async def settle(self) -> None:
-        """Do what a core that ended, a boot or a suspension has left to do. May be repeated. Raises `unavailable`."""
+        """Finish what an ended core, a boot or a suspension has left undone. May be repeated. Raises `unavailable`."""
         await self._follow()
 
     async def _locked(self, tx: Transaction) -> tuple[SiteRow, AppRow]:
@@ -148,7 +148,7 @@ class SiteApp(Actor):
         return await open_variables(self._database, self._sealer, self.site_id)
 
     async def _stop(self, site: SiteRow, app: AppRow) -> None:
-        """Visitors come to it no more; the watch ends it when it has answered those who did."""
+        """Visitors no longer reach it; the watch ends it once it has answered the open requests."""
         await self._apps.hide(site.account)
         if app.live is not None:
             await self._database.transact(lambda tx: write_live(tx, app, None))

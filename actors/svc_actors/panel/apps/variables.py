@@ -1,4 +1,4 @@
-"""Variables of applications as the database keeps them: sealed, and read by nobody but the application."""
+"""Variables of applications as the database keeps them: sealed, and opened for the application alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def variables_of(queryable: Queryable, site_id: UUID) -> list[Variable]:
 
 
 async def open_variables(queryable: Queryable, sealer: Sealer, site_id: UUID) -> dict[str, str]:
-    """With their values: for the application alone."""
+    """The variables with their values: for the application alone."""
     rows = await queryable.fetch("SELECT name, sealed_value FROM app_variables WHERE site_id = $1", site_id)
     return {row["name"]: sealer.unseal(row["sealed_value"], _purpose(site_id, row["name"])).decode() for row in rows}
 
@@ -32,8 +32,8 @@ async def open_variables(queryable: Queryable, sealer: Sealer, site_id: UUID) ->
 async def replace_variables(
     tx: Transaction, sealer: Sealer, site_id: UUID, values: Mapping[str, str | None]
 ) -> list[str]:
-    """Exactly these are there then, None for the value that there is. Gives the names of those that changed. The row
-    of the application is locked. Raises `invalid` for a None without a value."""
+    """Replace all variables of the site; None keeps the current value. Returns the names of those that changed. The row
+    of the application is locked. Raises `invalid` for a None without a current value."""
     before = await open_variables(tx, sealer, site_id)
     if absent := sorted(name for name, value in values.items() if value is None and name not in before):
         raise wrong_field("variables", f"has no value to keep of {', '.join(absent)}: there is none yet")
@@ -50,5 +50,5 @@ async def replace_variables(
 
 
 def _purpose(site_id: UUID, name: str) -> str:
-    """A row that is moved to another site or name does not open."""
+    """Bound to the site and the name: a row that is moved to another one cannot be unsealed."""
     return f"variable {name} of {site_id}"

@@ -1,10 +1,10 @@
-"""What keeps the applications of sites as their records want them: after a boot, a kill of the core, a suspension, and
-when another release has taken the place of one.
+"""Keeps the applications of sites as their records want them: after a boot, a kill of the core, a suspension, and when
+one release has replaced another.
 
-A round compares the records with what runs. What shall run and does not is left to the actor of its site; what runs and
-is neither wanted nor live, or is of a site that is not active, is stopped here, each in a task of its own.
+Each round compares the records with the running releases. A wanted release that does not run is left to the actor of
+its site. A release that is neither wanted nor live, or whose site is not active, is stopped here, in a task of its own.
 
-Invariant: a release is never stopped that a record wants: records are read after the releases were listed.
+Invariant: a wanted release is never stopped, because records are read after the releases were listed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AppWatch:
         self._settling: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         self._busy.clear()
         self._settling.clear()
         announcements = self._database.announcements
@@ -51,7 +51,7 @@ class AppWatch:
                         await woken.wait()
 
     async def round(self) -> None:
-        """As `run`, for a single look: what it starts and stops is done when it returns."""
+        """A single round of `run`; everything it starts and stops is done when it returns."""
         async with trio.open_nursery() as nursery:
             await self._round(nursery)
 

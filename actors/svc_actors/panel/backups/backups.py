@@ -1,4 +1,4 @@
-"""Backups beyond single jobs: what an earlier core left, what is due by a schedule, and what a site leaves behind."""
+"""Backups outside of single jobs: leftovers of an earlier core, scheduled backups, and backups of deleted sites."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from svc_actors.store import Record, Transaction
 
 ROUND_SECONDS: Final = 30.0
 KEPT_DAYS: Final = 30
-"""How long the backups of a site that was deleted are kept."""
+"""How long the backups of a deleted site are kept."""
 _BACKED_UP: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 
 BackupLoop = Literal[
@@ -64,7 +64,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.backups")
 
 
 class Backups:
-    """One a process."""
+    """One per process."""
 
     def __init__(
         self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore, accounts: Accounts
@@ -81,7 +81,8 @@ class Backups:
         jobs.handle(DRILL, DrillWork(self._tools))
 
     async def recover(self) -> None:
-        """Before any job begins: undo what an interrupted restoration had moved, and remove what jobs have left."""
+        """Call it before any job starts: undo what an interrupted restoration had moved, and remove what jobs have
+        left."""
         await self._tidy(await trio.to_thread.run_sync(self._tools.places.left_over))
 
     async def _tidy(self, job_ids: Collection[int]) -> None:
@@ -97,8 +98,8 @@ class Backups:
                 log.warning("backups.not_tidied", job_id=job_id, error=str(error))
 
     def rounds(self) -> Mapping[BackupLoop, Callable[[], Awaitable[None]]]:
-        """What is done every `ROUND_SECONDS`, by name. Each is to be a loop of its own, so that none that fails holds
-        another up."""
+        """The rounds by name, each due every `ROUND_SECONDS`. Run each in a loop of its own, so that a failure of one
+        does not hold up the others."""
         return {
             "leftovers of backups": self._tidy_leftovers,
             "backups that are due": self._begin_due,
@@ -108,7 +109,7 @@ class Backups:
         }
 
     async def _tidy_leftovers(self) -> None:
-        """Remove what jobs have left, and have databases put back."""
+        """Remove the leftovers of jobs, and queue the databases that must be put back."""
         database = self._tools.database
         left = set(await trio.to_thread.run_sync(self._tools.places.left_over))
         if left:
@@ -116,7 +117,7 @@ class Backups:
         await queue_put_back(self._tools)
 
     async def _begin_due(self) -> None:
-        """Fail what nobody makes, as a site with a pending backup gets no other; then queue what is due."""
+        """Fail pending backups without a job, as a site with a pending backup gets no other; then queue what is due."""
         database = self._tools.database
         for backup in await orphans(database):
             await database.transact(partial(fail_backup, backup=backup, why=INTERRUPTED.message))
@@ -128,7 +129,7 @@ class Backups:
         await self._tools.database.transact(begin_due_drill)
 
     async def _remove_overstayed(self) -> None:
-        """Raises the first failure once all had their turn: its loop tells of it, and each round tries again."""
+        """Raises the first failure once all had their turn: the loop reports it, and each round tries again."""
         await forget_old_deletions(self._tools.database)
         failures: list[OSError] = []
         for repository_id in await overstayed(self._tools.database):
@@ -140,7 +141,7 @@ class Backups:
             raise failures[0]
 
     async def _begin_scheduled(self, tx: Transaction, row: Record) -> None:
-        """A schedule that was missed, say while the server was down, is made up for once."""
+        """A schedule that was missed, say while the server was down, runs once."""
         now = datetime.now(UTC)
         after = next_run(Frequency(row["frequency"]), row["hour"], row["weekday"], row["site_id"], now)
         await postpone(tx, row["site_id"], after)
@@ -151,18 +152,18 @@ class Backups:
             await create_backup(tx, self._tools.sealer, site, Cause.SCHEDULED)
 
     async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None:
-        """As a step of the site's deletion, ordered at that time: of an earlier one, which was not finished, the site
-        may have been put back since. Raises ServiceError, and there is no such backup."""
+        """A step of the site's deletion, which was ordered at that time: since an earlier, unfinished deletion the site
+        may have been restored. Raises ServiceError, and then there is no backup."""
         tools = self._tools
         if not (tools.places.folders.sites / site.account.name).exists():
             await run.log("The site has no files, so there is nothing to keep.")
             return
         if await has_final(tools.database, site.id, ordered_at):
-            return  # By the job that this one goes on with.
+            return  # An earlier job of the same deletion has made it.
         await self._back_up(run, site, Cause.FINAL)
 
     async def back_up_before(self, run: JobRun, site: SiteRow) -> None:
-        """As a step of a job that replaces what is in the site. Raises ServiceError, and there is no such backup."""
+        """A step of jobs that replace the content of a site. Raises ServiceError, and then there is no backup."""
         await self._back_up(run, site, Cause.MANUAL)
 
     async def _back_up(self, run: JobRun, site: SiteRow, cause: Cause) -> None:
@@ -189,11 +190,11 @@ class Backups:
         await tools.clean(run.id)
 
     async def site_removed(self, tx: Transaction, site: SiteRow) -> None:
-        """In the transaction that removes the site's record."""
+        """Call it in the transaction that removes the site's record."""
         await outlive_site(tx, site, KEPT_DAYS)
         await close_alert(tx, drill_alert(site.id))
 
     async def account_removed(self, owner_id: UUID) -> None:
-        """What is kept of somebody's former sites goes with the account."""
+        """The backups of a person's deleted sites go with the account."""
         for repository_id in await repositories_of(self._tools.database, owner_id):
             await remove_repository(self._tools, repository_id)

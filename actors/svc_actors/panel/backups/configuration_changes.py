@@ -1,7 +1,8 @@
-"""What restoring the configuration of a backup changes: shown before, done by `ConfigurationRestore`, looked at after.
+"""The changes that restoring a backup's configuration makes: shown before, applied by `ConfigurationRestore`, checked
+after.
 
-What the backup has comes back; what was added since stays. Nothing is taken from anybody: a name that leads to another
-site by now, or whose domain has another customer's names, is left out, and so are the records of its zone.
+What the backup has comes back; what was added since stays. Nobody loses anything: a name that leads to another site by
+now, or whose domain has another customer's names, is left out, and so are the records of its zone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """`detail`: what it becomes, or why it is left out."""
+    """`detail`: the new value, or why the change is left out."""
 
     part: Part
     name: str
@@ -66,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What this server takes. `name` raises ServiceError for one that no site may have."""
+    """What this server accepts. `name` raises ServiceError for a name that no site may have."""
 
     name: Callable[[str], SiteName]
     php_versions: Collection[str]
@@ -76,7 +77,7 @@ class Allowed:
 async def changes_of(
     queryable: Queryable, site: SiteRow, configuration: Configuration, allowed: Allowed
 ) -> list[Change]:
-    """In the order in which they are made."""
+    """In the order in which they are applied."""
     names = await _names(queryable, site, configuration, allowed)
     added = [change.name for change in names if change.action is Action.ADD]
     return [
@@ -221,7 +222,7 @@ async def _tasks(queryable: Queryable, site: SiteRow, configuration: Configurati
             continue
         room -= there is None
         action = Action.ADD if there is None else Action.CHANGE
-        path = stored.path.partition("?")[0]  # What stands behind may be a key, and members who only look read this.
+        path = stored.path.partition("?")[0]  # A query may hold a key, and members who may only look read this.
         found.append(Change(Part.TASK, stored.name, action, f"{stored.kind} {path} at {stored.cron}"))
     return found
 

@@ -1,6 +1,5 @@
-"""The configuration of a backup put back into a site's records, and looked at after: names, redirects, what visitors
-are kept from, PHP and tasks in one transaction, then the records of its zones, then its certificate. It may be
-repeated."""
+"""Restores the configuration of a backup and verifies it: names, redirects, denied and protected paths, PHP and tasks
+in one transaction, then the records of the site's zones, then its certificate. May be repeated."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database, Transaction, service_itself
 
 _RECORDED: Final = (Part.NAME, Part.REDIRECT, Part.DENIED, Part.PROTECTED, Part.HTTPS, Part.PHP, Part.TASK)
-"""What is of the site's own record."""
+"""The parts that are restored in one transaction."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class ConfigurationRestore:
     allowed: Callable[[], Awaitable[Allowed]]
 
     async def restore(self, run: JobRun, site: SiteRow, configuration: Configuration) -> None:
-        """Raises ServiceError where something could not be put back; what was until then stays so."""
+        """Raises ServiceError if a part could not be restored; parts that were restored before stay."""
         allowed, caller = await self.allowed(), service_itself("backup.restore")
         planned = await changes_of(self.database, site, configuration, allowed)
         await run.log(

@@ -1,6 +1,6 @@
-"""Bringing backups to a target: the new one first, then those that it lacks, the newest first, for a bounded time.
+"""Copies backups to a target: the new one first, then those it lacks, the newest first, for a bounded time.
 
-What the records say of a target is what it was seen to hold, after each step.
+After each step the records say what the target was seen to hold.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from svc_actors.panel.backups.unrecorded import tell_of_unknown
 from svc_actors.panel.jobs import JobRun
 
 CATCH_UP_SECONDS: Final = 900.0
-"""After that no older backup is begun: other sites' backups wait behind this one."""
+"""After that no older backup is started: other sites' backups wait behind this one."""
 
 
 class Copying:
@@ -38,11 +38,11 @@ class Copying:
         self._local = local
         self._remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
         self._there: list[Snapshot] = []
-        """What the target held when it was last asked."""
+        """What the target held when it was last listed."""
 
     async def bring(self, backup: BackupRow) -> None:
-        """Have the target hold a backup, then the others that are completed, and none that was deleted. Raises
-        ServiceError where it does not hold `backup`; what else fails is in the job's log and in the records."""
+        """Make the target hold a backup, then the other completed ones, and none that was deleted. Raises ServiceError
+        if it does not hold `backup`; other failures are in the job's log and in the records."""
         await require_mounted(self._tools.database, self._target)
         self._there = await self._open()
         here = await self._tools.restic.snapshots(self._run.program, self._local)
@@ -56,8 +56,8 @@ class Copying:
             held = await self._copy(backup.id, wanted, here)
         try:
             await self._catch_up([each for each in missing if each not in held], wanted, here)
-            # Of old ones that expired, only where this server has a complete backup: else they may be the only good
-            # one.
+            # Delete old ones that have expired only if this server has a complete backup: else they may be the last
+            # good ones.
             until = self._repository.known_until if ids_of(here, backup.id) else None
             _, judged = await self._tools.drop_superfluous(
                 self._run, self._repository.id, self._remote, self._there, until
@@ -69,7 +69,7 @@ class Copying:
             await self._log(f"the rest is done with the next backup: {failure.message}")
 
     async def _open(self) -> list[Snapshot]:
-        """What the target holds; a repository is made where there is none."""
+        """What the target holds; creates a repository if it has none."""
         restic, program = self._tools.restic, self._run.program
         try:
             there = await restic.snapshots(program, self._remote)
@@ -83,7 +83,7 @@ class Copying:
         return there
 
     async def _catch_up(self, missing: Sequence[UUID], wanted: Sequence[UUID], here: Sequence[Snapshot]) -> None:
-        """Raises StalledError where the target hangs: each backup after it would be waited for as long."""
+        """Raises StalledError if the target hangs: each further backup would wait just as long."""
         until = trio.current_time() + CATCH_UP_SECONDS
         for place, backup_id in enumerate(missing):
             if trio.current_time() >= until:
@@ -100,7 +100,7 @@ class Copying:
                 await self._log(f"an older backup has no copy: {failure.message}")
 
     async def _copy(self, backup_id: UUID, wanted: Sequence[UUID], here: Sequence[Snapshot]) -> set[UUID]:
-        """Which the target holds then. Raises ServiceError where this one is not among them."""
+        """What the target then holds. Raises ServiceError if this backup is not among it."""
         snapshots = ids_of(here, backup_id)
         if not snapshots:
             raise unavailable("The backup is no longer in its repository on this server.", hint="Create a new backup.")

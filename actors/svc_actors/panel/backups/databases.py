@@ -1,4 +1,5 @@
-"""The databases of a site in its backups: dumped beside its files, and loaded again with what was in them put aside."""
+"""Databases in backups of sites: dumped next to the files; a restoration saves the current content, then loads the
+dump."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _BLOCK: Final = 1 << 20
 
 
 class SiteDatabases(Protocol):
-    """What the databases of sites are asked."""
+    """What backups need of the databases of sites."""
 
     def server(self, kind: EngineKind) -> DatabaseServer: ...
 
@@ -39,9 +40,8 @@ class SiteDatabases(Protocol):
 
 @dataclass(frozen=True)
 class Dumped:
-    """One dump of a backup. `name` is the database's; `file` is in the folder of dumps, `size` and `sha256` are that
-    file's. `loaded` is its size when it is not compressed, by which the disk is asked for what it becomes: 0 in backups
-    that do not say."""
+    """One dump of a backup. `name` is the database's; `file` is in the folder of dumps, with its `size` and `sha256`.
+    `loaded` is the size of the uncompressed dump, for the estimate of disk space: 0 in backups that do not have it."""
 
     engine: EngineKind
     name: str
@@ -52,7 +52,7 @@ class Dumped:
 
     @property
     def called(self) -> str:
-        """What the customer calls it: without the number of the site."""
+        """The customer's name for it: without the number of the site."""
         return self.name.partition("_")[2]
 
 
@@ -65,7 +65,7 @@ class DatabaseBackups:
         return self._databases.server(kind)
 
     async def of_site(self, site: SiteRow, *statuses: DatabaseStatus) -> list[DatabaseRow]:
-        """Those that are active, or have one of these statuses."""
+        """Databases that are active, or have one of these statuses."""
         rows = await self._database.fetch(
             f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = ANY($2) ORDER BY engine, name",
             site.id,
@@ -74,7 +74,7 @@ class DatabaseBackups:
         return [as_database(row) for row in rows]
 
     async def size(self, site: SiteRow, only: str | None = None) -> int:
-        """Of all of them on the disk, or of `only` one: no dump is larger, since dumps are compressed."""
+        """Disk size of all of them, or of `only` one: no dump is larger, since dumps are compressed."""
         total = 0
         for row in await self.of_site(site):
             if only not in (None, row.name):
@@ -85,7 +85,7 @@ class DatabaseBackups:
         return total
 
     async def dump(self, run: JobRun, site: SiteRow, content: Path) -> int:
-        """Dump all of them into the folder `content`; how many there are."""
+        """Dump all of them into the folder `content`; returns how many there are."""
         rows = await self.of_site(site)
         for row in rows:
             await self._dump(run, row, content / FOLDER / _file(row.engine, row.name))
@@ -93,25 +93,25 @@ class DatabaseBackups:
         return len(rows)
 
     async def verify(self, content: Path) -> list[Dumped]:
-        """Read every dump to its end, and write the list of them. A dump has its name only if the engine's program has
-        succeeded and its last line is there."""
+        """Read every dump to its end, and write the list of them. A dump gets its name only once the engine's program
+        has succeeded and its last line is there."""
         dumped = await trio.to_thread.run_sync(_read_dumps, content / FOLDER)
         (content / LIST).write_text(json.dumps([asdict(dump) for dump in dumped], indent=1))
         return dumped
 
     async def held(self, content: Path) -> list[Dumped]:
-        """What a backup says that it holds."""
+        """The dumps that a backup lists."""
         return await trio.to_thread.run_sync(_read_list, content)
 
     async def verify_fetched(self, content: Path, dumped: Sequence[Dumped]) -> None:
-        """Raises `unavailable` where a dump is not what was backed up."""
+        """Raises `unavailable` if a dump differs from what was backed up."""
         for dump in dumped:
             if await trio.to_thread.run_sync(_sha256, content / FOLDER / dump.file) != dump.sha256:
                 raise unavailable(f"The dump of {dump.name} differs from what was backed up; the site was not changed.")
 
     async def targets(self, site: SiteRow, dumped: Sequence[Dumped]) -> list[tuple[Dumped, DatabaseRow]]:
-        """Which database of a site each dump is loaded into: the one of the same engine that is called so. Raises
-        `conflict` where there is none."""
+        """Which database of a site each dump is loaded into: that of the same engine and name. Raises `conflict` if
+        there is none."""
         there = {(row.engine, row.name): row for row in await self.of_site(site)}
         found = []
         for dump in dumped:
@@ -127,8 +127,8 @@ class DatabaseBackups:
         return found
 
     async def load(self, run: JobRun, site: SiteRow, content: Path, dumped: Sequence[Dumped], aside: Path) -> None:
-        """Replace what is in the databases. What was in each is in the folder `aside` by then. Raises ServiceError, and
-        all of them were put back."""
+        """Replace the content of the databases. The current content of each is saved in the folder `aside` first.
+        Raises ServiceError, and then all of them have their content again."""
         targets = await self.targets(site, dumped)
         try:
             for dump, row in targets:
@@ -141,8 +141,8 @@ class DatabaseBackups:
             raise
 
     async def put_back(self, run: JobRun, site: SiteRow, aside: Path) -> None:
-        """Load again whatever was put aside, and remove it. Where that fails it is there for another try."""
-        # One that was emptied while its server was away is being made again.
+        """Load again whatever was saved aside, and remove it. If that fails it stays there for another try."""
+        # A database that was emptied while its server was away is still being created.
         for row in await self.of_site(site, DatabaseStatus.CREATING):
             file = aside / _file(row.engine, row.name)
             if file.exists():
@@ -151,7 +151,7 @@ class DatabaseBackups:
         await trio.to_thread.run_sync(_remove, aside)
 
     async def set_aside(self, run: JobRun, row: DatabaseRow, aside: Path) -> None:
-        """Dump what is in a database to where `put_back` finds it."""
+        """Dump the content of a database to where `put_back` finds it."""
         await self._dump(run, row, aside / _file(row.engine, row.name))
 
     async def _dump(self, run: JobRun, row: DatabaseRow, file: Path) -> None:

@@ -1,8 +1,8 @@
-"""The work of a drill: a backup restored where nobody can reach it, compared, and removed.
+"""The work of a restore drill: a backup is restored out of everybody's reach, compared, and removed.
 
-Its files come to a folder of root's and are compared with the manifest, byte for byte. Its databases are loaded into
-databases of a number that no site has, dumped again, and what both dumps say of tables and rows is compared. Whatever
-ends a drill, the folder goes when the core starts, and the databases with the next round (`remove_scratch`).
+Its files go to a folder of root's and are compared with the manifest, byte for byte. Its databases are loaded into
+databases of a number that no site has and dumped again; tables and rows in both dumps are compared. However a drill
+ends, its folder is removed when the core starts, and its databases in the next round (`remove_scratch`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from svc_actors.panel.sites.records import SiteRow, read_site
 from svc_actors.store import Transaction
 
 SCRATCH_NUMBER: Final = 1
-"""Sites begin with 1001 (`site_numbers`)."""
+"""Numbers of sites start at 1001 (`site_numbers`)."""
 _NOT_COMPARED: Final = (b"--", b"/*", b"SET ", b"\\", b"SELECT pg_catalog.", b"CREATE DEFINER")
-"""Lines of dumps that name the time, the database or its owner. Tables and rows are in the others."""
+"""Lines of dumps that name the time, the database or its owner. All other lines are tables and rows."""
 
 
 class DrillWork:
@@ -55,7 +55,7 @@ class DrillWork:
         async with self._tools.cleaned_on_failure(run):
             await self._tools.fetch_said(run, await self._local(run), LISTED, DUMPED)
             needed = await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), "")
-            # A dump, what it becomes in the engine, and the dump of that.
+            # A dump, its size once loaded, and the second dump.
             needed += sum(2 * dump.size + dump.loaded for dump in await self._tools.dumped(run))
             await self._tools.require_room(
                 needed,
@@ -134,7 +134,7 @@ class DrillWork:
 
 
 async def remove_scratch(tools: Tools) -> None:
-    """The databases of drills that a kill cut short."""
+    """Remove the databases of drills that a kill cut short."""
     for row in await left_scratch(tools.database):
         await _drop(tools, row["job_id"], row["scratch"])
 
@@ -154,7 +154,7 @@ async def _drop(tools: Tools, job_id: int, scratch: Sequence[str]) -> None:
 
 
 def content_of(dump: Path) -> str:
-    """A digest of what a dump says of tables and rows, in its order."""
+    """Digest of the tables and rows of a dump, in its order."""
     digest = hashlib.sha256()
     for line in _lines(dump):
         if line.strip() and not line.startswith(_NOT_COMPARED):

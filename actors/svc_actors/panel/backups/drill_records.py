@@ -1,7 +1,8 @@
-"""Drills as the database keeps them, and when the next is made by itself: the only writer of `backup_drills` and
-`backup_drill_plan`.
+"""Restore drills as the database keeps them, and when the next scheduled one is due: the only writer of `backup_drills`
+and `backup_drill_plan`.
 
-Invariant: at most one drill is pending (an index); how it ended and the alert are in the transaction of its job's end.
+Invariant: at most one drill is pending (an index); its outcome and the alert are written in the transaction that ends
+its job.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class DrillPlan:
 
 
 async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None = None) -> Job:
-    """Try the newest backup of a site, by default of any. Raises `conflict` while one is pending, and not_found where
-    there is no backup."""
+    """Order a drill of the newest backup of a site, by default of any site. Raises `conflict` while a drill is pending,
+    and not_found if there is no backup."""
     await tx.execute("SELECT 1 FROM backup_drill_plan FOR UPDATE")
     if await tx.fetchval("SELECT true FROM backup_drills WHERE status = 'pending'"):
         raise conflict("A drill is already running; none was started.", hint="Follow its job.")
@@ -56,7 +57,7 @@ async def begin_drill(tx: Transaction, cause: DrillCause, site_id: UUID | None =
 
 
 async def _choose(tx: Transaction, site_id: UUID | None = None) -> Record | None:
-    """A backup to try: `id`, and `site_id` and `domain` of its site, which is there. None where there is none."""
+    """A backup to try: `id`, and `site_id` and `domain` of its site, which exists. None if there is none."""
     return await tx.fetchrow(
         """SELECT newest.id, sites.id AS site_id, sites.domain
            FROM sites JOIN backup_repositories ON backup_repositories.site_id = sites.id
@@ -77,7 +78,7 @@ async def _begin(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
             title=f"Try the backup of {chosen['domain']}"[:200],
             job_class=JobClass.BACKUPS,
             steps=DRILL_STEPS,
-            # Of the site, so that nothing else works on its repository meanwhile.
+            # A job of the site, so that nothing else works on its repository meanwhile.
             site_id=chosen["site_id"],
             parameters={"backup": str(chosen["id"])},
         ),
@@ -93,13 +94,13 @@ async def _begin(tx: Transaction, cause: DrillCause, chosen: Record) -> Job:
 
 
 def drill_alert(site_id: UUID) -> str:
-    """The key of the alert that a site's backup could not be restored."""
+    """Key of the alert that a site's backup could not be restored."""
     return f"backup-drill:{site_id}"
 
 
 async def end_drill(tx: Transaction, job: Job) -> None:
-    """A site's alert is open from one that failed to one of the same site that succeeds. A scheduled one that a restart
-    cut short is due again at once, and one that somebody cancelled the next day."""
+    """A failed drill opens an alert of its site, and a successful one of the same site closes it. A scheduled drill
+    that a restart cut short is due again at once, and a cancelled one the next day."""
     row = await tx.fetchrow(
         """UPDATE backup_drills SET status = $2, error = $3, ended_at = now()
            WHERE job_id = $1 AND status = 'pending' RETURNING domain, cause""",
@@ -114,7 +115,7 @@ async def end_drill(tx: Transaction, job: Job) -> None:
             wait = timedelta(days=1) if job.error is None else timedelta()
             await tx.execute("UPDATE backup_drill_plan SET next_run_at = least(next_run_at, now() + $1)", wait)
     elif job.site_id is None:
-        return  # It was deleted meanwhile, and its alert closed.
+        return  # The site was deleted meanwhile, and its alert closed.
     elif job.error is None:
         await close_alert(tx, drill_alert(job.site_id))
     else:
@@ -123,8 +124,7 @@ async def end_drill(tx: Transaction, job: Job) -> None:
 
 
 async def begin_due_drill(tx: Transaction) -> None:
-    """One that was missed is made up for once. Where there is nothing to try, or one is under way, none is due for
-    another week."""
+    """A missed drill runs once. If there is nothing to try, or a drill is pending, the next is due in a week."""
     due = await tx.fetchval(
         """UPDATE backup_drill_plan SET next_run_at = now() + interval '7 days'
            WHERE frequency = 'weekly' AND next_run_at <= now() RETURNING true"""
@@ -139,7 +139,7 @@ async def begin_due_drill(tx: Transaction) -> None:
 async def write_compared(
     tx: Transaction, job_id: int, *, entries: int | None = None, databases: int | None = None
 ) -> None:
-    """How much of it was compared: entries of the tree, or databases."""
+    """How much of the backup was compared: entries of the tree, or databases."""
     await tx.execute(
         """UPDATE backup_drills SET entries = coalesce($2, entries), databases = coalesce($3, databases)
            WHERE job_id = $1""",
@@ -150,7 +150,7 @@ async def write_compared(
 
 
 async def write_scratch(tx: Transaction, job_id: int, names: list[str]) -> None:
-    """Which databases are there for it: written before they are made, and once they have gone."""
+    """Names of the databases of a drill: written before they are created, and cleared once they are dropped."""
     await tx.execute("UPDATE backup_drills SET scratch = $2 WHERE job_id = $1", job_id, names)
 
 

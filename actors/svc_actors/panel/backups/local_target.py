@@ -1,7 +1,7 @@
-"""A target that is a folder of this server: whether its disk is mounted, and whether there is room on it.
+"""Local backup targets, which are folders of this server: whether the disk is mounted, and whether it has room.
 
-The folder of a disk that is not mounted is an empty folder of the root disk. A marker that is written when the target
-is added tells them apart: without it nothing is written there.
+If a disk is not mounted, its mount point is an empty folder of the root disk. A marker file, written when the target is
+added, tells them apart: without it nothing is written there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def marker_of(target_id: UUID, folder: str) -> Path:
 
 
 async def require_mounted(database: Database, target: TargetRow) -> None:
-    """Raises `unavailable` where the folder of a target is not the one that was added; others than folders pass."""
+    """Raises `unavailable` if a local target's folder lacks its marker (another disk, or none); other kinds always
+    pass."""
     if not isinstance(target.settings, LocalSettings):
         return
     path, marker = target.settings.path, marker_of(target.id, target.settings.path)
@@ -46,7 +47,7 @@ async def require_mounted(database: Database, target: TargetRow) -> None:
 
 
 async def _is_of_before(database: Database, target_id: UUID, path: str) -> bool:
-    """Whether a folder that was added before there were markers is there: it holds repositories, or never held any."""
+    """Whether this is a folder from before markers existed: it holds repositories, or never held any."""
     if await trio.to_thread.run_sync(_holds_repositories, Path(path)):
         return True
     return not await database.fetchval(
@@ -59,8 +60,8 @@ def _holds_repositories(folder: Path) -> bool:
 
 
 async def require_room_at(target: TargetRow, repository: Path, copy: Path, added: int) -> None:
-    """Raises `capacity` where the disk of the target has no room for what its copy of a repository lacks, which is no
-    less than the bytes that the new backup has added."""
+    """Raises `capacity` if the target's disk has no room for what its copy of a repository lacks, which is at least
+    what the new backup has added."""
     if not isinstance(target.settings, LocalSettings):
         return
     path = target.settings.path
@@ -81,5 +82,5 @@ def _size(folder: Path) -> int:
             try:
                 size += os.lstat(os.path.join(parent, name)).st_size
             except FileNotFoundError:
-                continue  # A lock that has gone.
+                continue  # A lock file that was removed meanwhile.
     return size

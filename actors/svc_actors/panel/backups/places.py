@@ -1,11 +1,11 @@
-"""Where backups lie and are worked on: folders of root's alone.
+"""Folders of backups and of work on them; only root can read them.
 
 backups/repositories/<id>/      a site's repository
-backups/repositories/<id>.list  the manifest of its last backup, so that what has not changed is not read again
-backups/repositories/<id>.checked  is as old as the last check of all of it
-backups/work/<job>/             what a job needs, gone with it
-backups/put-back/<job>/         what was in the databases that an interrupted restoration or import was loading
-sites/.restore-<job>/           what is restored, beside the homes so that it gets there by rename(2)
+backups/repositories/<id>.list  the manifest of its last backup, so that unchanged files are not read again
+backups/repositories/<id>.checked  its mtime is the time of the last check of the whole repository
+backups/work/<job>/             what a job needs, removed with it
+backups/put-back/<job>/         former content of databases that an interrupted restoration or import was loading
+sites/.restore-<job>/           restored files, next to the homes so that rename(2) can move them there
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ RESTORE: Final = ".restore-"
 _READY: Final = "ready"
 _OF_SITE: Final = re.compile(r"-s([0-9]+)_[^/]*\.sql\.gz$")
 SPARE_BYTES: Final = 256 << 20
-"""What a backup leaves free on a disk: the panel and the sites live on it."""
+"""Bytes that a backup leaves free on a disk, as the panel and the sites live on it."""
 CHECKED_SECONDS: Final = 20 * 3600.0
-"""What is backed up daily is checked daily; of what is backed up each hour, one in twenty."""
+"""Daily backups are checked every day; of hourly ones, one in twenty."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Places:
         self._checked(repository_id).touch()
 
     def write_unchecked(self, repository_id: UUID) -> None:
-        """Something was left unfinished in it."""
+        """Something unfinished was left in the repository."""
         self._checked(repository_id).unlink(missing_ok=True)
 
     def _checked(self, repository_id: UUID) -> Path:
@@ -68,11 +68,11 @@ class Places:
         return self.backups / "work" / str(job_id)
 
     def said(self, job_id: int) -> Path:
-        """What a backup says of itself, fetched before the rest of it."""
+        """The part of a backup that describes it, which is fetched first."""
         return self.work(job_id) / "said"
 
     def aside(self, job_id: int) -> Path:
-        """What was in the databases that a restoration or an import loads."""
+        """Former content of the databases that a restoration or an import loads."""
         return self.work(job_id) / "aside"
 
     def put_back(self, job_id: int) -> Path:
@@ -82,7 +82,7 @@ class Places:
         return self.folders.sites / f"{RESTORE}{job_id}"
 
     def make_work(self, job_id: int, password: str) -> Path:
-        """The folder of a job, empty but for the file with the password, which root alone reads."""
+        """The folder of a job, empty but for the file with the password, which root alone can read."""
         work = self.work(job_id)
         self.remove_work(job_id)
         for folder in (self.backups, self.backups / "repositories", work.parent, work):
@@ -93,7 +93,7 @@ class Places:
         return work
 
     def make_ready(self, job_id: int) -> Path:
-        """A folder for what is in the database that an import will empty."""
+        """A folder for the content of the database that an import is about to empty."""
         ready = self.work(job_id) / _READY
         self.remove_work(job_id)
         for folder in (self.backups, ready.parent.parent, ready.parent, ready):
@@ -101,8 +101,8 @@ class Places:
         return ready
 
     def put_aside(self, job_id: int) -> None:
-        """From now on whatever ends the job puts back what was made ready: before, nothing was removed, and to load it
-        again would take away what visitors have written since."""
+        """From now on, however the job ends, the saved content is loaded again. Not before: nothing was removed yet,
+        and loading it would undo what visitors have written since."""
         (self.work(job_id) / _READY).rename(self.aside(job_id))
         sync_folder(self.work(job_id))
 
@@ -112,13 +112,13 @@ class Places:
         return staging
 
     def remove_work(self, job_id: int) -> None:
-        """Both folders, with all that is in them. Nobody but root has changed them, so nothing there leads away."""
+        """Remove both folders with their content. Only root has changed them, so no link in them leads away."""
         for folder in (self.work(job_id), self.staging(job_id)):
             if folder.exists():
                 remove_tree(folder)
 
     def keep_aside(self, job_id: int) -> None:
-        """Of a restoration that was cut short: what its databases held outlives the folder of the job."""
+        """For a restoration that was cut short: the former content of its databases outlives the folder of the job."""
         kept = self.put_back(job_id)
         if self.aside(job_id).exists():
             kept.parent.mkdir(mode=0o700, exist_ok=True)
@@ -126,20 +126,20 @@ class Places:
             sync_folder(kept.parent)
 
     def drop_aside(self, job_id: int) -> None:
-        """From now on nothing puts the databases back. One rename, as a kill in the midst of a removal would leave some
-        of them to be put back; `remove_work` takes it away."""
+        """From now on nothing puts the databases back. One rename, since a kill in the midst of a removal would leave
+        some of them to be put back; `remove_work` removes it."""
         work = self.work(job_id)
         if self.aside(job_id).exists():
             self.aside(job_id).rename(work / "replaced")
             sync_folder(work)
 
     def kept_aside(self) -> list[int]:
-        """The jobs whose databases wait to be put back."""
+        """Jobs whose databases wait to be put back."""
         return sorted(int(name) for name in _names(self.backups / "put-back") if name.isdigit())
 
     def number_kept_aside(self, job_id: int) -> int | None:
-        """The number of the site whose databases these are, by the names of their dumps: a database that has gone back
-        to an earlier day may not know the job, or may have given its number to another one. None: there are none."""
+        """Number of the site that these databases belong to, from the names of their dumps: a database that was
+        restored to an earlier day may not know the job, or may have reused its number. None if there are none."""
         found = [match for name in _names(self.put_back(job_id)) if (match := _OF_SITE.search(name))]
         return int(found[0][1]) if found else None
 
@@ -153,7 +153,7 @@ class Places:
         self.write_unchecked(repository_id)
 
     def left_over(self) -> list[int]:
-        """The jobs whose folders are there."""
+        """Jobs that still have a folder."""
         work = _names(self.backups / "work")
         staging = [name.removeprefix(RESTORE) for name in _names(self.folders.sites) if name.startswith(RESTORE)]
         return sorted({int(name) for name in (*work, *staging) if name.isdigit()})
@@ -163,7 +163,7 @@ class Places:
 
 
 def free_bytes_of(folder: Path) -> int:
-    """On the disk of a folder."""
+    """Free bytes on the disk of a folder."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize
 

@@ -1,7 +1,7 @@
-"""Databases that a restoration was loading when the core was killed, or their server: they get back what they held.
+"""Puts databases back after a restoration was interrupted by a kill of the core or of their server.
 
-The restoration put that aside before it emptied them, and it is kept apart (`Places.keep_aside`) until it is loaded,
-however often that takes. No backup or restoration of the site begins before (`Tools.put_back`).
+The restoration saved their content before it emptied them. It is kept apart (`Places.keep_aside`) until it is loaded,
+however many tries that takes. No backup or restoration of the site starts before (`Tools.put_back`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from svc_actors.store import Transaction
 
 PUT_BACK: Final = "backup.put_back"
 UNKNOWN_DAYS: Final = 30
-"""As long as the backups of a site that was deleted."""
+"""As long as the backups of a deleted site."""
 AGAIN_MINUTES: Final = 10
-"""After a try that failed, the database server being away, say."""
+"""Pause after a failed try, for example because the database server was down."""
 
 
 class PutBackWork:
@@ -40,8 +40,8 @@ class PutBackWork:
 
 
 async def queue_put_back(tools: Tools) -> None:
-    """A job for each site whose databases wait, unless there is one, or was a moment ago. Those of a site that the
-    records do not know may be all that is left of them: they stay for a while, and an alert says so."""
+    """Queue a job for each site with databases to put back, unless it has one or had one minutes ago. Those of a site
+    without a record may be the last copy: they stay for `UNKNOWN_DAYS`, and an alert says so."""
     places = tools.places
     for job_id in await trio.to_thread.run_sync(places.kept_aside):
         number = await trio.to_thread.run_sync(places.number_kept_aside, job_id)

@@ -1,9 +1,9 @@
 """Backups and their copies as the database keeps them.
 
 Invariants:
-- a backup is `completed` only once its snapshot was checked; what is not is pending, or has failed and says why;
-- a site has one backup that is pending at most;
-- what a status means to others (webhook, event) is in the transaction of the status.
+- a backup is `completed` only once its snapshot was checked; until then it is pending, or has failed and says why;
+- a site has at most one pending backup;
+- webhooks and events of a status are written in the transaction of the status.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Cause(StrEnum):
     MANUAL = "manual"
     SCHEDULED = "scheduled"
     FINAL = "final"
-    """Before the site was deleted."""
+    """Made before the site was deleted."""
     ADOPTED = "adopted"
-    """Found complete in the site's repository by a panel whose records did not have it."""
+    """Found complete in the site's repository by a panel without a record of it."""
 
 
 class BackupPart(StrEnum):
-    """What is restored of a backup."""
+    """The parts of a backup that can be restored."""
 
     FILES = "files"
     DATABASES = "databases"
@@ -63,8 +63,8 @@ class BackupStatus(StrEnum):
 
 @dataclass(frozen=True)
 class BackupRow:
-    """`owner_id` is the site's owner, or whose it was. `job_id` None: it was adopted. `files_before`: of the backup
-    before, where this one has lost most of them."""
+    """`owner_id`: the site's owner, or its last one. `job_id` None: it was adopted. `files_before`: number of files of
+    the backup before, if this one has lost most of them."""
 
     id: UUID
     repository_id: UUID
@@ -90,7 +90,7 @@ class BackupRow:
 
 
 def tag_of(backup_id: UUID) -> str:
-    """By which its snapshots are found in every repository."""
+    """The tag of its snapshots in every repository."""
     return f"backup-{backup_id}"
 
 
@@ -106,7 +106,7 @@ OWNER: Final = "coalesce(sites.owner_id, backup_repositories.owner_id)"
 
 
 def as_backup(row: Record) -> BackupRow:
-    """What `BACKUP_COLUMNS` give."""
+    """Converts a row of `BACKUP_COLUMNS`."""
     return BackupRow(
         id=row["id"],
         repository_id=row["repository_id"],
@@ -130,13 +130,13 @@ async def read_backup(queryable: Queryable, backup_id: UUID) -> BackupRow | None
 
 
 async def backup_of_job(queryable: Queryable, job_id: int) -> BackupRow | None:
-    """What a job makes. A job makes one backup at most."""
+    """The backup that a job makes: at most one."""
     row = await queryable.fetchrow(f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE} WHERE backups.job_id = $1", job_id)
     return None if row is None else as_backup(row)
 
 
 async def has_final(queryable: Queryable, site_id: UUID, since: datetime) -> bool:
-    """Whether what the site was before its deletion, which was ordered at that time, is kept."""
+    """Whether there is a backup from before the deletion that was ordered at that time."""
     found: bool = await queryable.fetchval(
         """SELECT EXISTS (SELECT FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
                           WHERE site_id = $1 AND cause = 'final' AND status = 'completed'
@@ -156,7 +156,7 @@ async def completed(queryable: Queryable, repository_id: UUID) -> list[tuple[UUI
 async def completed_by_size(
     queryable: Queryable, repository_id: UUID
 ) -> tuple[list[tuple[UUID, datetime]], list[tuple[UUID, datetime]]]:
-    """The newest first: those of the usual size, and those that have lost most of the files of one before them."""
+    """The newest first: those of the usual size, and those that have lost most of the files of the backup before."""
     rows = await queryable.fetch(
         """SELECT id, created_at, files_before IS NULL AS whole FROM site_backups
            WHERE repository_id = $1 AND status = 'completed' ORDER BY created_at DESC, id""",
@@ -167,7 +167,7 @@ async def completed_by_size(
 
 
 async def pending_job(queryable: Queryable, site_id: UUID) -> int | None:
-    """The job of the backup of a site that is under way."""
+    """The job of a site's pending backup."""
     job: int | None = await queryable.fetchval(
         """SELECT job_id FROM site_backups JOIN backup_repositories ON backup_repositories.id = repository_id
            WHERE site_id = $1 AND status = 'pending' LIMIT 1""",
@@ -177,7 +177,7 @@ async def pending_job(queryable: Queryable, site_id: UUID) -> int | None:
 
 
 async def awaits_recovery(queryable: Queryable, site_id: UUID) -> bool:
-    """Whether the files of a site of a server that was lost have not come back: a backup of it would be of nothing."""
+    """Whether the files of a lost server's site are not recovered yet: a backup of it would be empty."""
     found: bool = await queryable.fetchval(
         "SELECT EXISTS (SELECT FROM recovery_sites WHERE site_id = $1 AND status <> 'recovered')", site_id
     )
@@ -185,8 +185,8 @@ async def awaits_recovery(queryable: Queryable, site_id: UUID) -> bool:
 
 
 async def create_backup(tx: Transaction, sealer: Sealer, site: SiteRow, cause: Cause) -> tuple[UUID, Job]:
-    """Have a site, whose row is locked, backed up. Raises `conflict` while one is pending, and before the site has come
-    back on a server that is being recovered."""
+    """Order a backup of a site, whose row is locked. Raises `conflict` while one is pending, and while the site waits
+    for its recovery from a lost server."""
     if await awaits_recovery(tx, site.id):
         raise conflict(
             f"{site.domain} is not restored yet, so there is nothing to back up.",
@@ -261,7 +261,7 @@ async def adopt_backup(
     databases: Sequence[str] = (),
     configuration: Mapping[str, Any] | None = None,
 ) -> None:
-    """A backup whose job was failed by a restart, or by the database's own past, may be complete for all that."""
+    """A backup whose job was failed by a restart, or which an older database forgot, may still be complete."""
     await tx.execute(
         """INSERT INTO site_backups (id, repository_id, cause, status, files, bytes, databases, configuration,
                                      created_at, completed_at)
@@ -284,12 +284,12 @@ async def adopt_backup(
 
 
 async def count_as_whole(tx: Transaction, repository_id: UUID) -> None:
-    """Its backups that lost most of the files of one before them are of the usual size now."""
+    """Count its backups with far fewer files as backups of the usual size."""
     await tx.execute("UPDATE site_backups SET files_before = NULL WHERE repository_id = $1", repository_id)
 
 
 async def fail_backup(tx: Transaction, backup: BackupRow, why: str) -> None:
-    """It will not be completed. One that was stays so: what failed then came after it."""
+    """The backup will not be completed. A completed one stays so: then a later step has failed."""
     done = await tx.change(
         "UPDATE site_backups SET status = 'failed', error = $2 WHERE id = $1 AND status = 'pending'",
         backup.id,
@@ -301,7 +301,7 @@ async def fail_backup(tx: Transaction, backup: BackupRow, why: str) -> None:
 
 
 async def orphans(queryable: Queryable) -> list[BackupRow]:
-    """Pending backups that no job makes any more."""
+    """Pending backups without a queued or running job."""
     rows = await queryable.fetch(
         f"""SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}
             WHERE backups.status = 'pending'
@@ -311,7 +311,7 @@ async def orphans(queryable: Queryable) -> list[BackupRow]:
 
 
 async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
-    """Those of them that have not ended."""
+    """The jobs among these that have not ended."""
     rows = await queryable.fetch(
         "SELECT id FROM jobs WHERE id = ANY($1::bigint[]) AND status IN ('queued', 'running')", list(job_ids)
     )
@@ -319,13 +319,13 @@ async def open_jobs(queryable: Queryable, job_ids: Collection[int]) -> set[int]:
 
 
 async def added_bytes(queryable: Queryable, backup_id: UUID) -> int:
-    """What the repository has grown by with it, before compression."""
+    """Bytes that it added to the repository, before compression."""
     added: int = await queryable.fetchval("SELECT coalesce(added_bytes, 0) FROM site_backups WHERE id = $1", backup_id)
     return added
 
 
 async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID, held: Collection[UUID]) -> None:
-    """The target holds these backups of a repository complete, and no others."""
+    """The target holds exactly these backups of a repository complete."""
     await tx.execute(
         """DELETE FROM backup_copies USING site_backups
            WHERE site_backups.id = backup_id AND repository_id = $1 AND target_id = $2
@@ -346,7 +346,7 @@ async def write_copies(tx: Transaction, repository_id: UUID, target_id: UUID, he
 
 
 async def write_copy_error(tx: Transaction, backup_id: UUID, target_id: UUID, error: str) -> None:
-    """Why a backup is not on a target."""
+    """Record why a backup is not on a target."""
     await tx.execute(
         """INSERT INTO backup_copies (backup_id, target_id, error) VALUES ($1, $2, $3)
            ON CONFLICT (backup_id, target_id) DO UPDATE SET error = EXCLUDED.error, at = now()""",
@@ -357,14 +357,14 @@ async def write_copy_error(tx: Transaction, backup_id: UUID, target_id: UUID, er
 
 
 async def fail_copy(tx: Transaction, backup: BackupRow, target_id: UUID, target: str, error: str) -> None:
-    """The backup that was just made is not on the target. Of older ones the records say what was last seen there."""
+    """The target lacks the backup that was just made. For older ones the records keep what was last seen there."""
     await write_copy_error(tx, backup.id, target_id, error)
     data = {"site_id": str(backup.site_id), "target_id": str(target_id), "target": target}
     await emit(tx, WebhookEvent.BACKUP_REMOTE_FAILED, subject=_subject(backup), data=data)
 
 
 async def begin_deletion(tx: Transaction, backup: BackupRow) -> Job:
-    """Have a backup removed from every repository. Raises `conflict` while it is being made or removed."""
+    """Order the removal of a backup from every repository. Raises `conflict` while it is being made or removed."""
     done = await tx.change(
         "UPDATE site_backups SET status = 'deleting' WHERE id = $1 AND status = 'completed'", backup.id
     )
@@ -385,12 +385,12 @@ async def begin_deletion(tx: Transaction, backup: BackupRow) -> Job:
 
 
 async def put_back(tx: Transaction, backup_id: UUID) -> None:
-    """Its deletion was not done."""
+    """Its deletion was not carried out."""
     await tx.execute("UPDATE site_backups SET status = 'completed' WHERE id = $1 AND status = 'deleting'", backup_id)
 
 
 async def delete_backups(tx: Transaction, repository_id: UUID, backup_ids: Sequence[UUID]) -> None:
-    """Their records go, and what is recorded instead has their snapshots removed wherever they are found."""
+    """Delete the records, and record the deletions, by which jobs remove their snapshots wherever they find them."""
     await tx.execute(
         """INSERT INTO backup_deletions (repository_id, backup_id)
            SELECT $1, * FROM unnest($2::uuid[]) ON CONFLICT DO NOTHING""",
@@ -401,13 +401,13 @@ async def delete_backups(tx: Transaction, repository_id: UUID, backup_ids: Seque
 
 
 async def write_lost(tx: Transaction, backup_ids: Sequence[UUID]) -> None:
-    """They are nowhere. Should one be found somewhere, it is not deleted."""
+    """These backups are in no repository. If a snapshot turns up after all, it is not deleted."""
     await tx.execute("DELETE FROM site_backups WHERE id = ANY($1::uuid[])", list(backup_ids))
 
 
 async def forget_old_deletions(queryable: Queryable) -> int:
-    """What a target holds that was away for longer than `DELETIONS_KEPT_DAYS` is found there as a backup that the
-    records do not have."""
+    """A backup on a target that was unreachable for longer than `DELETIONS_KEPT_DAYS` then counts as one without a
+    record."""
     return await queryable.change(
         "DELETE FROM backup_deletions WHERE deleted_at < now() - make_interval(days => $1)", DELETIONS_KEPT_DAYS
     )

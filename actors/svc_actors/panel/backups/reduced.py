@@ -1,7 +1,7 @@
 """Backups of a site that has lost most of its files since the backup before.
 
-Such a backup may be of a site that was emptied by mistake, and retention would in time leave nothing but its like. So
-it is marked, an alert says it, and it counts apart from the others in what is kept (`retention`).
+The site may have been emptied by mistake, and retention would in time leave only such backups. So the backup is marked,
+an alert reports it, and retention counts it apart from the others (`retention`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from svc_actors.panel.backups.repositories import RepositoryRow
 from svc_actors.store import Queryable, Transaction
 
 MOST_LOST: Final = 10
-"""A backup that has fewer than one in so many of the files of the one before has lost most of them."""
+"""A backup with less than a tenth of the files of the one before has lost most of them."""
 
 
 async def reduced_from(queryable: Queryable, repository: RepositoryRow, files: int) -> int | None:
-    """How many files the last backup of usual size had, where one of so many files has lost most of them, and nobody
-    has acknowledged the alert about that: then the site was made smaller on purpose."""
+    """How many files the last backup of usual size had, if a backup with `files` files has lost most of them. None if
+    somebody has acknowledged the alert: then the site was made smaller on purpose."""
     before: int | None = await queryable.fetchval(
         """SELECT files FROM site_backups WHERE repository_id = $1 AND status = 'completed' AND files_before IS NULL
            AND files IS NOT NULL ORDER BY created_at DESC LIMIT 1""",
@@ -32,7 +32,7 @@ async def reduced_from(queryable: Queryable, repository: RepositoryRow, files: i
 
 
 async def tell_of_reduced(tx: Transaction, repository: RepositoryRow, files: int, before: int | None) -> None:
-    """`before`: what `reduced_from` says."""
+    """`before`: the result of `reduced_from`."""
     key = reduced_alert(repository.id)
     if before is None:
         if await was_acknowledged(tx, key):

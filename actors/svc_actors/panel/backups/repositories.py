@@ -1,4 +1,4 @@
-"""Repositories of sites as the database keeps them: one a site, which outlives it for a while."""
+"""Backup repositories of sites as the database keeps them: one per site, which outlives it for a while."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _REPOSITORY: Final = """SELECT backup_repositories.id, backup_repositories.site_
 
 @dataclass(frozen=True)
 class RepositoryRow:
-    """`site_id` None: the site is gone. `known_until`: until then backups expired without a record of it, and the
-    records knew all that there were; None where that never was so."""
+    """`site_id` None: the site was deleted. `known_until`: until then backups expired without a record of it, but the
+    records listed all that existed; None if that never was so."""
 
     id: UUID
     site_id: UUID | None
@@ -50,7 +50,7 @@ async def read_repository(queryable: Queryable, repository_id: UUID) -> Reposito
 
 
 async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
-    """Of this person's sites that are gone."""
+    """Repositories of this person's deleted sites."""
     rows = await queryable.fetch(
         "SELECT id FROM backup_repositories WHERE owner_id = $1 AND site_id IS NULL ORDER BY id", owner_id
     )
@@ -58,7 +58,7 @@ async def repositories_of(queryable: Queryable, owner_id: UUID) -> list[UUID]:
 
 
 async def overstayed(queryable: Queryable) -> list[UUID]:
-    """Repositories of sites that are gone whose time is over."""
+    """Repositories of deleted sites whose time is over."""
     rows = await queryable.fetch(
         "SELECT id FROM backup_repositories WHERE site_id IS NULL AND kept_until < now() ORDER BY id"
     )
@@ -66,7 +66,7 @@ async def overstayed(queryable: Queryable) -> list[UUID]:
 
 
 async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> UUID:
-    """The repository of a site whose row is locked."""
+    """The repository of a site, whose row is locked."""
     await tx.execute(
         """INSERT INTO backup_repositories (site_id, domain, sealed_key) VALUES ($1, $2, $3)
            ON CONFLICT (site_id) DO NOTHING""",
@@ -79,7 +79,7 @@ async def ensure_repository(tx: Transaction, sealer: Sealer, site: SiteRow) -> U
 
 
 async def outlive_site(tx: Transaction, site: SiteRow, days: int) -> None:
-    """The site goes: what was kept of it stays its owner's for so many days, if there is a backup at all."""
+    """The site is deleted: its backups, if any, stay its owner's for so many days."""
     await tx.execute(
         """UPDATE backup_repositories
            SET owner_id = $2, domain = $3,

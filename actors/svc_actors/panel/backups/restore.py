@@ -1,8 +1,8 @@
-"""The work of a restoration: fetched beside the site, compared with the manifest, and only then put into its place.
+"""The work of a restoration: content is fetched next to the site, compared with the manifest, and only then moved in.
 
-What is restored lies in a folder of root's until it was verified, so whatever fails before leaves the site as it was. A
-whole site is then exchanged entry by entry (`tree_switch`), which an interruption undoes at the next start; one file or
-folder is put into its place by the site's own account, in one step.
+Until it was verified, restored content lies in a folder of root's, so an earlier failure leaves the site as it was. A
+whole site is then exchanged entry by entry (`tree_switch`), which an interruption undoes at the next start; the site's
+own account moves a single file or folder into place, in one step.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SAID: Final = {
     BackupPart.FILES: LISTED,
     BackupPart.DATABASES: DUMPED,
 }
-"""What a backup says of each part of it."""
+"""The file of a backup that describes each part."""
 _TOLD = 20
-"""So many differences are named in the log."""
+"""How many differences the log names."""
 _PLACE_SECONDS = 600.0
 
 
 class RestoreWork:
-    """The work of `backup.restore`. The job is of the site that is written, which need not be the backup's own."""
+    """The work of `backup.restore`. The job belongs to the site that is written, which need not be the backup's own."""
 
     def __init__(
         self, tools: Tools, files: ConfinedFiles, configuration: ConfigurationRestore, accounts: Accounts
@@ -69,7 +69,7 @@ class RestoreWork:
             await run.log(f"{site.domain} is restored to {backup.created_at:%Y-%m-%d %H:%M} UTC.")
 
     async def reserve_disk(self, run: JobRun) -> None:
-        """What the backup says of itself comes first: what is restored of it has its sizes there."""
+        """Fetch the backup's descriptions first: they have the sizes of what is restored."""
         async with self._tools.cleaned_on_failure(run):
             site, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
@@ -118,8 +118,8 @@ class RestoreWork:
             await run.log(f"{verified.entries:,} entries are what was backed up, byte for byte.")
 
     async def load_databases(self, run: JobRun) -> None:
-        """A core that is killed in the midst leaves a database of MariaDB with a part of what it gets: the next one
-        puts back what was in it (`PutBackWork`)."""
+        """A kill in the midst leaves a MariaDB database partly loaded: the next core puts its former content back
+        (`PutBackWork`)."""
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.DATABASES not in self._parts(run):
                 return
@@ -130,7 +130,7 @@ class RestoreWork:
             await self._tools.databases.load(run, site, content, wanted, self._places.aside(run.id))
 
     async def switch(self, run: JobRun) -> None:
-        """Until it has ended files and databases go back to what they were; afterwards both stay, whatever comes."""
+        """Until this step has ended, a failure puts files and databases back; afterwards both stay, whatever comes."""
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
             placed = None
@@ -148,7 +148,7 @@ class RestoreWork:
                 await run.log(placed)
 
     async def configure(self, run: JobRun) -> None:
-        """Last, since it undoes nothing: what could not be put back is told, and ordered again."""
+        """Comes last, since its failure undoes nothing: it is reported, and a new order may retry."""
         async with self._tools.cleaned_on_failure(run):
             if BackupPart.CONFIGURATION in self._parts(run):
                 site, _, _ = await self._of(run)
@@ -157,7 +157,7 @@ class RestoreWork:
         await self._tools.clean(run.id)
 
     async def _place(self, run: JobRun, site: SiteRow) -> str:
-        """What was done, in words. Nothing is awaited once it is done."""
+        """Returns what was done, in words. Nothing is awaited once it is done."""
         folder, path = site_folder(self._places.folders, site), self._path(run)
         staging = self._places.staging(run.id)
         if path is None:
@@ -166,7 +166,7 @@ class RestoreWork:
             move = partial(switch, folder.path, folder.uid, staging, self._tree(run), LEFT_OUT)
             await trio.to_thread.run_sync(move)
             return f"All files of {site.domain} were replaced."
-        # Its helper is there from now on: one that starts removes what nobody comes back for.
+        # Start the site's file helper now: a helper that starts removes leftovers of others.
         await self._files.ask(folder, FreeSpace())
         name = f"restore-{run.id}"
         restored = self._tree(run) / path
@@ -175,15 +175,15 @@ class RestoreWork:
         return f"{path} was put into its place."
 
     async def _make_home(self, site: SiteRow) -> None:
-        """Of a site whose folder was lost: no repair makes it, as it would be empty."""
+        """For a site whose folder was lost: no repair makes it, as it would be empty."""
         try:
             await self._accounts.make(site.account, None)
         except AccountError as error:
             raise unavailable(str(error)) from error
 
     async def _needed(self, run: JobRun, site: SiteRow) -> int:
-        """Bytes that are taken beside the site: its files, and of a database the dump, what it becomes in the engine,
-        and what is in it now."""
+        """Bytes needed next to the site: its files, and per database the dump, its size once loaded, and its current
+        size."""
         needed = 0
         if BackupPart.FILES in self._parts(run):
             needed += await trio.to_thread.run_sync(size_below, str(self._tools.listed(run)), self._path(run) or "")
@@ -193,7 +193,7 @@ class RestoreWork:
         return needed
 
     async def _wanted(self, run: JobRun) -> list[Dumped]:
-        """The dumps that are loaded."""
+        """The dumps to load."""
         only = self._only(run)
         wanted = [dump for dump in await self._tools.dumped(run) if only in (None, dump.name)]
         if only is not None and not wanted:
@@ -201,7 +201,7 @@ class RestoreWork:
         return wanted
 
     def _configured(self, run: JobRun) -> Path:
-        """The configuration that the backup holds."""
+        """The backup's configuration."""
         return self._places.said(run.id) / CONTENT / FILE
 
     def _tree(self, run: JobRun) -> Path:
@@ -212,7 +212,7 @@ class RestoreWork:
         return path
 
     def _only(self, run: JobRun) -> str | None:
-        """The one database that is restored, and no files."""
+        """The database to restore, if it is a single database and no files."""
         name: str | None = run.parameters.get("database")
         return name
 

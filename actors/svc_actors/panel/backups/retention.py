@@ -1,5 +1,5 @@
 """Which backups of a site are kept: the last ones, and the last of each of the last days, weeks and months that have
-one (as `restic forget --keep-daily` has it). The newest is always kept."""
+one (as in `restic forget --keep-daily`). The newest is always kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Keep:
 
 
 DEFAULT_KEEP: Final = Keep()
-"""Of a site without a schedule."""
+"""For sites without a schedule."""
 
 _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
     "daily": lambda at: (at.year, at.month, at.day),
@@ -29,7 +29,7 @@ _PERIODS: Final[dict[str, Callable[[datetime], tuple[int, ...]]]] = {
 
 
 def expired(backups: Sequence[tuple[UUID, datetime]], keep: Keep) -> list[UUID]:
-    """Those that are kept by none of the rules."""
+    """The backups that no rule keeps."""
     newest_first = sorted(backups, key=lambda backup: backup[1], reverse=True)
     kept = {backup_id for backup_id, _ in newest_first[: max(keep.last, 1)]}
     for name, period_of in _PERIODS.items():

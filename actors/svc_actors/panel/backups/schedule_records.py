@@ -1,4 +1,4 @@
-"""When a site is backed up by itself and what is kept: the only writer of `backup_schedules`."""
+"""Backup schedules of sites, and their retention: the only writer of `backup_schedules`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where copies of backups go: another folder of this server (a mounted disk, say), a server by SFTP, or S3."""
+"""Backup targets: another folder of this server (for example a mounted disk), a server by SFTP, or S3."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class TargetRow:
 
     @property
     def target(self) -> Target:
-        """What the audit calls it."""
+        """The target of audit rows."""
         return Target("backup_target", self.id, self.name)
 
     def secret(self, sealer: Sealer) -> str | None:
         return sealer.unseal(self.sealed_secret, SEALED_FOR).decode() if self.sealed_secret is not None else None
 
     def repository(self, repository_id: UUID | str, work: Path, sealer: Sealer) -> Repository:
-        """A site's repository there, or another one by its name. What opens the way lies in `work`, which is root's
-        alone and goes with the job."""
+        """A site's repository there, or another one by its name. Files with credentials lie in `work`, which root alone
+        can read and which goes with the job."""
         password = work / "password"
         secret = self.secret(sealer) or ""
         match self.settings:
@@ -80,8 +80,8 @@ class TargetRow:
 
 
 def _told(settings: SftpSettings, private_key: str, folder: Path) -> list[str]:
-    """OpenSSH by an argument list, told everything: it reads no configuration of this server, asks nobody, and trusts
-    the pinned key alone."""
+    """The argument list of OpenSSH, with every setting that matters: it reads no configuration of this server, asks for
+    nothing, and trusts the pinned key alone."""
     if not folder.exists():
         folder.mkdir(mode=0o700)
         write_secret(folder / "key", private_key)
@@ -122,7 +122,7 @@ async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
 async def add_target(
     tx: Transaction, sealer: Sealer, target_id: UUID, name: str, settings: AnySettings, secret: str | None
 ) -> TargetRow:
-    """Raises `conflict` where the name is taken."""
+    """Raises `conflict` if the name is taken."""
     try:
         row = await tx.fetchone(
             f"""INSERT INTO backup_targets (id, name, kind, settings, sealed_secret) VALUES ($1, $2, $3, $4, $5)
@@ -141,7 +141,7 @@ async def add_target(
 async def write_target(
     tx: Transaction, sealer: Sealer, target_id: UUID, settings: AnySettings, secret: str | None
 ) -> None:
-    """It is reached otherwise than it was."""
+    """Change how the target is reached."""
     await tx.execute(
         "UPDATE backup_targets SET settings = $2, sealed_secret = $3 WHERE id = $1",
         target_id,
@@ -151,12 +151,12 @@ async def write_target(
 
 
 async def write_marked(tx: Transaction, target_id: UUID) -> None:
-    """The folder of a local target has its marker from now on."""
+    """From now on the folder of a local target has its marker."""
     await tx.execute(
         "UPDATE backup_targets SET settings = settings || '{\"marked\": true}'::jsonb WHERE id = $1", target_id
     )
 
 
 async def remove_target(tx: Transaction, target_id: UUID) -> None:
-    """What lies there stays there; this server knows of it no more."""
+    """The target's content stays there; this server forgets it."""
     await tx.execute("DELETE FROM backup_targets WHERE id = $1", target_id)

@@ -22,8 +22,8 @@ class Frequency(StrEnum):
 
 
 def next_run(frequency: Frequency, hour: int, weekday: int, site_id: UUID, after: datetime) -> datetime:
-    """The first time behind `after`. The minute is a matter of the site, so that not all sites begin at once. An
-    `hourly` one has neither hour nor weekday, a `daily` one no weekday (0 is Monday)."""
+    """The first time after `after`. The minute depends on the site, so that not all sites start at once. `hourly`
+    ignores hour and weekday, `daily` the weekday (0 is Monday)."""
     at = after.astimezone(UTC).replace(minute=site_id.int % 60, second=0, microsecond=0)
     if frequency is not Frequency.HOURLY:
         at = at.replace(hour=hour)
@@ -35,6 +35,6 @@ def next_run(frequency: Frequency, hour: int, weekday: int, site_id: UUID, after
 
 
 def overdue(frequency: Frequency, last: datetime | None, since: datetime, now: datetime) -> bool:
-    """Whether a backup that was completed is missing for twice as long as one should take to come. `since`: when the
-    site began to have a schedule, or the site itself."""
+    """Whether the last completed backup is older than two periods. `since`: when the site got its schedule, or was
+    created."""
     return now - (last or since) > 2 * frequency.period

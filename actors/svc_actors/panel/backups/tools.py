@@ -1,4 +1,4 @@
-"""What every work on backups needs: the repository of a site, what it holds of a backup, and room on the disk."""
+"""Shared by all work on backups: the repository of a site, what it holds of a backup, and room on the disk."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _ADOPTED: Final = "adopted"
 
 @dataclass(frozen=True)
 class Kept:
-    """What a repository holds of a backup: `tree` is the snapshot of the site, with the manifest as it was scanned;
-    `manifest` that of a manifest of its own, where the site was changed meanwhile."""
+    """The snapshots of a backup in a repository: `tree` is that of the site, with the manifest as it was scanned;
+    `manifest` that of a separate manifest, if the site was changed meanwhile."""
 
     tree: str
     manifest: str | None
@@ -49,7 +49,7 @@ class Kept:
 
 
 def kept_of(found: Sequence[Snapshot], backup_id: UUID) -> Kept | None:
-    """None unless there is one that is complete."""
+    """None unless the repository holds it complete."""
     ours = [snapshot for snapshot in found if {tag_of(backup_id), COMPLETE} <= set(snapshot.tags)]
     trees = [snapshot.id for snapshot in ours if MANIFEST not in snapshot.tags]
     manifests = [snapshot.id for snapshot in ours if MANIFEST in snapshot.tags]
@@ -64,7 +64,7 @@ def ids_of(found: Sequence[Snapshot], backup_id: UUID) -> list[str]:
 
 @dataclass(frozen=True)
 class Tools:
-    """What every work on backups needs."""
+    """Shared by all work on backups."""
 
     database: Database
     sealer: Sealer
@@ -73,16 +73,16 @@ class Tools:
     databases: DatabaseBackups
 
     async def begin(self, run: JobRun, repository: RepositoryRow) -> list[Snapshot]:
-        """Make the job's folder, and open the site's repository on this server: made where there is none, without the
-        locks of processes that have ended and without what interrupted jobs left, and with its complete backups in the
-        records (`unrecorded`). Which snapshots it holds then."""
+        """Make the job's folder and open the site's repository on this server, creating it if needed. Removes locks of
+        processes that have ended and leftovers of interrupted jobs, and adopts complete backups without a record
+        (`unrecorded`). Returns the snapshots that it then holds."""
         local = await self.local(run, repository, made=True)
         if not (Path(local.location) / "config").exists():
             await self.restic.init(run.program, local)
             return []
         await self.restic.unlock(run.program, local)
         held, judged = await self.drop_superfluous(run, repository.id, local)
-        if judged.superfluous:  # Whatever else is unfinished there, the next check finds.
+        if judged.superfluous:  # The next check finds whatever else is unfinished there.
             await trio.to_thread.run_sync(self.places.write_unchecked, repository.id)
         adopted = [
             backup_id
@@ -96,7 +96,7 @@ class Tools:
         return held
 
     def has_adopted(self, run: JobRun) -> bool:
-        """Whether this job has found backups that the records did not know."""
+        """Whether this job has adopted backups without a record."""
         return (self.places.work(run.id) / _ADOPTED).exists()
 
     async def local(self, run: JobRun, repository: RepositoryRow, *, made: bool = False) -> Repository:
@@ -113,10 +113,10 @@ class Tools:
         found: Sequence[Snapshot] | None = None,
         known_until: datetime | None = None,
     ) -> tuple[list[Snapshot], Judged]:
-        """Remove the snapshots of backups that were deleted, and those that jobs left incomplete, and no others: what
-        the records do not know may be newer than they are. Those that stay, and what was found. `found`: what the
-        repository holds, where the job has just asked it. `known_until`: of a target, where this server has a complete
-        backup (`judge`)."""
+        """Remove only the snapshots of deleted backups and those that jobs left incomplete: backups without a record
+        may be newer than the records. Returns the remaining snapshots and the verdict. `found`: the repository's
+        snapshots, if the job has just listed them. `known_until`: for a target, if this server has a complete backup
+        (`judge`)."""
         if found is None:
             found = await self.restic.snapshots(run.program, repository)
         judged = judge(found, await recorded(self.database, repository_id), known_until)
@@ -133,7 +133,7 @@ class Tools:
         backup_id: UUID,
         made_at: datetime | None,
     ) -> bool:
-        """Record a backup by what it says of itself. What cannot be read now stays, and is tried again."""
+        """Record a backup from its own description. If it cannot be read now it stays, and is tried again."""
         kept = kept_of(held, backup_id)
         assert kept is not None
         said = self.places.work(run.id) / f"adopted-{backup_id}"
@@ -165,8 +165,8 @@ class Tools:
         return True
 
     async def begin_with(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
-        """`begin`, for the steps of a restoration of this backup, which find by `kept` what the repository holds of it.
-        Raises not_found unless there is one that is complete."""
+        """`begin` for the steps of a restoration of this backup, which then find its snapshots with `kept`. Raises
+        not_found unless the repository holds it complete."""
         kept = kept_of(await self.begin(run, repository), backup_id)
         if kept is None:
             raise not_found("The backup is no longer in its repository.", hint="Restore another backup.")
@@ -176,12 +176,12 @@ class Tools:
         return Kept(**json.loads((self.places.work(run.id) / _KEPT).read_text()))
 
     async def fetch(self, run: JobRun, local: Repository, snapshot: str, target: Path, *paths: str) -> None:
-        """Put what a snapshot holds, or these paths of it, into a folder that is made for it."""
+        """Restore a snapshot, or these paths of it, into a new folder."""
         await trio.to_thread.run_sync(partial(target.mkdir, mode=0o700, parents=True))
         await self.restic.restore(run.program, local, snapshot, target, *paths)
 
     async def fetch_said(self, run: JobRun, local: Repository, *paths: str) -> None:
-        """What a backup says of itself: LISTED, for `listed`; DUMPED, for `dumped`; other files of its CONTENT."""
+        """Fetch the description of a backup: LISTED, for `listed`; DUMPED, for `dumped`; other files of its CONTENT."""
         kept, said = self.kept(run), self.places.said(run.id)
         inside = [path for path in paths if path != LISTED or kept.manifest is None]
         if inside:
@@ -190,7 +190,7 @@ class Tools:
             await self.fetch(run, local, kept.manifest, said / MANIFEST)
 
     def listed(self, run: JobRun) -> Path:
-        """The manifest of the backup: one of its own, or the one of the snapshot."""
+        """The manifest of the backup: a separate one if there is one, else that of the snapshot."""
         own = self.places.said(run.id) / MANIFEST / MANIFEST
         return own if own.exists() else self.places.said(run.id) / LISTED
 
@@ -199,14 +199,14 @@ class Tools:
         return await self.databases.held(self.places.said(run.id) / CONTENT)
 
     async def require_room(self, needed: int, *, what: str, left: str, hint: str) -> None:
-        """Raises `capacity` where the disk has no room for so many bytes beside `SPARE_BYTES`. `what` needs them;
-        `left`: how things were left."""
+        """Raises `capacity` if the disk cannot take so many bytes and keep `SPARE_BYTES` free. `what` needs them;
+        `left`: in which state things were left."""
         free = await trio.to_thread.run_sync(self.places.free_bytes)
         if needed + SPARE_BYTES > free:
             raise capacity(f"{what} may need {needed + SPARE_BYTES:,} bytes, and {free:,} are free; {left}.", hint=hint)
 
     async def put_back(self, run: JobRun, site: SiteRow) -> None:
-        """Have the databases of a site hold again what they held before a restoration that was interrupted."""
+        """Put the former content of a site's databases back after an interrupted restoration."""
         for job_id in await trio.to_thread.run_sync(self.places.kept_aside):
             if await trio.to_thread.run_sync(self.places.number_kept_aside, job_id) == site.account.number:
                 await self.databases.put_back(run, site, self.places.put_back(job_id))
@@ -217,7 +217,8 @@ class Tools:
 
     @asynccontextmanager
     async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
-        """Of a restoration only what could not be put back is kept. Databases stay with files that were exchanged."""
+        """After a failed restoration only content that could not be put back is kept. If files were exchanged, so are
+        databases."""
         try:
             yield
         except BaseException:

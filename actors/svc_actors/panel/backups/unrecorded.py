@@ -1,14 +1,14 @@
-"""What a repository holds, against what the records say of it: which snapshots are removed, and which stay.
+"""Compares what a repository holds with its records, and decides which snapshots are removed and which stay.
 
-A repository is what is left when records are lost: a database that was put back to an earlier day (a recovery from an
-older manifest, a dump that was restored, a file system that was rolled back) does not know the newest backups. So
-records never decide by their silence. What is removed was deleted by a record of its own, or is incomplete by its own
-tag and of no job that still runs. Of the rest:
+The repository is what remains when records are lost: a database from an earlier day (a recovery from an older manifest,
+a restored dump, a rolled-back file system) does not know the newest backups. So a missing record never decides. A
+snapshot is removed if a record says that it was deleted, or if its own tag says that it is incomplete and its job does
+not run. Of the rest:
 
 - a complete backup in the site's repository on this server is adopted: it is listed, restored and expires like others;
-- one that only a target holds stays there, and an alert says so. It goes where it is older than the first day on which
-  deletions had records (`RepositoryRow.known_until`): it had expired, and the target had not heard of it yet;
-- a snapshot without a tag of ours is somebody's own, and stays too.
+- a backup that only a target holds stays there, and an alert says so. It is removed if it is older than the first day
+  on which deletions had records (`RepositoryRow.known_until`): it had expired, and the target did not know yet;
+- a snapshot without a tag of ours belongs to somebody else, and stays too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TAG: Final = "backup-"
 
 @dataclass(frozen=True)
 class Recorded:
-    """By the records of a repository: what is kept (completed, or made or deleted by a job that is open), and what was
+    """Records of a repository: which backups are kept (completed, or made or deleted by an open job), and which were
     deleted."""
 
     kept: frozenset[UUID]
@@ -42,7 +42,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Judged:
-    """`superfluous` are removed. `complete` are the backups that no record keeps, the oldest first, each with when it
+    """`superfluous` are removed. `complete` are backups without a record, the oldest first, each with the time when it
     was made. `foreign` snapshots have no tag of ours."""
 
     superfluous: tuple[Snapshot, ...]
@@ -63,8 +63,8 @@ async def recorded(queryable: Queryable, repository_id: UUID) -> Recorded:
 
 
 def judge(found: Sequence[Snapshot], known: Recorded, known_until: datetime | None = None) -> Judged:
-    """A backup is complete when its tree is marked so, which comes last (`BackupWork.check`). What no record keeps and
-    was made before `known_until` was deleted."""
+    """A backup is complete once its tree is marked so, which is the last step (`BackupWork.check`). A backup without a
+    record that was made before `known_until` was deleted."""
     of = {snapshot.id: backup_of(snapshot) for snapshot in found}
     trees = {
         backup_id: snapshot.time
@@ -87,7 +87,7 @@ def judge(found: Sequence[Snapshot], known: Recorded, known_until: datetime | No
 
 
 def backup_of(snapshot: Snapshot) -> UUID | None:
-    """Whose snapshot it is, by its tag."""
+    """The backup that a snapshot belongs to, by its tag."""
     for tag in snapshot.tags:
         if tag.startswith(TAG):
             try:
@@ -112,7 +112,7 @@ async def tell_of_adopted(tx: Transaction, repository: RepositoryRow, adopted: C
 
 
 async def tell_of_unknown(tx: Transaction, repository: RepositoryRow, target: TargetRow, judged: Judged) -> None:
-    """Of what stays at a target although no record knows it."""
+    """Alert about what stays at a target although no record has it."""
     times = [f"{at:%Y-%m-%d %H:%M} UTC" for at in judged.complete.values() if at is not None]
     message = None
     if judged.complete:

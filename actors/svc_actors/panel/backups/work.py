@@ -1,8 +1,8 @@
 """The work of a backup: step by step, into the repository of its site, then to every target.
 
-The steps share the job's folder (`Places`), which is gone when they are over, however that is. What a step leaves in a
-repository counts for nothing before `check` marks it complete: what is not marked, and of no job that runs, is removed
-by the next job that opens the repository (`unrecorded`).
+The steps share the job's folder (`Places`), which is removed when they end, however they do. Nothing in a repository
+counts before `check` marks it complete: the next job that opens the repository removes what is neither marked nor of a
+running job (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class BackupWork:
         async with self._tools.cleaned_on_failure(run):
             site, _, _ = await self._of(run)
             needed = Scanned.model_validate(self._noted(run, "manifest")).new_bytes
-            # A dump is there beside its copy in the repository for a while.
+            # For a while a dump and its copy in the repository both exist.
             needed += 2 * await self._tools.databases.size(site)
             await self._tools.require_room(
                 needed,
@@ -136,7 +136,7 @@ class BackupWork:
             else:
                 await restic.check(run.program, local)
                 await trio.to_thread.run_sync(self._places.write_checked, repository.id)
-            # The tree last: it is what says that the backup is complete.
+            # The tree last: its tag makes the backup complete.
             for each in reversed(made):
                 await restic.tag(run.program, local, [each], COMPLETE)
             await trio.to_thread.run_sync((work / "manifest").replace, self._places.manifest(repository.id))
@@ -162,7 +162,7 @@ class BackupWork:
             )
 
     async def copy(self, run: JobRun) -> None:
-        """What fails here leaves the backup on this server complete; the next one brings the target what it lacks."""
+        """A failure here leaves the backup on this server complete; the next backup brings the target what it lacks."""
         async with self._tools.cleaned_on_failure(run):
             _, backup, repository = await self._of(run)
             local = await self._tools.local(run, repository)
@@ -183,7 +183,7 @@ class BackupWork:
                     await run.log(f"{target.name}: {failure.message}")
 
     async def retention(self, run: JobRun) -> None:
-        """Where the records have just turned out to be older than the repository, nothing is removed this time."""
+        """If the records have just turned out to be older than the repository, nothing is removed this time."""
         async with self._tools.cleaned_on_failure(run):
             _, _, repository = await self._of(run)
             local = await self._tools.local(run, repository)
@@ -205,11 +205,11 @@ class BackupWork:
         return self._places.work(run.id) / CONTENT
 
     def _home(self, site: SiteRow) -> Path:
-        """Also of a site that is being deleted, as long as nothing of it is."""
+        """Also for a site that is being deleted, as long as none of its files are."""
         return self._places.folders.sites / site.account.name
 
     async def _parent(self, repository: RepositoryRow, held: Sequence[Snapshot]) -> str | None:
-        """The snapshot that most of this one is in; without one, as in a new repository, everything is read."""
+        """The snapshot to compare with; without one, as in a new repository, restic reads every file."""
         found = await completed(self._database, repository.id)
         kept = kept_of(held, max(found, key=lambda backup: backup[1])[0]) if found else None
         return kept.tree if kept is not None else None
@@ -222,7 +222,7 @@ class BackupWork:
         return site, backup, await read_repository(self._database, backup.repository_id)
 
     def _note(self, run: JobRun, name: str, told: dict[str, Any]) -> None:
-        """Kept for the later steps."""
+        """Kept for later steps."""
         (self._places.work(run.id) / f"{name}.json").write_text(json.dumps(told))
 
     def _noted(self, run: JobRun, name: str) -> dict[str, Any]:
@@ -261,8 +261,8 @@ class DeletionWork:
 
 
 async def remove_repository(tools: Tools, repository_id: UUID) -> None:
-    """A repository on this server, and all that is known of it. What targets hold of it stays there: it cannot be
-    opened any more, as its key goes."""
+    """Delete a repository on this server, and all that is known of it. Copies at targets stay, but nobody can open them
+    any longer, as their key is deleted."""
     await trio.to_thread.run_sync(tools.places.remove_repository, repository_id)
 
     async def remove(tx: Transaction) -> None:
