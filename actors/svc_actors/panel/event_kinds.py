@@ -1,4 +1,4 @@
-"""The panel's own kinds of events."""
+"""Events that only the panel emits."""
 
 from __future__ import annotations
 

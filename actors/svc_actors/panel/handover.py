@@ -1,17 +1,18 @@
-"""The handover of a site to another person: what the one before may know of it opens nothing any more.
+"""The handover of a site to another person: what the previous owner knows of it no longer opens anything.
 
-Recorded with the change of owner, in its transaction: access accounts are removed, and every user of the site's
-databases has a password that nobody knows. A job has the servers follow; and it renews the site's own WordPress, whose
-password for its database has to be written into wp-config.php, and whose administrators have passwords themselves.
+Recorded in the transaction that changes the owner: access accounts are removed, and every user of the site's databases
+gets a password that nobody knows. A job makes the servers follow. It also renews the site's own WordPress:
+wp-config.php needs the new database password, and WordPress administrators have passwords of their own.
 
 Invariants:
-- a handover is pending in `site_handovers`, in the transaction of the change of owner, until a job of it has succeeded;
-- of what is to be done each part is tried, whichever failed before it, and may be done again; a WordPress that was
-  renewed is left alone when another part is tried again, since its new owner may have set passwords by then;
-- the database of a WordPress gets one new password a handover, however often it is tried: one that its new owner has
-  set meanwhile stays, and so does what they have written into wp-config.php;
-- a job that has failed is followed by another one, later each time, and an alert is open meanwhile; one that a restart
-  has interrupted is followed at once.
+- a handover is pending in `site_handovers`, from the transaction that changes the owner until a job of it has
+  succeeded;
+- each part is tried, whichever failed before it, and may be repeated; a WordPress that was renewed is left alone when
+  another part is retried, since its new owner may have set passwords by then;
+- the database user of a WordPress gets one new password per handover, however often it is tried: a password that its
+  new owner has set meanwhile stays, and so do their changes to wp-config.php;
+- after a failed job another one follows, later each time, and an alert stays open meanwhile; after a job that a restart
+  interrupted, it follows at once.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ STEPS: Final = ("end_access",)
 ROUND_SECONDS: Final = 30.0
 _FIRST_PAUSE_SECONDS: Final = 30
 _MOST_DOUBLINGS: Final = 7
-"""The longest pause is of about an hour."""
+"""The longest pause is about an hour."""
 _ALERTS: Final = "site-handover:"
 _SEALED_FOR: Final = "site_handovers.wordpress_password"
 IRREVOCABLE: Final = "The change of owner is complete; it cannot be cancelled."
@@ -51,7 +52,7 @@ _CALLER: Final = service_itself("site.update")
 
 @dataclass(frozen=True)
 class Ended:
-    """By their names. `job_id` is the job that makes it so on the server."""
+    """Names of what was ended. `job_id` is the job that carries it out on the server."""
 
     sftp_logins: list[str]
     database_users: list[str]
@@ -59,7 +60,7 @@ class Ended:
 
 
 async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databases: SiteDatabases) -> Ended:
-    """Of a site whose row is locked, and whose owner is this one from now on."""
+    """`site`, whose row is locked, belongs to `owner_id` from now on."""
     logins = await access.read_all(tx, site.id)
     for login in logins:
         await access.remove(tx, login)
@@ -73,7 +74,7 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
         if not await _is_wordpress(tx, site, user["engine"], user["name"]):
             await write_user_wanted(tx, user["id"], databases.server(user["engine"]).verifier(new_password()))
             renewed.append(user["name"])
-    # Ordered while another is pending: all of it is to be done for this owner.
+    # Ordered while another is pending: all of it must be done for this owner.
     await tx.execute(
         """INSERT INTO site_handovers (site_id) VALUES ($1)
            ON CONFLICT (site_id) DO UPDATE
@@ -86,7 +87,8 @@ async def end_credentials(tx: Transaction, site: SiteRow, owner_id: UUID, databa
 
 
 async def _is_wordpress(tx: Transaction, site: SiteRow, engine: str, name: str) -> bool:
-    """The user of the site's own WordPress, which gets its password from the job: until then the site goes on."""
+    """Whether this is the user of the site's own WordPress. The job sets its password: until then the site keeps
+    working."""
     of_wordpress = engine == EngineKind.MARIADB and name == user_name(site.number, LABEL)
     return of_wordpress and await read_wordpress(tx, site.id) is not None
 
@@ -125,7 +127,7 @@ class SiteHandover:
         self._sealer = sealer
 
     async def end_access(self, run: JobRun) -> None:
-        """Raises the failure of the first part that failed, when all were tried."""
+        """Tries all parts, then raises the first failure."""
         failed: list[ServiceError] = []
         for part in (self._end_sessions, self._replace_passwords, self._renew_wordpress):
             try:
@@ -176,7 +178,7 @@ class SiteHandover:
 
         async def renewed(tx: Transaction) -> None:
             await write_administrator(tx, site.id, email)
-            # Not of one that was ordered since: that is for another owner.
+            # Not for a handover that was ordered since: that is for another owner.
             await tx.execute(
                 "UPDATE site_handovers SET wordpress_renewed = true WHERE site_id = $1 AND generation = $2",
                 site.id,
@@ -190,7 +192,7 @@ class SiteHandover:
         )
 
     async def _database_password(self, tx: Transaction, site: SiteRow, generation: int | None) -> str | None:
-        """What the user of the WordPress's database is given at the first attempt; None at a later one where it has
+        """The new password for the WordPress's database user at the first attempt; None at a later one if the user has
         another since."""
         sealed = await tx.fetchval(
             "SELECT sealed_wordpress_password FROM site_handovers WHERE site_id = $1 AND generation = $2 FOR UPDATE",
@@ -202,7 +204,7 @@ class SiteHandover:
             return password if await self._wordpress_databases.has_password(tx, site, password) else None
         password = new_password()
         await self._wordpress_databases.record(tx, site, password, _CALLER)
-        # Not of one that was ordered since: the owner of this one reads the password in wp-config.php.
+        # Not for a handover that was ordered since: this one's owner can read the password in wp-config.php.
         await tx.execute(
             "UPDATE site_handovers SET sealed_wordpress_password = $3 WHERE site_id = $1 AND generation = $2",
             site.id,
@@ -212,7 +214,7 @@ class SiteHandover:
         return password
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """It is whole, or is tried again."""
+        """The handover is complete, or is retried."""
         if job.site_id is None:
             return
         site = await read_site(tx, job.site_id)
@@ -245,10 +247,10 @@ class SiteHandover:
 
 
 async def retry_handovers(database: Database) -> None:
-    """One round: a job for each pending handover that is due and has none, after failures of it or of a core."""
+    """One round: queue a job for each pending handover that is due and has none, after a failure of it or of a core."""
 
     async def work(tx: Transaction) -> None:
-        # What a handover writes at the moment has its own job: it is left to the next round.
+        # A handover that is being written at the moment has its own job: leave it to the next round.
         rows = await tx.fetch(
             """SELECT site_id FROM site_handovers JOIN sites ON sites.id = site_handovers.site_id
                WHERE next_attempt_at <= now() AND sites.status <> 'deleting' AND NOT EXISTS (
@@ -261,7 +263,7 @@ async def retry_handovers(database: Database) -> None:
             site = await read_site(tx, row["site_id"])
             if site is not None:
                 await _enqueue(tx, site, site.owner_id)
-        # Of sites that were deleted.
+        # Closes alerts of deleted sites.
         pending = await tx.fetch("SELECT site_id FROM site_handovers")
         await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{row['site_id']}" for row in pending])
 

@@ -1,16 +1,16 @@
-"""Work on this server that an actor's handler orders, run in tasks of its own.
+"""Runs work on this server that an actor's handler orders, in tasks of its own.
 
 A handler has a deadline, and exceeding it counts as a crash: further changes are refused for a while, and the operator
 gets an alert. One systemctl may take ten minutes on a busy server, which is no defect. So the handler decides and
 records, orders the work here, and waits for `HOST_PATIENCE` at most. Longer work continues without the handler, and the
 caller gets `HostBusy`.
 
-Cancelling the work instead would be simpler and would never finish: each repeated start stops the one that systemd has
-not finished yet.
+Cancelling the work instead would be simpler and would never finish: each repeated start would stop the previous start,
+which systemd has not finished yet.
 
 Invariants:
-- of the work for one key one piece is done at a time, in the order in which it was asked for;
-- work reads the records when it begins: what waits for its turn serves every message that asks for the same meanwhile;
+- work for one key runs one piece at a time, in the order of the requests;
+- work reads the records when it starts: a waiting piece serves all messages that request the same meanwhile;
 - a failure that no caller waits for is logged, and ends nothing else;
 - work that a stop of the core interrupts is repeated, as after a kill: the records say what is not done yet.
 """
@@ -29,11 +29,11 @@ from svc_actors.errors import ErrorCode, ServiceError, unavailable
 from svc_actors.store import background_nursery
 
 HOST_PATIENCE: Final = 30.0
-"""Seconds. With the store's own bounds it is less than a handler may take (`HANDLER_DEADLINE`), and by itself less than
-most clients of an HTTP API wait."""
+"""Seconds. Together with the store's own bounds it is less than a handler may take (`HANDLER_DEADLINE`), and by itself
+less than most clients of an HTTP API wait."""
 
 LONGEST: Final = 1800.0
-"""Seconds after which work is given up: longer than all that a site has the launcher do, each within its own bound."""
+"""Seconds after which work is given up: longer than all launcher calls of a site, each within its own bound."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.host_work")
 
@@ -60,7 +60,7 @@ class _Asked:
 
 
 class HostBusy(ServiceError):  # noqa: N818 - named for what it says
-    """What was asked for is recorded, and is still being done."""
+    """The request is recorded, and is still being carried out."""
 
     def __init__(self, what: str, asked: _Asked) -> None:
         super().__init__(
@@ -85,13 +85,13 @@ class HostWork:
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator[HostWork]:
-        """Leaving the block cuts short what is under way. To be left after the actors."""
+        """Leaving the block cuts work under way short. Leave it after the actors."""
         async with background_nursery() as nursery:
             yield cls(nursery)
 
     async def carry_out(self, key: str, kind: str, do: Work, *, what: str) -> None:
-        """Do it, once all that was asked for under this key before is done. Raises what it raises, and `HostBusy` where
-        it takes longer than `HOST_PATIENCE`; `what` says then how far it is."""
+        """Run `do` once all earlier requests under this key are done. Raises what it raises, and `HostBusy` if it takes
+        longer than `HOST_PATIENCE`; `what` then says how far it is."""
         asked = self._waiting.get((key, kind))
         if asked is None:
             asked = self._waiting[key, kind] = _Asked(do)
@@ -129,7 +129,8 @@ class HostWork:
 
 
 async def finished(asking: Awaitable[None]) -> None:
-    """For jobs, which have time: the answer of an actor, and where the server is still busy then, the end of that."""
+    """For jobs, which have time: awaits an actor's answer and, if the server is still busy then, the end of the
+    work."""
     try:
         await asking
     except HostBusy as busy:

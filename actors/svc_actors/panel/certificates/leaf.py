@@ -1,4 +1,4 @@
-"""What is read of a certificate before it may be served: that it is whole, of its key, and for whom until when."""
+"""Reads a certificate before it is served: is the chain whole, does the key fit, for which names and until when."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from svc_actors.certificates import names_of
 
 _SMALLEST_RSA = 2048
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
-"""Which TLS has and OpenSSL takes at its ordinary level of security."""
+"""Curves that TLS has and that OpenSSL accepts at its default security level."""
 
 
 class CertificateError(Exception):
-    """It cannot be served; the message says why."""
+    """The certificate cannot be served; the message says why."""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """`chain` begins with the certificate itself and is in PEM, as `key` is. `fingerprint` is SHA-256, in hex."""
+    """`chain` starts with the certificate itself; `chain` and `key` are PEM. `fingerprint` is SHA-256, in hex."""
 
     chain: str
     key: bytes
@@ -35,12 +35,12 @@ class Parsed:
     fingerprint: str
 
     def covers(self, name: str) -> bool:
-        """By its own name, or by a wildcard one label above (RFC 9525, section 6.3)."""
+        """Whether the certificate has this name, or a wildcard one label above (RFC 9525, section 6.3)."""
         return name in self.names or f"*.{name.partition('.')[2]}" in self.names
 
 
 def parsed(chain: str, key: bytes) -> Parsed:
-    """Of PEM text. Raises CertificateError when these do not belong together, or cannot be served now."""
+    """Parses PEM text. Raises CertificateError if chain and key do not belong together, or cannot be served now."""
     try:
         certificates = x509.load_pem_x509_certificates(chain.encode())
         private = serialization.load_pem_private_key(key, password=None)

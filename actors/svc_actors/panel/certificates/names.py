@@ -1,7 +1,7 @@
-"""For which names a site has a certificate: its own, and wildcards that its owner has chosen.
+"""The names in a site's certificate: its own, and wildcards that its owner has chosen.
 
-Invariant: no wildcard reaches beyond the registrable domains of the site's own names, all names of which are one
-customer's. Names that a wildcard covers are left out, since authorities refuse to certify a name twice.
+Invariant: a wildcard stays within the registrable domains of the site's own names, and all names of such a domain
+belong to one customer. Names that a wildcard covers are left out, since authorities refuse to certify a name twice.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ WILDCARD = "*."
 
 @dataclass(frozen=True)
 class SiteNames:
-    """`own`: the names by which visitors come, the domain first. `zones`: the registrable domains that they are in."""
+    """`own`: the site's names, the domain first. `zones`: their registrable domains."""
 
     own: tuple[str, ...]
     zones: tuple[str, ...]
 
     def certified(self, wildcards: Iterable[str]) -> list[str]:
-        """What the certificate is to be for. Wildcards of domains that the site has no name in any more are dropped."""
+        """The names to certify. Wildcards of domains in which the site no longer has a name are dropped."""
         kept = [each for each in dict.fromkeys(wildcards) if self.may_have(each)]
         return [name for name in self.own if f"{WILDCARD}{name.partition('.')[2]}" not in kept] + kept
 
@@ -37,7 +37,7 @@ def wildcards_of(names: Iterable[str]) -> list[str]:
 
 
 def chosen_wildcards(given: Sequence[str], names: SiteNames) -> list[str]:
-    """What a caller has written, in the form in which names are kept. Raises `invalid`."""
+    """The wildcards that a caller has given, normalised. Raises `invalid`."""
     found: list[str] = []
     for text in given:
         star, _, base = text.strip().partition(".")

@@ -24,8 +24,8 @@ class Source(StrEnum):
 
 
 class CertificateState(StrEnum):
-    """NONE: the site is served by HTTP alone. ORDERING: there is none yet, and one is asked for. FAILED: there is none,
-    and the last attempt to get one failed. EXPIRED: there is one, and its time is over."""
+    """NONE: the site has HTTP alone. ORDERING: it has none yet, and one is ordered. FAILED: it has none, and the last
+    order failed. EXPIRED: it has one that has expired."""
 
     NONE = "none"
     ORDERING = "ordering"
@@ -36,8 +36,8 @@ class CertificateState(StrEnum):
 
 @dataclass(frozen=True)
 class SiteCertificate:
-    """`challenge`, `wildcards`, `last_error` and `next_attempt_at` are of the order by ACME, where there is one.
-    `served`: what a handshake with this server showed last was this certificate; None before the first look."""
+    """`challenge`, `wildcards`, `last_error` and `next_attempt_at` belong to the ACME order, if there is one. `served`:
+    whether the last handshake with this server showed this certificate; None before the first look."""
 
     state: CertificateState
     source: Source | None
@@ -54,7 +54,7 @@ class SiteCertificate:
 
 
 def acme_name(site_id: UUID) -> str:
-    """What the order of a site's certificate is called in `acme_certificates`."""
+    """Name of the order of a site's certificate in `acme_certificates`."""
     return f"{_PREFIX}{site_id}"
 
 
@@ -101,7 +101,7 @@ def _state(row: Record) -> CertificateState:
 async def write_certificate(
     tx: Transaction, sealer: Sealer, site_id: UUID, source: Source, certificate: Parsed
 ) -> bool:
-    """Record what the site is to be served with. Gives whether that is another one than before."""
+    """Record the certificate to serve. Returns whether it differs from the previous one."""
     changed: bool | None = await tx.fetchval(
         """
         INSERT INTO site_certificates

@@ -1,7 +1,7 @@
-"""Is the certificate that was installed for a site the one that its visitors are shown? A renewal that succeeds and is
-not served is worse than one that fails.
+"""Checks that visitors are shown the certificate that was installed. A renewal that succeeds and is not served is worse
+than one that fails.
 
-Asked by a handshake with this server, after every installation and once an hour; an alert says where it is not so.
+The check is a handshake with this server, after every installation and once an hour; an alert reports a difference.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ HANDSHAKE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class Serving:
-    """Where this server's visitors come in, as it reaches them itself."""
+    """This server's address for visitors, as the server itself reaches it."""
 
     address: str
     https_port: int
 
 
 async def compare_served(database: Database, serving: Serving) -> None:
-    """Look at some of those that were not looked at since they were installed, or for an hour."""
+    """Check some of those that were not checked since their installation, or for an hour."""
     rows = await database.fetch(
         """
         SELECT s.id, s.domain, c.fingerprint
@@ -67,9 +67,9 @@ def served_alert(site_id: UUID) -> str:
 
 
 async def shown_at(serving: Serving, name: str) -> str | None:
-    """The SHA-256 of the certificate that a visitor of `name` is shown, in hex; None when there is no handshake."""
+    """SHA-256, in hex, of the certificate that visitors of `name` are shown; None if the handshake fails."""
     context = ssl.create_default_context()
-    # It is compared, not believed.
+    # The certificate is compared rather than trusted.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with trio.move_on_after(HANDSHAKE_SECONDS):

@@ -1,11 +1,11 @@
-"""Every site has a certificate for its names, and it is the one that visitors are shown.
+"""Gets every site a certificate for its names, and checks that visitors are shown it.
 
-Level-triggered: `run` looks every few seconds which sites' names and which orders are not as they should be, and does
-what there is to do, a few at a time. A certificate is recorded, written to a folder of its own and handed to the web
-server; then it is compared with what visitors are shown (`served`).
+Level-triggered: every few seconds `run` looks for sites whose names, and orders whose state, are not as they should be,
+and acts, a few at a time. A certificate is recorded, written to a folder of its own and handed to the web server; then
+it is compared with what visitors are shown (`served`).
 
-Invariants: one that was uploaded is replaced by the customer alone; what is served stays served until something better
-is there; an order goes on across restarts (`svc_actors.certificates`).
+Invariants: only the customer replaces an uploaded certificate; a certificate is served until a better one is there; an
+order continues across restarts (`svc_actors.certificates`).
 """
 
 from __future__ import annotations
@@ -52,26 +52,25 @@ from svc_actors.store import Caller, Database, Transaction, service_itself
 
 LOOK_SECONDS: Final = 2.0
 AT_ONCE: Final = 4
-"""Orders under way: authorities bound how many an account may have."""
+"""Concurrent orders: authorities limit how many an account may have."""
 AFTER_FAILURE: Final = timedelta(minutes=15)
-"""How long a customer waits for another attempt, by asking or by changing names: authorities bound an account's
-failures by the hour, and all sites share one."""
+"""How long after a failure a customer waits until they can retry or change names: authorities limit an account's
+failures by the hour, and all sites share one account."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.certificates")
 
 
 @dataclass(frozen=True)
 class Wish:
-    """How a certificate is to be ordered. What is None stays as it was chosen before: names proven by http-01, and no
-    wildcards."""
+    """How to order a certificate. None keeps the earlier choice; the default is http-01 without wildcards."""
 
     challenge: ChallengeType | None = None
     wildcards: Sequence[str] | None = None
 
 
 class SiteCertificates:
-    """`settings`: the authority; None, or terms not agreed to, for sites that have what is uploaded. `tell` hears of a
-    site that gets no certificate. `open_http` is for tests."""
+    """`settings`: the authority; without one, or without consent to its terms, only uploaded certificates are served.
+    `tell` is called for a site that gets no certificate. `open_http` is for tests."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class SiteCertificates:
         return self._settings is not None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._clear()
         limit = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
@@ -117,7 +116,7 @@ class SiteCertificates:
                     await self._asked.wait()
 
     async def round(self) -> None:
-        """As `run`, for a single look: the orders that are due have ended when it returns."""
+        """A single round of `run`: the orders that are due have ended when it returns."""
         await self._clear()
         async with trio.open_nursery() as nursery:
             await self._look(nursery, trio.CapacityLimiter(AT_ONCE))
@@ -125,9 +124,9 @@ class SiteCertificates:
     async def issue(
         self, caller: Caller, site: SiteRow, wish: Wish, not_sooner_than: timedelta | None = AFTER_FAILURE
     ) -> None:
-        """Get a certificate for the site now, or try again now; an uploaded one gives way when it has come. Raises
-        `rate_limited` where the last attempt failed so shortly ago, `invalid` for wildcards that cannot be, and
-        `conflict` where proofs by DNS would not be found."""
+        """Order a certificate for the site now, or retry now; once issued it replaces an uploaded one. Raises
+        `rate_limited` if the last attempt failed too recently, `invalid` for wildcards that the site cannot have, and
+        `conflict` if an authority would not find proofs by DNS."""
         if self._settings is None:
             raise conflict(
                 "No certificate authority is configured.",
@@ -157,7 +156,7 @@ class SiteCertificates:
         self._asked.set()
 
     async def upload(self, caller: Caller, site: SiteRow, chain: str, key: bytes) -> None:
-        """Serve the site with a certificate of the customer's own. Raises `invalid` for what cannot be served."""
+        """Serve the site with the customer's own certificate. Raises `invalid` for one that cannot be served."""
         try:
             certificate = parsed(chain, key)
         except CertificateError as error:
@@ -171,7 +170,7 @@ class SiteCertificates:
         await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
 
     async def remove(self, caller: Caller, site: SiteRow) -> None:
-        """Take an uploaded certificate away; one by ACME comes in its place where there is an authority."""
+        """Remove an uploaded certificate; if there is an authority, one by ACME replaces it."""
 
         async def change(tx: Transaction, row: SiteRow) -> Changed:
             _require_owner(row, site)
@@ -183,7 +182,7 @@ class SiteCertificates:
         self._asked.set()
 
     async def forget(self, site: SiteRow) -> None:
-        """Nothing of a site that is being deleted stays: orders, keys, files."""
+        """Remove the orders, keys and files of a site that is being deleted."""
         await self._actors.ref(IssuedCertificate, acme_name(site.id)).ask(IssuedCertificate.forget)
 
         async def work(tx: Transaction) -> None:
@@ -194,7 +193,7 @@ class SiteCertificates:
         await trio.to_thread.run_sync(self._files.remove, site.number)
 
     async def restore_files(self) -> None:
-        """Have the folder hold what the records have, and nothing of sites that are gone. Before the web server
+        """Make the folder hold the recorded certificates, and none of deleted sites. Call it before the web server
         starts."""
         numbers = {row["number"] for row in await self._database.fetch("SELECT number FROM sites")}
         await trio.to_thread.run_sync(self._files.keep_only, numbers)
@@ -208,11 +207,11 @@ class SiteCertificates:
                 put = partial(self._files.put, row["number"], row["fingerprint"], row["chain"], key)
                 await trio.to_thread.run_sync(put)
             except (CannotUnseal, OSError) as error:
-                # Of one site, which the web server leaves out with an alert.
+                # Affects one site, which the web server leaves out with an alert.
                 log.error("certificate.not_restored", site_number=row["number"], error=str(error))
 
     async def _clear(self) -> None:
-        """Take away the proofs that a core which ended in the middle has left."""
+        """Remove the proofs that a killed core has left."""
         await trio.to_thread.run_sync(self._challenges.clear)
         await self._proving.clear()
 
@@ -226,7 +225,7 @@ class SiteCertificates:
         await compare_served(self._database, self._serving)
 
     async def _install_issued(self) -> None:
-        """Serve what an authority has made and a core that ended did not come to hand over."""
+        """Serve certificates that were issued but not handed over before the core ended."""
         rows = await self._database.fetch(
             """
             SELECT s.id, a.not_after
@@ -247,12 +246,12 @@ class SiteCertificates:
                 if site is not None and issued is not None:
                     await self._issued(site, issued)
             except (DomainError, CertificateError) as error:
-                # Once a start is enough: the next is ordered when it is due, or asked for.
+                # Try once per start: the next certificate is ordered when it is due, or on request.
                 self._not_taken.add(which)
                 log.warning("certificate.not_served", site=str(row["id"]), error=str(error))
 
     async def _want_missing(self) -> None:
-        """Order for sites that have no order, and anew for those whose names have changed."""
+        """Order certificates for sites without an order, and new ones for sites whose names have changed."""
         if self._settings is None:
             return
         rows = await self._database.fetch(
@@ -274,7 +273,7 @@ class SiteCertificates:
             ordered = row["ordered"] or []
             certified = SiteNames(tuple(row["names"]), tuple(row["zones"])).certified(wildcards_of(ordered))
             if (certified, self._settings.directory) == (ordered, row["directory"]):
-                continue  # With its wildcards it is what was ordered.
+                continue  # The order already has these names, once its wildcards are counted in.
             await self._actors.ref(IssuedCertificate, acme_name(row["id"])).ask(
                 IssuedCertificate.want,
                 self._settings.directory,
@@ -293,7 +292,7 @@ class SiteCertificates:
         return [row["name"] for row in rows]
 
     async def _attempt(self, name: str, limit: trio.CapacityLimiter) -> None:
-        """Do what there is to do about one order. It comes up again when it is due again."""
+        """Work on one order. It comes up again when it is next due."""
         site_id = site_of_name(name)
         assert site_id is not None
         assert self._settings is not None
@@ -308,7 +307,7 @@ class SiteCertificates:
                 keeper = Keeper(self._actors, name, (), self._settings, challenges, install, open_http=self._open_http)
                 await keeper.attempt()
         except (DomainError, CertificateError) as error:
-            # Recorded, and not taken by the web server: it is handed over again with the site (`resume_sites`). Or the
+            # Recorded, but refused by the web server: it is handed over again with the site (`resume_sites`). Or the
             # site was deleted meanwhile.
             log.warning("certificate.not_served", site=str(site_id), error=str(error))
         finally:
@@ -326,7 +325,7 @@ class SiteCertificates:
         await self._install(service_itself("certificate.install"), site, Source.ACME, certificate)
 
     async def _install(self, caller: Caller, site: SiteRow, source: Source, certificate: Parsed) -> None:
-        """Files first, since the record names them; then the record, by which the web server is told."""
+        """Files first, since the record names them; then the record, which makes the web server load them."""
         put = partial(self._files.put, site.number, certificate.fingerprint, certificate.chain, certificate.key)
         await trio.to_thread.run_sync(put)
 
@@ -350,7 +349,8 @@ class SiteCertificates:
             if there is None or there.status is SiteStatus.DELETING:
                 await trio.to_thread.run_sync(self._files.remove, site.number)
             raise
-        # Only now: what is served until the web server has taken this one is kept, however many were refused.
+        # Only now: the certificate being served stays until the web server has taken this one, however many were
+        # refused.
         await trio.to_thread.run_sync(self._files.forget_old, site.number, certificate.fingerprint)
         self._asked.set()
 
@@ -364,6 +364,6 @@ class SiteCertificates:
 
 
 def _require_owner(locked: SiteRow, site: SiteRow) -> None:
-    """Who asked was looked at when `site` was read: a site that was handed over since is nobody's to change by that."""
+    """The caller's right was checked when `site` was read; it does not hold for a site that was handed over since."""
     if locked.owner_id != site.owner_id:
         raise not_found("There is no such site.")

@@ -1,4 +1,4 @@
-"""A site that gets no certificate: its owner is told, by mail and by an event, once until the cause is mended."""
+"""Notifies the owner of a site that gets no certificate, by mail and by an event, once until the cause is fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The challenges of one order that are answered in the zones of a site (dns-01)."""
+"""Answers the dns-01 challenges of one order in the zones of a site."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Shown(NamedTuple):
 
 
 class ZoneProofs:
-    """`names` are those of the site at each moment, whose owner is `owner_id`."""
+    """`names` returns the site's current names; `owner_id` is its owner."""
 
     type: Final = ChallengeType.DNS_01
 
@@ -31,13 +31,13 @@ class ZoneProofs:
         self._shown: set[_Shown] = set()
 
     async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
-        """A name and its wildcard have a proof each, at one name."""
+        """A name and its wildcard have a proof each, both at the same DNS name."""
         try:
             zones = (await self._names()).zones
             wanted = {_Shown(zone_of(proof.name, zones), f"{PREFIX}{proof.name}", proof.digest) for proof in proofs}
             await self._remove(self._shown - wanted)
             new = wanted - self._shown
-            # Remembered first: what was shown half-way is removed as well.
+            # Remember first, so that proofs that were shown only in part are removed as well.
             self._shown = wanted
             for zone, texts in _by_zone(new).items():
                 await self._proving.show(self._owner_id, zone, texts)

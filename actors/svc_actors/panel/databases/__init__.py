@@ -1,4 +1,4 @@
-"""Databases of sites: what is recorded of them, and engines that agree with it."""
+"""Databases of sites: their records, and engines that are made to agree with them."""
 
 from svc_actors.panel.databases.agreeing import RESUME_SECONDS, SiteDatabases
 from svc_actors.panel.databases.records import DatabaseRow, DatabaseUserRow

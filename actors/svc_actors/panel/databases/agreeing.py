@@ -1,11 +1,10 @@
-"""The engines agree with what is recorded of a site's databases: what is new is made, what has changed is told, what is
-being deleted is removed.
+"""Makes the engines agree with the records of a site's databases: creates, changes and drops databases and users.
 
 Invariants:
-- what is recorded is done, however often it has to be begun: a core that was killed between any two steps does them
-  again, and a round every half minute asks an engine again that did not answer;
-- of one site one task at a time speaks to the engines;
-- an engine runs while there is a record of a database or user in it, and not longer.
+- recorded changes are carried out, however often that takes: after a kill between any two steps the next core repeats
+  them, and a round every half minute retries an engine that did not answer;
+- per site, one task at a time talks to the engines;
+- an engine runs exactly as long as a database or user in it has a record.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 
 
 class SiteDatabases:
-    """One a process."""
+    """One per process."""
 
     def __init__(self, database: Database, servers: DatabaseServers) -> None:
         self._database = database
@@ -55,18 +54,18 @@ class SiteDatabases:
         self._sites: defaultdict[UUID, trio.Lock] = defaultdict(trio.Lock)
         self._engines = {kind: trio.Lock() for kind in EngineKind}
         self.ended: Counter[str] = Counter()
-        """How many sessions of each site's account were ended for their memory, since this process began."""
+        """Number of sessions that were ended for their memory, per site account, since this process started."""
 
     def server(self, kind: EngineKind) -> DatabaseServer:
         return self._servers[kind]
 
     async def agree(self, site_id: UUID) -> None:
-        """Raises `unavailable` where an engine did not do it: it is asked again, until it has."""
+        """Raises `unavailable` if an engine failed: it is retried until it succeeds."""
         async with self._sites[site_id]:
             await self._agree(site_id)
 
     async def empty(self, database_id: UUID) -> None:
-        """Nothing is in the database any more; its users stay. Raises not_found, and `unavailable`."""
+        """Drop the content of the database; its users stay. Raises not_found, and `unavailable`."""
         row = await read_database(self._database, database_id)
         async with self._sites[row.site_id]:
 
@@ -79,13 +78,13 @@ class SiteDatabases:
             await self._agree(row.site_id)
 
     async def remove_all(self, site: SiteRow) -> None:
-        """Of a site that is being deleted. Raises `unavailable`."""
+        """Drop the databases and users of a site that is being deleted. Raises `unavailable`."""
         async with self._sites[site.id]:
             await self._database.transact(lambda tx: delete_all_of_site(tx, site))
             await self._agree(site.id)
 
     async def resume(self) -> None:
-        """One round: engines that have something run, others do not, and what was left undone is begun anew."""
+        """One round: run the engines that are needed, stop the others, and retry what was left undone."""
         for kind in EngineKind:
             await self._run_as_needed(kind)
         rows = await self._database.fetch(
@@ -93,12 +92,12 @@ class SiteDatabases:
                UNION SELECT site_id FROM database_users WHERE status <> 'active' OR applied < wanted"""
         )
         for row in rows:
-            # The record says why, and who asked was told; the next round asks again.
+            # The record has the problem, and the caller got it at the time; the next round retries.
             with suppress(ServiceError):
                 await self.agree(row["site_id"])
 
     async def end_greedy(self, kind: EngineKind) -> None:
-        """One look at what the sessions of sites take of an engine's memory."""
+        """One check of how much of an engine's memory the sessions of sites take."""
         ended: list[Session] = []
         with trio.move_on_after(_LOOK_MOST_SECONDS):
             try:
@@ -151,7 +150,7 @@ class SiteDatabases:
     async def _told(
         self, subject: DatabaseRow | DatabaseUserRow, work: Callable[[DatabaseServer], Awaitable[None]]
     ) -> None:
-        """The engine's refusal is kept with what it is about, and told to who asked."""
+        """The engine's error is recorded with the database or user, and raised for the caller."""
         try:
             await work(self._servers[subject.engine])
         except DatabaseError as error:
@@ -163,8 +162,8 @@ class SiteDatabases:
             ) from error
 
     async def _run_as_needed(self, kind: EngineKind) -> None:
-        """Under the lock that `agree` starts it with: what is recorded before that is seen here, what is recorded
-        after it waits, and starts it again."""
+        """Takes the lock under which `agree` starts the engine. Anything recorded earlier is seen here; anything
+        recorded later waits for the lock, and starts the engine again."""
         async with self._engines[kind]:
             server = self._servers[kind]
             needed = await self._database.fetchval(

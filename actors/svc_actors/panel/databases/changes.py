@@ -1,5 +1,5 @@
-"""What is decided about databases and their users: each a part of one transaction, with its audit row. The engines are
-told after it (`SiteDatabases.agree`)."""
+"""Decisions about databases and their users: each in one transaction with its audit row. The engines follow afterwards
+(`SiteDatabases.agree`)."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Transaction, audit
 
 MOST_OF_A_SITE: Final = 50
-"""Databases."""
+"""Number of databases."""
 MOST_USERS: Final = 20
-"""Of one engine: each may have one of the connections that the site has of it, at least."""
+"""Per engine, so that each user can have at least one of the site's connections to it."""
 _BUSY: Final = ("database.export", "database.import")
 
 
 async def create_database(
     tx: Transaction, caller: Caller, site_id: UUID, engine: EngineKind, label: str
 ) -> DatabaseRow:
-    """Raises conflict for a name that the site has, and where it may have no further one."""
+    """Raises conflict if the site has the name already, or may not have another database."""
     site = await _site(tx, site_id)
     await require_database_room(tx, await lock_owner(tx, site.owner_id))
     await _require_room(tx, site)
@@ -60,7 +60,7 @@ async def create_database(
 async def create_user(
     tx: Transaction, caller: Caller, database: DatabaseRow, label: str, access: Access, verifier: str
 ) -> DatabaseUserRow:
-    """A user of one database, to begin with. Raises conflict for a name that the site has."""
+    """A user, at first of this database only. Raises conflict if the site has the name already."""
     site = await _site(tx, database.site_id)
     held = await tx.fetchval(
         "SELECT count(*) FROM database_users WHERE site_id = $1 AND engine = $2", site.id, database.engine.value
@@ -102,7 +102,7 @@ async def set_password(tx: Transaction, caller: Caller, user: DatabaseUserRow, v
 async def set_access(
     tx: Transaction, caller: Caller, user: DatabaseUserRow, database: DatabaseRow, access: Access | None
 ) -> None:
-    """None: the user may do nothing with the database any more."""
+    """Access None: the user loses the database."""
     if (user.site_id, user.engine) != (database.site_id, database.engine):
         raise conflict(f"The user {user.name} and the database {database.name} are not of the same site and engine.")
     if access is None:
@@ -139,7 +139,7 @@ async def delete_database(tx: Transaction, caller: Caller, database: DatabaseRow
 
 
 async def delete_all_of_site(tx: Transaction, site: SiteRow) -> None:
-    """With the site, whose deletion has its own audit row."""
+    """Without audit rows: the site's deletion has its own."""
     rows = await tx.fetch("SELECT id FROM databases WHERE site_id = $1 FOR NO KEY UPDATE", site.id)
     await write_move(tx, [row["id"] for row in rows], DatabaseMove.DELETE)
     await tx.execute("UPDATE database_users SET status = 'deleting' WHERE site_id = $1", site.id)
@@ -154,14 +154,14 @@ async def _site(tx: Transaction, site_id: UUID) -> SiteRow:
 
 
 async def _require_room(tx: Transaction, site: SiteRow) -> None:
-    """Under the lock of the site's row, so that of two at once each counts the other."""
+    """Call it under the lock of the site's row, so that concurrent calls count each other."""
     held = await tx.fetchval("SELECT count(*) FROM databases WHERE site_id = $1", site.id)
     if held >= MOST_OF_A_SITE:
         raise conflict(f"A site has at most {MOST_OF_A_SITE} databases; nothing was created.")
 
 
 async def _share_again(tx: Transaction, site_id: UUID, engines: Iterable[EngineKind]) -> None:
-    """What users of a site that are removed have had is shared by all that their customer has."""
+    """The customer's remaining users share the connections of users that are removed."""
     owner_id = await tx.fetchval("SELECT owner_id FROM sites WHERE id = $1", site_id)
     for engine in engines:
         if CONNECTIONS[engine].is_shared(await users_of_customer(tx, owner_id, engine)):

@@ -1,4 +1,4 @@
-"""A dump is looked at before anything is removed for it."""
+"""Checks a dump before anything is removed for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from svc_actors.panel.jobs import JobRun, ProgramFailed
 from svc_actors.panel.sites.records import SiteRow
 
 _REFUSED: Final = 3
-"""The exit status by which the program that reads dumps refuses one (`svc_actors.host.confined.sql`)."""
+"""Exit status with which the program that reads dumps refuses one (`svc_actors.host.confined.sql`)."""
 
 
 async def look_at(run: JobRun, server: DatabaseServer, source: Path | SiteFile, site: SiteRow) -> int:
-    """How many bytes of SQL it has, unpacked. Raises `invalid` where it is none that the engine could load: not SQL,
-    another engine's, without a statement, or cut; and `unavailable`."""
+    """Returns the bytes of SQL, unpacked. Raises `invalid` if the engine could not load it: not SQL, another engine's,
+    without a statement, or truncated; and `unavailable`."""
     size = 0
 
     async def read(lines: list[str]) -> None:

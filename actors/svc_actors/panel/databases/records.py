@@ -51,7 +51,7 @@ class DatabaseUserRow:
 
 
 def as_database(row: Record) -> DatabaseRow:
-    """What `DATABASE_COLUMNS` give."""
+    """Converts a row of `DATABASE_COLUMNS`."""
     return DatabaseRow(
         row["id"],
         row["site_id"],
@@ -63,7 +63,7 @@ def as_database(row: Record) -> DatabaseRow:
 
 
 def as_user(row: Record) -> DatabaseUserRow:
-    """What `USER_COLUMNS` give."""
+    """Converts a row of `USER_COLUMNS`."""
     return DatabaseUserRow(
         id=row["id"],
         site_id=row["site_id"],
@@ -78,7 +78,7 @@ def as_user(row: Record) -> DatabaseUserRow:
 
 
 async def read_database(queryable: Queryable, database_id: UUID) -> DatabaseRow:
-    """Raises not_found, also for one that is being deleted."""
+    """Raises not_found, also for a database that is being deleted."""
     row = await queryable.fetchrow(
         f"SELECT {DATABASE_COLUMNS} FROM databases WHERE id = $1 AND status <> 'deleting'", database_id
     )
@@ -88,7 +88,7 @@ async def read_database(queryable: Queryable, database_id: UUID) -> DatabaseRow:
 
 
 async def lock_database(tx: Transaction, database_id: UUID) -> DatabaseRow:
-    """As `read_database`, its row locked until the transaction ends."""
+    """As `read_database`, with the row locked until the transaction ends."""
     row = await tx.fetchrow(
         f"SELECT {DATABASE_COLUMNS} FROM databases WHERE id = $1 AND status <> 'deleting' FOR NO KEY UPDATE",
         database_id,
@@ -99,7 +99,7 @@ async def lock_database(tx: Transaction, database_id: UUID) -> DatabaseRow:
 
 
 async def lock_user(tx: Transaction, user_id: UUID) -> DatabaseUserRow:
-    """The row locked until the transaction ends. Raises not_found, also for one that is being deleted."""
+    """Lock the row until the transaction ends. Raises not_found, also for a user that is being deleted."""
     row = await tx.fetchrow(
         f"SELECT {USER_COLUMNS} FROM database_users WHERE id = $1 AND status <> 'deleting' FOR NO KEY UPDATE", user_id
     )
@@ -109,7 +109,7 @@ async def lock_user(tx: Transaction, user_id: UUID) -> DatabaseUserRow:
 
 
 async def under_way(queryable: Queryable, site_id: UUID) -> tuple[list[DatabaseRow], list[DatabaseUserRow]]:
-    """What of a site's databases and users an engine does not have as it shall be."""
+    """A site's databases and users that an engine does not have as recorded yet."""
     databases = await queryable.fetch(
         f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status <> 'active' ORDER BY name", site_id
     )
@@ -122,7 +122,7 @@ async def under_way(queryable: Queryable, site_id: UUID) -> tuple[list[DatabaseR
 
 
 async def grants_of(queryable: Queryable, user: DatabaseUserRow) -> dict[DatabaseName, Access]:
-    """On databases that are there and stay."""
+    """Access to databases that exist and are not being deleted."""
     rows = await queryable.fetch(
         """SELECT databases.name, database_grants.access FROM database_grants
            JOIN databases ON databases.id = database_grants.database_id
@@ -133,7 +133,7 @@ async def grants_of(queryable: Queryable, user: DatabaseUserRow) -> dict[Databas
 
 
 async def users_beside(queryable: Queryable, user: DatabaseUserRow) -> tuple[int, int]:
-    """How many users its site has in its engine, and how many its customer, itself among them."""
+    """How many users the user's site, and its customer, have in the engine, the user included."""
     row = await queryable.fetchrow(
         """SELECT count(*) FILTER (WHERE site_id = $1) AS of_site, count(*) AS of_customer
            FROM database_users JOIN sites ON sites.id = site_id
@@ -147,7 +147,7 @@ async def users_beside(queryable: Queryable, user: DatabaseUserRow) -> tuple[int
 
 
 async def users_of_customer(queryable: Queryable, owner_id: UUID, engine: EngineKind) -> int:
-    """Those that are being removed included: they may be connected."""
+    """Includes users that are being removed: they may still be connected."""
     found: int = await queryable.fetchval(
         """SELECT count(*) FROM database_users JOIN sites ON sites.id = site_id
            WHERE engine = $2 AND owner_id = $1""",
@@ -158,7 +158,7 @@ async def users_of_customer(queryable: Queryable, owner_id: UUID, engine: Engine
 
 
 async def write_move(queryable: Queryable, databases: Collection[UUID], by: DatabaseMove) -> None:
-    """Those of the databases that have such a move make it; a problem that they had is over."""
+    """Make this move for the databases whose status allows it, and clear their problems."""
     for status in before(by):
         await queryable.execute(
             "UPDATE databases SET status = $3, problem = NULL WHERE id = ANY($1::uuid[]) AND status = $2",
@@ -169,7 +169,7 @@ async def write_move(queryable: Queryable, databases: Collection[UUID], by: Data
 
 
 async def write_users_wanted(tx: Transaction, database_id: UUID) -> None:
-    """The engine is to be told anew of every user who may use the database."""
+    """Give the engine the current access of every user of the database again."""
     await tx.execute(
         """UPDATE database_users SET wanted = wanted + 1
            WHERE id IN (SELECT user_id FROM database_grants WHERE database_id = $1)""",
@@ -186,7 +186,7 @@ async def write_user_wanted(tx: Transaction, user_id: UUID, verifier: str | None
 
 
 async def write_others_wanted(tx: Transaction, user: DatabaseUserRow) -> None:
-    """The other users of the site and engine have more or fewer connections each."""
+    """The connections of the site's other users of this engine have changed."""
     await tx.execute(
         """UPDATE database_users SET wanted = wanted + 1
            WHERE site_id = $1 AND engine = $2 AND id <> $3 AND status = 'active'""",
@@ -197,7 +197,7 @@ async def write_others_wanted(tx: Transaction, user: DatabaseUserRow) -> None:
 
 
 async def write_customer_wanted(tx: Transaction, owner_id: UUID, engine: EngineKind) -> None:
-    """All users of the customer in the engine have more or fewer connections each."""
+    """The connections of all the customer's users of this engine have changed."""
     await tx.execute(
         """UPDATE database_users SET wanted = wanted + 1
            WHERE engine = $2 AND status = 'active' AND site_id IN (SELECT id FROM sites WHERE owner_id = $1)""",
@@ -220,7 +220,7 @@ async def write_problem(queryable: Queryable, subject: DatabaseRow | DatabaseUse
 
 
 async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUserRow) -> None:
-    """Its grants go with it, and the records of a database's exports."""
+    """Grants, and the records of a database's exports, go with it."""
     if isinstance(subject, DatabaseRow):
         await queryable.execute("DELETE FROM databases WHERE id = $1 AND status = 'deleting'", subject.id)
     else:
@@ -228,6 +228,6 @@ async def remove_record(queryable: Queryable, subject: DatabaseRow | DatabaseUse
 
 
 async def make_all_anew(tx: Transaction) -> None:
-    """Of a server whose engines hold nothing of what is recorded: it was lost, and comes back."""
+    """For engines that have lost everything, on a server that is being recovered."""
     await tx.execute("UPDATE databases SET status = 'creating', problem = NULL WHERE status = 'active'")
     await tx.execute("UPDATE database_users SET wanted = wanted + 1, problem = NULL")

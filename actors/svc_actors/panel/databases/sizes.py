@@ -1,4 +1,4 @@
-"""What the databases of a site take on the disk."""
+"""Disk size of a site's databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from svc_actors.store import Database
 
 
 async def bytes_of_databases(database: Database, servers: DatabaseServers, site_id: UUID) -> int | None:
-    """None where an engine does not say."""
+    """None if an engine does not say."""
     rows = await database.fetch(
         f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = 'active'", site_id
     )

@@ -1,9 +1,9 @@
 """The statuses of a database and every move between them. Nothing else decides a status.
 
-`creating` and `deleting` are work that is under way, all of which may be repeated: a core that starts goes on with it,
-and so does the next round when an engine did not answer. A database that is emptied is created anew in the place of
-what it held, so that also this goes on where it was cut. Out of `deleting` leads no other status: the record is removed
-when the engine has nothing of the database any more.
+`creating` and `deleting` mean unfinished work, all of which may be repeated: a core that starts continues it, and so
+does the next round if an engine did not answer. An emptied database goes through `creating` again, so that this, too,
+continues after an interruption. Nothing leaves `deleting`: the record is removed once the engine has dropped the
+database.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ MOVES: Final[dict[DatabaseStatus, dict[DatabaseMove, DatabaseStatus]]] = {
 
 
 def before(by: DatabaseMove) -> tuple[DatabaseStatus, ...]:
-    """The statuses from which `by` leads somewhere."""
+    """The statuses that have a move `by`."""
     return tuple(status for status, moves in MOVES.items() if by in moves)

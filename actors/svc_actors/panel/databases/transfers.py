@@ -1,12 +1,12 @@
 """Exports and imports of databases: the work of their jobs, and the files of exports.
 
-    exports/<id>.sql.gz   0600 root, gone with its record after a week
+    exports/<id>.sql.gz   0600 root, removed with its record after a week
 
-An import looks at its file first (`look_at`). One that replaces dumps what is in the database aside before it empties
-it: whatever ends it then, the job itself or a later one (`backups.put_back`) has the database hold that again. One that
-adds puts nothing back: that would take away what visitors have written meanwhile.
+An import checks its file first (`look_at`). One that replaces the content saves it before it empties the database:
+however it ends, the job itself or a later one (`backups.put_back`) loads the saved content again after a failure. An
+import that adds puts nothing back: that would undo what visitors have written meanwhile.
 
-Invariant: a file without a record, or of an export that is not ready and that no job makes, is removed by `sweep`.
+Invariant: `sweep` removes a file that has no record, or whose export is neither ready nor being made by a job.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ EXPORT: Final = "database.export"
 IMPORT: Final = "database.import"
 KEPT_DAYS: Final = 7
 MOST_EXPORTS: Final = 10
-"""Of one database at a time."""
+"""Per database."""
 SWEEP_SECONDS: Final = 3600.0
 EXPORT_COLUMNS: Final = """database_exports.id, database_exports.database_id, database_exports.status,
     database_exports.size, database_exports.sha256, database_exports.created_at, database_exports.expires_at"""
 _BLOCK: Final = 1 << 20
 _LEFT: Final = {EngineKind.MARIADB: "a part", EngineKind.POSTGRESQL: "nothing"}
-"""Of a dump whose loading is cut short: MariaDB ends each statement that defines something by itself."""
+"""What stays of a dump whose loading is cut short: MariaDB commits after each statement that defines something."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """`size` and `sha256` are of the whole file, once it is ready."""
+    """`size` and `sha256` are those of the complete file, once it is ready."""
 
     id: UUID
     database_id: UUID
@@ -63,7 +63,7 @@ class Export:
 
 
 def as_export(row: Record) -> Export:
-    """What `EXPORT_COLUMNS` give."""
+    """Converts a row of `EXPORT_COLUMNS`."""
     return Export(
         id=row["id"],
         database_id=row["database_id"],
@@ -97,7 +97,7 @@ async def begin_export(tx: Transaction, caller: Caller, database: DatabaseRow) -
 async def begin_import(
     tx: Transaction, caller: Caller, database: DatabaseRow, source: Mapping[str, str], *, replace: bool
 ) -> Job:
-    """`source` is either `path`, a file of the site, or `export`, one of the exports. The database's row is locked."""
+    """`source` is either `path`, a file of the site, or `export`, the id of an export. The database's row is locked."""
     _require_active(database)
     await require_disk_room(tx, database.site_id, 0)
     steps = ("look", "set_aside", "replace") if replace else ("look", "load")
@@ -108,7 +108,7 @@ async def begin_import(
 
 
 async def require_export(tx: Transaction, export_id: UUID, into: DatabaseRow) -> None:
-    """Raises not_found where there is no such one that is ready, of a database of the same site and engine."""
+    """Raises not_found unless this is a finished export of a database of the same site and engine."""
     found = await tx.fetchval(
         """SELECT 1 FROM database_exports JOIN databases ON databases.id = database_exports.database_id
            WHERE database_exports.id = $1 AND database_exports.status = 'ready'
@@ -122,7 +122,7 @@ async def require_export(tx: Transaction, export_id: UUID, into: DatabaseRow) ->
 
 
 async def delete_export(tx: Transaction, caller: Caller, database: DatabaseRow, export: Export) -> None:
-    """Its file goes with the next `sweep`."""
+    """The next `sweep` removes its file."""
     if not export.ready:
         raise conflict("The export is not finished.", hint="Cancel its job.")
     await tx.execute("DELETE FROM database_exports WHERE id = $1", export.id)
@@ -130,7 +130,7 @@ async def delete_export(tx: Transaction, caller: Caller, database: DatabaseRow, 
 
 
 async def read_page(folders: HostFolders, export: Export, offset: int, limit: int) -> bytes:
-    """Raises not_found where the export has expired meanwhile."""
+    """Raises not_found if the export has expired meanwhile."""
 
     def read() -> bytes:
         with open(export_file(folders, export.id), "rb") as file:
@@ -147,7 +147,7 @@ def export_file(folders: HostFolders, export_id: UUID) -> Path:
 
 
 class DatabaseTransfers:
-    """The work of both kinds of jobs. Everything is looked up when a job runs: much may have happened since it was
+    """The work of both kinds of jobs. Everything is looked up when a job runs, as it may have changed since it was
     queued."""
 
     def __init__(self, database: Database, databases: SiteDatabases, folders: HostFolders, tools: Tools) -> None:
@@ -200,7 +200,8 @@ class DatabaseTransfers:
             try:
                 await self._tools.databases.set_aside(run, row, ready)
             except ProgramFailed as error:
-                # It could not be put back. Who has a broken database wants to replace it above all.
+                # The content could not be put back later. A customer with a broken database wants above all to replace
+                # it.
                 raise conflict(
                     f"{row.name} cannot be dumped, so a failed import could not be undone; "
                     f"nothing was changed: {error.last or error.message}",
@@ -209,8 +210,8 @@ class DatabaseTransfers:
             await run.log(f"The contents of {row.name} are kept until the dump is loaded.")
 
     async def empty(self, run: JobRun) -> None:
-        """With `load` it is what an import that replaces had as its steps in releases up to 2026-11: such a job may be
-        queued when this one starts. Nothing is removed before the dump was looked at here either."""
+        """With `load`, the steps of a replacing import in releases up to 2026-11; such a job may still be queued when
+        this release starts. Here, too, nothing is removed before the dump was checked."""
         await self.look(run)
         await self.set_aside(run)
 
@@ -238,7 +239,7 @@ class DatabaseTransfers:
             return
         row, server = await self._of(run)
         site, source = await self._source(run, row)
-        # Before it: a core that is killed says nothing afterwards, and who reads why a job has ended reads its log.
+        # Before loading: a killed core logs nothing afterwards, and the job's log is where people look for the reason.
         again = ": import it again with replace" if row.engine is EngineKind.MARIADB else ""
         await run.log(f"Loading; if this is interrupted, {_LEFT[row.engine]} of the dump is in {row.name}{again}.")
         await self._load(run, row, server, site, source)
@@ -277,20 +278,20 @@ class DatabaseTransfers:
         return not {"replace", "empty"}.isdisjoint(run.steps)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """Of an export that failed, was cancelled or interrupted nothing is kept."""
+        """An export that failed, was cancelled or interrupted leaves no record."""
         if job.kind == EXPORT and job.status is not JobStatus.SUCCEEDED:
             await tx.execute("DELETE FROM database_exports WHERE id = $1", UUID(job.parameters["export"]))
 
     async def remove_all(self, site: SiteRow) -> None:
-        """Every database and user of a site that is being deleted, and the files of its exports. Raises
+        """Remove every database and user of a site that is being deleted, and the files of its exports. Raises
         `unavailable`."""
         await self._databases.remove_all(site)
         await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove exports whose time is over, and files that no export has."""
+        """Remove expired exports, and files without a record."""
         await self._database.execute("DELETE FROM database_exports WHERE expires_at < now() AND status = 'ready'")
-        # Files first: one that comes after it has a record that is read.
+        # List the files first: a later file has a record that is read below.
         found = await trio.to_thread.run_sync(self._files)
         rows = await self._database.fetch("SELECT id FROM database_exports")
         known = {str(row["id"]) for row in rows}
@@ -305,7 +306,7 @@ class DatabaseTransfers:
         return row, self._databases.server(row.engine)
 
     async def _require_space(self, row: DatabaseRow, server: DatabaseServer) -> None:
-        """A full disk would take the panel and its sites along. Compressed, a dump is smaller than its database."""
+        """A full disk would take down the panel and its sites. A compressed dump is smaller than its database."""
         with translated():
             size = (await server.sizes([row.name])).get(row.name, 0)
         disk = os.statvfs(self._folders.exports)

@@ -1,1 +1,1 @@
-"""Zones and their records as the panel keeps them, and the actor that has Knot serve them."""
+"""DNS zones and their records as the panel keeps them, and the actor that makes Knot serve them."""

@@ -1,4 +1,4 @@
-"""Records that led to a server that was lost, led to the one that takes its place."""
+"""Moves DNS records that point to a lost server to its replacement."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from svc_actors.store import Transaction
 async def move_addresses(
     tx: Transaction, old: Iterable[IPv4Address | IPv6Address], new: Iterable[IPv4Address | IPv6Address]
 ) -> tuple[list[str], list[str]]:
-    """Records of an old address get the first new one of the same family. The names of those, and of those that lead to
-    the old server still, since the new one has no address of the family."""
+    """Records of an old address get the first new one of the same family. Returns the names of these, and the names
+    that still point to the old server because the new one has no address of the family."""
     own = list(new)
     moved, left = [], []
     for address in old:

@@ -1,7 +1,7 @@
 """Proofs of dns-01 (RFC 8555, section 8.4): TXT records of the panel's own in the zones of a customer.
 
-They stand beside the customer's records of the same name, which stay as they are; and they go when the authority has
-looked, one way or the other: what a core that died has left is removed by the one after it (`clear_proofs`).
+The customer's records of the same name stay as they are. Proofs are removed once the authority has looked, whatever it
+found; proofs that a killed core has left are removed by the next one (`Proving.clear`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PREFIX: Final = "_acme-challenge."
 _CALLER: Final = service_itself("certificate.prove")
 
 Zones = Mapping[str, Sequence[str]]
-"""By zone, the full names of the records in it."""
+"""Full names of records, by zone."""
 
 
 @dataclass(frozen=True)
 class Proving:
-    """How names of the zones of this server are proven by DNS."""
+    """Proves names in the zones of this server by DNS."""
 
     database: Database
     actors: ActorSystem
@@ -36,14 +36,14 @@ class Proving:
     delegations: RememberedDelegations
 
     async def require(self, owner_id: UUID, names: Sequence[str], zones: Sequence[str]) -> None:
-        """Whether an authority would find proofs for these names, wildcards among them. Raises `conflict` where it
-        would not, and says what is in the way."""
+        """Raises `conflict`, with the reason, if an authority would not find proofs for these names, which may be
+        wildcards."""
         for zone, records in records_of(names, zones).items():
             await self._require_delegated(zone)
             await self.actors.ref(DnsZone, zone).ask(DnsZone.require_provable, owner_id, records)
 
     async def show(self, owner_id: UUID, zone: str, proofs: Mapping[str, Sequence[str]]) -> None:
-        """Have our own server answer these texts. Raises `conflict`, and `unavailable` while it does not."""
+        """Make our own name server answer these texts. Raises `conflict`, and `unavailable` while it does not."""
         await self._require_delegated(zone)
         row = await self.actors.ref(DnsZone, zone).ask(DnsZone.add_proofs, _CALLER, owner_id, proofs)
         if not row.served:
@@ -55,7 +55,7 @@ class Proving:
         await self.actors.ref(DnsZone, zone).ask(DnsZone.remove_proofs, _CALLER, proofs)
 
     async def clear(self) -> None:
-        """Remove what was left by a core before this one. Before anything is shown."""
+        """Remove the proofs that an earlier core has left. Call it before any proof is shown."""
         rows = await self.database.fetch(
             """SELECT zone, name, array_agg(data ->> 'text') AS texts FROM dns_records
                WHERE managed AND type = 'TXT' AND starts_with(name, $1) GROUP BY zone, name""",
@@ -82,7 +82,7 @@ class Proving:
 
 
 def records_of(names: Sequence[str], zones: Sequence[str]) -> dict[str, list[str]]:
-    """The records that prove these names, by the zones that they are in. Raises `conflict` for a name in none."""
+    """The records that prove these names, by their zones. Raises `conflict` for a name outside of them."""
     found: dict[str, list[str]] = {}
     for name in names:
         bare = name.removeprefix("*.")

@@ -18,7 +18,7 @@ DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 
 @dataclass(frozen=True)
 class ZoneRow:
-    """`serial` is the highest that Knot was seen to have. `problem`: why Knot does not serve this revision."""
+    """`serial`: the highest that Knot was seen to have. `problem`: why Knot does not serve this revision."""
 
     name: str
     owner_id: UUID
@@ -29,12 +29,12 @@ class ZoneRow:
 
     @property
     def served(self) -> bool:
-        """Knot answers with the records as they are."""
+        """Whether Knot answers with the current records."""
         return self.revision == self.served_revision and self.problem is None
 
     @property
     def target(self) -> Target:
-        """What the audit calls it. Its owner may read the row."""
+        """The target of audit rows. Its owner may read them."""
         return Target("zone", self.name, self.name, self.owner_id)
 
 
@@ -53,7 +53,7 @@ class NewRecord:
 
 @dataclass(frozen=True)
 class RecordRow(NewRecord):
-    """`managed`: the panel's own, which nobody else changes."""
+    """`managed`: set by the panel; nobody else may change it."""
 
     id: UUID
     zone: str

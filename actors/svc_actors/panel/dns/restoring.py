@@ -1,7 +1,7 @@
-"""What records of a backup make of a zone: each name of which the backup has records gets exactly those.
+"""Restores records of a zone from a backup: each name for which the backup has records gets exactly those.
 
-What is at other names stays, and so do the panel's own records. A name whose records cannot be beside what is there by
-now keeps what it has.
+Other names, and the panel's own records, stay. A name also stays as it is if its records from the backup conflict with
+current ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from svc_actors.panel.dns.rules import check
 
 @dataclass(frozen=True)
 class ZoneChange:
-    """`refused`: names that stay as they are, and why."""
+    """`refused`: names that stay as they are, with the reason."""
 
     removed: list[RecordRow] = field(default_factory=list)
     added: list[NewRecord] = field(default_factory=list)
@@ -36,7 +36,7 @@ def change_of(
             continue
         beside = [record for record in left if record not in own]
         try:
-            # What vouches for a delegation comes after it.
+            # A DS record can only be added after the delegation.
             for record in sorted(wanted[name], key=lambda record: record.type is not RecordType.NS):
                 check(zone, nameservers, beside, record)
                 beside.append(record)

@@ -1,9 +1,8 @@
-"""What a record may be beside the others of its zone. Whatever Knot or a resolver would refuse is refused here, in
-words.
+"""Rules for records within their zone. Whatever Knot or a resolver would refuse is refused here, with an explanation.
 
-The rules are of the DNS: an alias stands alone (RFC 1034, section 3.6.2), the targets of MX, NS and SRV are no
-aliases (RFC 2181, section 10.3; RFC 2782), what lies below a delegation is not this zone's (RFC 1034, section 4.2.1),
-a wildcard delegates nothing (RFC 4592). SOA and the NS of the zone itself are the panel's.
+The rules come from the DNS: an alias stands alone (RFC 1034, section 3.6.2), the targets of MX, NS and SRV are no
+aliases (RFC 2181, section 10.3; RFC 2782), what lies below a delegation is not this zone's (RFC 1034, section 4.2.1), a
+wildcard delegates nothing (RFC 4592). The panel owns the SOA and NS records of the zone itself.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from svc_actors.panel.dns.records import NewRecord
 
 MOST_RECORDS: Final = 2_000
 MOST_BYTES_OF_A_SET: Final = 48_000
-"""Of the records of one name and type: an answer has at most 65,535 bytes, over TCP."""
+"""Of all records of one name and type: an answer over TCP has at most 65,535 bytes."""
 _T = RecordType
 _AT_A_CUT: Final = frozenset({_T.NS, _T.DS, _T.A, _T.AAAA})
-"""A delegation, what vouches for it, and glue."""
+"""A delegation (NS), its DS records, and glue."""
 _GLUE: Final = frozenset({_T.A, _T.AAAA})
 _SERVICE: Final = re.compile(r"_[a-z0-9-]+\._[a-z]+(\..+)?")
 _PORT: Final = re.compile(r"(_\d{1,5}|\*)\._(tcp|udp|sctp)(\..+)?")
 
 
 def full_name(given: str, zone: str) -> str:
-    """The name that a caller means: `@` is the zone, `www` is in it, and so is what ends in the zone's own name or in a
-    dot. Raises invalid."""
+    """Expands what a caller wrote: `@` is the zone, `www` is relative to it, and a name that ends in the zone's own
+    name or in a dot is complete. Raises invalid."""
     if given in ("@", ""):
         return zone
     if given == "*":
@@ -50,8 +49,8 @@ def full_name(given: str, zone: str) -> str:
 
 
 def check(zone: str, nameservers: Collection[str], others: Sequence[NewRecord], record: NewRecord) -> None:
-    """Raises invalid for what can never be, conflict for what cannot be beside `others`, the other records of the zone.
-    `nameservers` are the zone's own."""
+    """Raises invalid for a record that is never possible, conflict for one that conflicts with `others`, the other
+    records of the zone. `nameservers` are the zone's own."""
     _check_name(zone, record)
     _check_size(others, record)
     _check_alias(others, record)
@@ -60,7 +59,7 @@ def check(zone: str, nameservers: Collection[str], others: Sequence[NewRecord], 
 
 
 def check_removal(others: Sequence[NewRecord], record: NewRecord) -> None:
-    """Raises conflict for a record that another needs."""
+    """Raises conflict for a record that another one needs."""
     same = [other.type for other in others if other.name == record.name]
     if record.type is _T.NS and _T.DS in same and _T.NS not in same:
         raise conflict(f"The DS records of {record.name} need its NS record.", hint="Remove the DS records first.")
@@ -131,7 +130,7 @@ def _check_targets(zone: str, nameservers: Collection[str], others: Sequence[New
 
 
 def _check_delegation(zone: str, others: Sequence[NewRecord], record: NewRecord) -> None:
-    """A name with NS records, other than the zone's own, is a cut: from there on other servers are asked."""
+    """NS records at a name other than the zone's own are a zone cut: below it, other servers are responsible."""
     cuts = {other.name for other in others if other.type is _T.NS}
     if record.type is _T.DS and record.name not in cuts:
         raise conflict(
@@ -158,7 +157,7 @@ def _may_be_at(record: NewRecord, cut: str) -> bool:
 
 
 def _ancestors(name: str, zone: str) -> Iterable[str]:
-    """The name and what is above it, without the zone itself."""
+    """The name and its parents, without the zone itself."""
     while name != zone:
         yield name
         name = name.partition(".")[2]

@@ -1,4 +1,4 @@
-"""What an operator says about DNS."""
+"""The operator's settings of DNS."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from svc_actors.host.knot import Authority, KnotSettings
 from svc_actors.host.knot.names import host_name
 
 UNNAMED: Final = "nameserver.invalid"
-"""What zones name as their server until the operator has given it a name: nothing can be delegated to it (RFC 2606)."""
+"""Name server in zones until the operator has named one: nothing can be delegated to it (RFC 2606)."""
 
 
 @dataclass(frozen=True)
 class DnsSettings:
-    """`nameservers` are the names by which the world knows the name servers of the zones, this one first; without them,
-    the panel's own name. `addresses` are where sites are reached, without them those that this server finds itself."""
+    """`nameservers`: public names of the name servers of the zones, this one first; by default the panel's own name.
+    `addresses`: where sites are reached; by default the addresses that this server finds itself."""
 
     nameservers: tuple[str, ...] = ()
     hostmaster: str | None = None
@@ -25,7 +25,7 @@ class DnsSettings:
     knot: KnotSettings = field(default_factory=KnotSettings)
 
     def authority(self, panel: str) -> Authority:
-        """`panel` is the name of the panel, or an address by which it is reached until it has one."""
+        """`panel` is the name of the panel or, until it has one, its address."""
         try:
             own = host_name(panel)
         except ValueError:

@@ -1,7 +1,7 @@
-"""Sees that Knot serves the zones that are recorded and no others, whatever became of either since it looked last.
+"""Makes sure that Knot serves exactly the recorded zones, whatever happened to either since the last round.
 
-A round costs two queries and one question to Knot: zones are compared record by record only at the first round, and
-where a revision or a serial says that something changed. Knot raises a zone's serial at every change, by whomever.
+A round costs two queries and one question to Knot. Zones are compared record by record only in the first round, and
+when a revision or serial says that something changed. Knot raises a zone's serial with every change, whoever makes it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class ZoneWatch:
         self._name_server = name_server
         self._compared = False
         self._failed: dict[str, DomainError] = {}
-        """Zones of the last round, which are compared in the next one whatever their serials say."""
+        """Zones that failed in the last round; the next one compares them whatever their serials say."""
 
     async def round(self) -> None:
-        """Raises unavailable where Knot does not answer, and the first error of a zone once all had their turn: it is
-        tried again."""
+        """Raises unavailable if Knot does not answer, and the first error of a zone once all had their turn: it is
+        retried."""
         try:
             await self._round()
         except KnotError as error:
@@ -41,7 +41,7 @@ class ZoneWatch:
         serials = await self._serials()
         zones = {row["name"]: as_zone(row) for row in await self._database.fetch("SELECT * FROM dns_zones")}
         if missing := zones.keys() - serials.keys():
-            # At once, since each addition has Knot read its configuration.
+            # All at once, since Knot reads its configuration for each addition.
             await self._name_server.add(sorted(missing))
         again, self._failed = self._failed, {}
         for name in await self._left():
@@ -56,14 +56,15 @@ class ZoneWatch:
             raise error
 
     async def _ask(self, name: str, mend: Callable[[DnsZone], Awaitable[ZoneRow | None]]) -> None:
-        """A zone that cannot be mended keeps no other one waiting."""
+        """A zone that fails does not hold up the others."""
         try:
             await self._actors.ref(DnsZone, name).ask(mend)
         except DomainError as error:
             self._failed.setdefault(name, error)
 
     async def _serials(self) -> dict[str, int | None]:
-        """Of a Knot that runs with its settings: it is started where it does not answer, and at the first round."""
+        """Serials from a Knot that runs with its settings: it is started in the first round, and whenever it does not
+        answer."""
         if self._compared:
             with suppress(KnotAway):
                 return await self._name_server.serials()
@@ -71,7 +72,7 @@ class ZoneWatch:
         return await self._name_server.serials()
 
     async def _left(self) -> list[str]:
-        """Zones in which no site of their owner has a name any more."""
+        """Zones in which their owner's sites no longer have a name."""
         rows = await self._database.fetch(
             """SELECT name FROM dns_zones WHERE NOT EXISTS (
                    SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id

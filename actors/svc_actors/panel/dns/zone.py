@@ -1,9 +1,9 @@
-"""One zone: what is decided about it, recorded, and then made true in Knot.
+"""The actor of one zone: decides on changes, records them, and makes Knot agree.
 
 A change is one transaction (records, audit, event) that raises the zone's revision; then Knot is made to agree, and the
-revision that it serves is recorded. What fails in between, or is lost later, is found by the difference and mended by
-`agree`, which may be called at any time: `ZoneWatch` does. A change stands even where Knot does not answer: its caller
-is told that it is not served yet.
+revision that it serves is recorded. Failures in between, and later losses, show as a difference between the two, which
+`agree` fixes; it may be called at any time, and `ZoneWatch` does. A change stands even if Knot does not answer: its
+caller learns that it is not served yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from svc_actors.store import Caller, Database, NewEvent, Transaction, audit, eve
 
 DEFAULT_TTL: Final = 3_600
 POINTED_TTL: Final = 300
-"""Short: who points a site here may want to point it elsewhere."""
+"""Short, since a customer who points a site here may want to point it elsewhere."""
 MANAGED_TTL: Final = 60
 _POINTED: Final = (RecordType.A, RecordType.AAAA, RecordType.CNAME)
 
@@ -49,7 +49,7 @@ class Naming:
 
 @dataclass(frozen=True)
 class Pointed:
-    """`replaced` are the records that had led the names elsewhere, as text."""
+    """`replaced`: the previous records of these names, as text."""
 
     zone: ZoneRow
     replaced: Mapping[str, Sequence[str]]
@@ -57,8 +57,8 @@ class Pointed:
 
 @contextmanager
 def _in_time() -> Iterator[None]:
-    """Each question to Knot has a bound of its own, and a change is many: all of them together end before the handler
-    has to. Knot drops what was not committed with the conversation."""
+    """A change asks Knot several questions, each with its own deadline; together they must end before the handler's.
+    Knot drops what was not committed with the conversation."""
     try:
         with trio.fail_after(HOST_PATIENCE):
             yield
@@ -67,7 +67,7 @@ def _in_time() -> Iterator[None]:
 
 
 class DnsZone(Actor):
-    """Its key is the zone's name: a registrable domain in A-labels."""
+    """The key is the zone's name: a registrable domain in A-labels."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
@@ -76,7 +76,7 @@ class DnsZone(Actor):
     async def add(
         self, caller: Caller, owner_id: UUID, name: str, ttl: int | None, data: RecordData
     ) -> tuple[ZoneRow, RecordRow]:
-        """A record more; the zone is made with its first. Raises invalid and conflict."""
+        """Add a record; the first one creates the zone. Raises invalid and conflict."""
 
         async def work(tx: Transaction) -> RecordRow:
             zone = await self._zone(tx, owner_id)
@@ -99,7 +99,7 @@ class DnsZone(Actor):
         ttl: int | None,
         data: RecordData | None,
     ) -> tuple[ZoneRow, RecordRow]:
-        """What is None stays as it is. The record keeps its id. Raises invalid, conflict and not_found."""
+        """None keeps a value. The record keeps its id. Raises invalid, conflict and not_found."""
 
         async def work(tx: Transaction) -> RecordRow:
             zone, records, old = await self._record(tx, owner_id, record_id)
@@ -138,7 +138,7 @@ class DnsZone(Actor):
     async def point(
         self, caller: Caller, owner_id: UUID, names: Sequence[str], addresses: Sequence[IPv4Address | IPv6Address]
     ) -> Pointed:
-        """The names lead to the addresses and nowhere else. What is so already stays as it is. Raises conflict."""
+        """Point the names to these addresses and nowhere else. Correct records stay. Raises conflict."""
 
         async def work(tx: Transaction) -> dict[str, list[str]]:
             zone = await self._zone(tx, owner_id)
@@ -152,7 +152,7 @@ class DnsZone(Actor):
         return Pointed(await self.agree_known(), replaced)
 
     async def require_provable(self, owner_id: UUID, names: Sequence[str]) -> None:
-        """Whether TXT records of the panel's own may stand at these names. Raises conflict."""
+        """Raises conflict if the panel may not add TXT records at these names."""
 
         async def work(tx: Transaction) -> None:
             await self._own_zone(tx, owner_id)
@@ -163,7 +163,7 @@ class DnsZone(Actor):
         await self._database.transact(work)
 
     async def add_proofs(self, caller: Caller, owner_id: UUID, proofs: Mapping[str, Sequence[str]]) -> ZoneRow:
-        """TXT records of the panel's own, by their names, beside those that are there. Raises conflict."""
+        """Add TXT records of the panel's own, by name; existing ones stay. Raises conflict."""
 
         async def work(tx: Transaction) -> None:
             zone = await self._own_zone(tx, owner_id)
@@ -184,7 +184,7 @@ class DnsZone(Actor):
         return await self.agree_known()
 
     async def remove_proofs(self, caller: Caller, proofs: Mapping[str, Sequence[str]]) -> None:
-        """What `add_proofs` has added, as far as it is there."""
+        """Remove what `add_proofs` has added, if it is still there."""
 
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
@@ -210,7 +210,8 @@ class DnsZone(Actor):
     async def put_back(
         self, caller: Caller, owner_id: UUID, wanted: Mapping[str, Sequence[NewRecord]]
     ) -> tuple[ZoneRow, Mapping[str, str]]:
-        """These names have these records of a backup again; which names were left as they are, and why."""
+        """Restore the records of these names from a backup. Returns the names that were left as they are, with the
+        reason."""
 
         async def work(tx: Transaction) -> Mapping[str, str]:
             zone = await self._zone(tx, owner_id)
@@ -229,7 +230,7 @@ class DnsZone(Actor):
         return await self.agree_known(), refused
 
     async def release(self) -> None:
-        """No site of its owner has a name in it any more: the zone goes, with all its records."""
+        """Remove the zone with all its records if its owner's sites no longer have a name in it."""
 
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow(
@@ -248,8 +249,8 @@ class DnsZone(Actor):
         await self.agree()
 
     async def agree(self) -> ZoneRow | None:
-        """Knot serves the zone as it is recorded, and does not serve it where there is no record of it. What Knot says
-        against it is kept with the zone; raises unavailable where there is no zone to keep it with."""
+        """Make Knot serve the zone as recorded, or stop serving it if it has no record. Knot's refusal is recorded with
+        the zone; raises unavailable if there is no zone to record it with."""
 
         async def read(tx: Transaction) -> tuple[ZoneRow, list[RecordRow]] | None:
             row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
@@ -289,7 +290,7 @@ class DnsZone(Actor):
                 zone.revision,
                 agreement.serial,
             )
-            # Also where this row never had a problem: the alert may be of the zone before it was made anew.
+            # Even if this row never had a problem: the alert may be from before the zone was created anew.
             await close_alert(tx, alert_of(self.key))
             await _announce(tx, as_zone(row))
             return as_zone(row)
@@ -299,7 +300,7 @@ class DnsZone(Actor):
         return await self._database.transact(work)
 
     async def _disagreed(self, zone: ZoneRow, error: KnotError) -> ZoneRow:
-        """An alert only for what waiting does not mend: that Knot is away is one alert, of the watch."""
+        """Open an alert only for problems that do not pass by waiting: for an absent Knot the watch has one."""
         log.warning("dns.zone_not_served", zone=self.key, error=str(error))
         if zone.problem == str(error):
             return zone
@@ -314,7 +315,7 @@ class DnsZone(Actor):
         return replace(zone, problem=str(error))
 
     async def _zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
-        """The zone, locked; made if there is none. One that its last owner's sites have left is made anew."""
+        """The zone, locked; created if needed. A zone that its last owner's sites have left is created anew."""
         await tx.execute(
             """DELETE FROM dns_zones WHERE name = $1 AND owner_id <> $2 AND NOT EXISTS (
                    SELECT 1 FROM site_domains JOIN sites ON sites.id = site_domains.site_id
@@ -331,7 +332,7 @@ class DnsZone(Actor):
         return as_zone(row)
 
     async def _own_zone(self, tx: Transaction, owner_id: UUID) -> ZoneRow:
-        """The zone, locked, if it is there and its owner's."""
+        """The zone, locked, if it exists and belongs to this owner."""
         row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         if row is None or row["owner_id"] != owner_id:
             raise conflict(
@@ -343,7 +344,7 @@ class DnsZone(Actor):
     async def _record(
         self, tx: Transaction, owner_id: UUID, record_id: UUID
     ) -> tuple[ZoneRow, list[RecordRow], RecordRow]:
-        """Of the zone while it is this owner's: it goes with a site that is handed over."""
+        """The record, if its zone belongs to this owner: the zone goes along with a site that is handed over."""
         row = await tx.fetchrow("SELECT * FROM dns_zones WHERE name = $1 FOR NO KEY UPDATE", self.key)
         records = await read_records(tx, self.key)
         found = next((record for record in records if record.id == record_id), None)
@@ -406,7 +407,7 @@ def alert_of(zone: str) -> str:
 
 
 def told(record: NewRecord) -> str:
-    """The record as the audit has it: a line of a zone file."""
+    """The record for the audit, as a line of a zone file."""
     return f"{record.name} {record.ttl} {record.type} {record.data.rdata().to_text()}"
 
 
@@ -421,7 +422,7 @@ async def _announce(tx: Transaction, zone: ZoneRow) -> None:
 
 
 def _proof(there: Sequence[NewRecord], name: str, text: str) -> NewRecord:
-    """With the customer's TTL where they have TXT records of this name, since all of them have one."""
+    """With the TTL of the customer's TXT records of this name, if any, since a set of records has one TTL."""
     ttl = _ttl_of(there, name, RecordType.TXT) or MANAGED_TTL
     return NewRecord(name, ttl, DATA.validate_python({"type": "TXT", "text": text}))
 

@@ -1,4 +1,4 @@
-"""Sites' files, as the panel knows them: whose folder, uploads that are not finished, and the work of its jobs."""
+"""Sites' files: their folders, unfinished uploads, and jobs on files."""
 
 from svc_actors.panel.files.folders import site_folder
 from svc_actors.panel.files.uploads import Upload, Uploads, UploadStatus

@@ -1,4 +1,4 @@
-"""Which folder and account a site's files have."""
+"""Folder and account of a site's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from svc_actors.panel.sites.states import SiteStatus
 
 
 def site_folder(folders: HostFolders, site: SiteRow) -> SiteFolder:
-    """Raises conflict while the site has no files: it is being made, or removed."""
+    """Raises conflict while the site has no files: it is being created, or deleted."""
     if site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
         raise conflict(f"The site is {site.status.value}; its files cannot be used meanwhile.")
     return SiteFolder(folders.sites / site.account.name, site.account.uid, site.account.uid)

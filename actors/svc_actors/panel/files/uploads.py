@@ -1,9 +1,9 @@
-"""Uploads: sessions of parts, resumable and in any order, and the removal of those that nobody continues.
+"""Uploads: resumable sessions of parts in any order, and the removal of abandoned ones.
 
 Invariants:
-- a part is written before it is recorded as received: what is recorded is there, unless this server lost its power;
-- an upload becomes a file only when its content has the SHA-256 that the caller named, so also then no part is missing;
-- a finished upload stays known for a day, and finishing it again is answered as the first time.
+- a part is written before it is recorded as received: a recorded part is there, unless this server lost its power;
+- an upload becomes a file only if its content has the caller's SHA-256, so a lost part is noticed even then;
+- a finished upload stays known for a day, and finishing it again returns the first answer.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from svc_actors.panel.sites.states import SiteStatus
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit
 
 KEPT_HOURS: Final = 24
-"""After its last part. The helper removes what is older by itself, should the record be gone before it."""
+"""After its last part. The helper removes older ones by itself, in case the record goes first."""
 OPEN_AT_ONCE: Final = 20
-"""Of a site."""
+"""Per site."""
 MOST_RANGES: Final = 1000
-"""Of what has come of one upload. Each part writes all of them again, and each answer lists them."""
+"""Received ranges of one upload. Each part writes all of them again, and each answer lists them."""
 _HASH_BYTES_PER_SECOND: Final = 50 << 20
-"""The slowest disk for which a large upload is not given up while its SHA-256 is worked out."""
+"""The slowest disk on which a large upload is not given up while its SHA-256 is computed."""
 _COLUMNS: Final = """id, site_id, path, size, replace, status, sha256, created_at, touched_at,
     ARRAY(SELECT lower(part) FROM unnest(received) AS part) AS starts,
     ARRAY(SELECT upper(part) FROM unnest(received) AS part) AS ends"""
@@ -58,7 +58,7 @@ class UploadStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Upload:
-    """`received`: which bytes have come, as offsets from and before which, in order and without overlap."""
+    """`received`: byte ranges as (start, end) with an exclusive end, in order and without overlap."""
 
     id: UUID
     site_id: UUID
@@ -82,7 +82,7 @@ class Upload:
         return None if begin >= self.size else (begin, self.size)
 
     def adjoins(self, offset: int, end: int) -> bool:
-        """Whether these bytes make no range of their own."""
+        """Whether these bytes touch a received range, so that they add no range of their own."""
         return any(offset <= behind and start <= end for start, behind in self.received)
 
 
@@ -102,7 +102,7 @@ def _upload(row: Record) -> Upload:
 
 
 class Uploads:
-    """One a process."""
+    """One per process."""
 
     def __init__(self, database: Database, files: ConfinedFiles, folders: HostFolders) -> None:
         self._database = database
@@ -118,7 +118,7 @@ class Uploads:
             )
 
         async def write(tx: Transaction) -> Upload:
-            # So that of two that begin at once, in whichever sites of the account, each counts the other.
+            # So that concurrent uploads, in whichever sites of the account, count each other.
             await lock_owner(tx, site.owner_id)
             await lock_site(tx, site.id)
             await require_disk_room(tx, site.id, size)
@@ -156,7 +156,7 @@ class Uploads:
         return _upload(row)
 
     async def write(self, site: SiteRow, upload_id: UUID, offset: int, encoded: str) -> Upload:
-        """`encoded` is base64: what it holds is decoded by the helper."""
+        """`encoded` is base64, which the helper decodes."""
         upload = await self._open(site, upload_id)
         end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
         if end > upload.size:
@@ -172,7 +172,7 @@ class Uploads:
         except ServiceError as error:
             if error.code is not not_found("").code:
                 raise
-            # Somebody of the site has removed it: what had come before is gone.
+            # Another user of the site has removed the upload's file: earlier parts are lost.
             await self._files.ask(folder, UploadOpen(upload.id.hex))
             await self._database.execute("UPDATE file_uploads SET received = '{}' WHERE id = $1", upload.id)
             raise conflict("The received parts of this upload were removed; send all of it again.") from None
@@ -233,8 +233,8 @@ class Uploads:
         await self._database.transact(write)
 
     async def remove_abandoned(self) -> int:
-        """Those that nobody has continued for a day, and what had come of them; how many. One whose parts cannot be
-        removed is left for the next time."""
+        """Remove uploads that nobody has continued for a day, with their parts; returns how many. An upload whose parts
+        cannot be removed is left for the next time."""
         rows = await self._database.fetch(
             f"SELECT {_COLUMNS} FROM file_uploads WHERE touched_at < now() - make_interval(hours => $1) LIMIT 1000",
             KEPT_HOURS,
@@ -253,7 +253,7 @@ class Uploads:
         return removed
 
     async def _folder_of(self, upload: Upload) -> SiteFolder | None:
-        """None where there is nothing to remove: the site goes, or a deletion that failed had removed its files."""
+        """None if there is nothing to remove: the site goes, or a failed deletion had removed its files."""
         site = await read_site(self._database, upload.site_id)
         if site is None or site.status in (SiteStatus.CREATING, SiteStatus.DELETING):
             return None
@@ -269,5 +269,5 @@ class Uploads:
 
 
 def _target(site: SiteRow, path: str) -> Target:
-    """The site, by what was done in it: its owner may read the row."""
+    """The site, with the path: its owner may read the row."""
     return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)

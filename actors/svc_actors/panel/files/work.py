@@ -1,4 +1,4 @@
-"""Archives packed and unpacked as jobs: what takes as long as there are files."""
+"""Jobs that pack and unpack archives, which can take long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS: Final = 3600.0
 
 
 class FileWork:
-    """The work of both kinds. The site is looked up when the job runs: much may have happened since it was queued."""
+    """The work of both kinds. The site is looked up when the job runs, as it may have changed since it was queued."""
 
     def __init__(self, database: Database, files: ConfinedFiles, folders: HostFolders) -> None:
         self._database = database

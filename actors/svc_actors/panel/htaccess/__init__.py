@@ -1,1 +1,1 @@
-"""What becomes of a site's .htaccess files, which nginx does not read: as the confined helper judges them."""
+"""Handles .htaccess files of sites, which nginx does not read; the confined helper judges them."""

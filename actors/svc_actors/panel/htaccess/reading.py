@@ -1,6 +1,6 @@
-"""The .htaccess files of a site as they are, each judged for the site as it is.
+"""Reads and judges the .htaccess files of a site, given the site's current configuration.
 
-They are a tenant's, and judged by the helper of the site's files (`host.confined.judge`). What comes back is data.
+A tenant writes these files, so the helper of the site's files judges them (`host.confined.judge`). Its result is data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from svc_actors.panel.sites.states import SiteType
 from svc_actors.store import Queryable
 
 _SERVED: Final = (*PHP_TYPES, SiteType.STATIC)
-"""Of the other types nginx serves no file."""
+"""For sites of other types nginx serves no files."""
 _WISHES: Final[dict[str, TypeAdapter[Wish]]] = {
     wish.__name__: TypeAdapter(wish) for wish in (Redirected, Denied, Protected, HttpsForced, NameRedirected, PhpSet)
 }
@@ -43,7 +43,7 @@ _WISHES: Final[dict[str, TypeAdapter[Wish]]] = {
 
 @dataclass(frozen=True)
 class PasswordsAt:
-    """Where in the site the passwords are that came along for a path, and what the old host calls the file."""
+    """Where in the site the imported password file of a path is, and its name on the old host."""
 
     file: str
     named: str
@@ -51,7 +51,7 @@ class PasswordsAt:
 
 @dataclass(frozen=True)
 class JudgedLine:
-    """`wishes`: what the panel has to be told for a line that blocks to be TRANSLATED; none where it cannot be."""
+    """`wishes`: settings of the panel that turn a blocking line into a TRANSLATED one; none if that is impossible."""
 
     line: int
     text: str
@@ -70,7 +70,7 @@ class JudgedFile:
 
 @dataclass(frozen=True)
 class JudgedFiles:
-    """`complete`: that are all, and each was read whole."""
+    """`complete`: no file is missing, and each was read whole."""
 
     files: list[JudgedFile]
     complete: bool
@@ -113,8 +113,8 @@ async def judged_files(
     site: SiteRow,
     passwords: Mapping[str, PasswordsAt | str] | None = None,
 ) -> JudgedFiles:
-    """`passwords` of a site that is imported: by path, those that came along, or why none can be had. Raises
-    `ServiceError` where the files cannot be read and judged."""
+    """`passwords`, for an imported site: by path, the imported password file, or why there is none. Raises
+    `ServiceError` if the files cannot be read and judged."""
     order = {
         "served": site.type in _SERVED,
         "situation": await _situation(queryable, site),
@@ -140,12 +140,12 @@ def _told(passwords: PasswordsAt | str) -> dict[str, str]:
 
 
 def _wish(told: dict[str, Any]) -> Wish:
-    """The kind is only data too: one that there is not is a KeyError."""
+    """The kind is data, too: an unknown one is a KeyError."""
     return _WISHES[told["wish"]].validate_python({name: value for name, value in told.items() if name != "wish"})
 
 
 async def _situation(queryable: Queryable, site: SiteRow) -> dict[str, Any]:
-    """What `host.htaccess.situation.Situation` has of the site, whatever the folder."""
+    """The site's part of `host.htaccess.situation.Situation`, whatever the folder."""
     redirects = await queryable.fetch(
         "SELECT path, target, status, below FROM site_redirects WHERE site_id = $1", site.id
     )

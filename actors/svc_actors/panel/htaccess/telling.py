@@ -1,7 +1,7 @@
-"""The panel is told what lines of .htaccess files wish for: redirects, denied and protected paths, HTTPS, names and
-settings of PHP, as an owner would tell it.
+"""Applies the wishes of .htaccess lines as settings of the panel, as the owner would: redirects, denied and protected
+paths, HTTPS, names and PHP settings.
 
-What the site has already is left as it is: a redirect of the same path elsewhere was meant so.
+Existing settings stay: a redirect of the same path to elsewhere was set on purpose.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc_actors.store import Transaction
 
 
 async def tell(tx: Transaction, site: SiteRow, wishes: Sequence[Wish]) -> list[str]:
-    """What the panel was told, in words; for a site whose row is locked."""
+    """Returns what was set, in words; the site's row is locked."""
     told: list[str] = []
     rows = await tx.fetch("SELECT path, below FROM site_redirects WHERE site_id = $1", site.id)
     redirected = {(row["path"], row["below"]) for row in rows}

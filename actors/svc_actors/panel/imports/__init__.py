@@ -1,1 +1,1 @@
-"""Imports of sites from other hosts: an archive is uploaded, read, planned, and made into sites."""
+"""Imports of sites from other hosts: an archive is uploaded or fetched, read, planned, and made into sites."""

@@ -1,4 +1,4 @@
-"""The job that reads an archive, in a process that can say what is in it and no more (`host.confined.survey`)."""
+"""The job that reads an archive, in a process that can do nothing but report its content (`host.confined.survey`)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ImportAnalysis:
         )
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """One that was interrupted begins anew: reading changes nothing."""
+        """An interrupted analysis starts anew: reading changes nothing."""
         row = await tx.fetchval("SELECT id FROM imports WHERE id = $1", UUID(job.parameters["import"]))
         if row is None or job.status is JobStatus.SUCCEEDED:
             return
@@ -107,7 +107,7 @@ class ImportAnalysis:
 
 
 def _checked(text: str) -> dict[str, Any]:
-    """Raises `invalid`: what the process says is of who wrote the archive."""
+    """Raises `invalid`: the process's output is under control of the archive's author."""
     try:
         found: dict[str, Any] = json.loads(text)
         account_of(found)

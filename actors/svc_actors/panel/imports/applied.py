@@ -1,4 +1,4 @@
-"""An import as it is applied, and the parts of the panel by which that is done."""
+"""An import that is being applied, and the parts of the panel that apply it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from svc_actors.store import Database
 
 @dataclass(frozen=True)
 class Parts:
-    """Of the panel, by which sites come to be what an archive holds."""
+    """The parts of the panel that create sites from an archive."""
 
     database: Database
     actors: ActorSystem
@@ -50,7 +50,7 @@ def choices_of(row: ImportRow) -> Choices:
 
 @dataclass(frozen=True)
 class Applied:
-    """What an import is applied with; looked up by every step anew."""
+    """An import with its choices; every step loads it anew."""
 
     row: ImportRow
     account: Account
@@ -60,7 +60,7 @@ class Applied:
     @property
     def sites(self) -> list[FoundSite]:
         wanted = [site for site in self.account.sites if self.choices.wants(Kind.SITE, site.domain)]
-        # What is left out with its site does not come in with the one around it either.
+        # Content of a site that is left out does not come in with an enclosing site either.
         return [replace(site) for site in wanted]
 
     def databases(self, site: FoundSite) -> list[FoundDatabase]:
@@ -71,7 +71,7 @@ class Applied:
         ]
 
     def wordpress_database(self, site: FoundSite) -> FoundDatabase | None:
-        """That of a WordPress whose database comes with it."""
+        """The database of the site's WordPress, if it is imported."""
         return next((each for each in self.databases(site) if is_wordpress_database(site, each)), None)
 
     def certificate(self, site: FoundSite) -> FoundCertificate | None:

@@ -1,12 +1,12 @@
-"""The job that makes sites of an import, and the steps of it.
+"""The job that makes sites of an import, and its steps.
 
-Every step may be done again: sites that an earlier attempt has made are gone on with (`import_sites`), their files and
-databases are put in anew, and what is there already (tasks, records) stays. Files come in as the account of their site,
-SQL runs as the owner of its database, in the processes that confine both.
+Every step may be repeated: sites of an earlier attempt are continued (`import_sites`), their files and databases are
+loaded anew, and existing tasks and records stay. Files come in as the account of their site, SQL runs as the owner of
+its database, in the processes that confine both.
 
-What cannot be imported beside files and databases (a record, a certificate, a task) ends nothing: it is named in the
-outcome. A site whose .htaccess files say something that nginx does not is suspended until its owner has looked at it,
-unless they said that they have.
+If something other than files and databases cannot be imported (a record, a certificate, a task), the import continues
+and names it in the outcome. A site whose .htaccess files need something that nginx does not do is suspended until its
+owner has checked it, unless they said that they have.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _NAMED: Final = 20
 
 
 async def begin(tx: Transaction, locked: ImportRow, owner_id: UUID, choices: Choices, *, accept_htaccess: bool) -> Job:
-    """Raises `conflict` where it cannot be applied now."""
+    """Raises `conflict` if it cannot be applied now."""
     chosen = {
         "domains": dict(choices.domains),
         "without": sorted(choices.without),
@@ -179,7 +179,7 @@ class ImportApplication:
         await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
 
     async def _make(self, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
-        """Its record, with the owner's plan and everybody's names as they are by now."""
+        """Create its record, with the owner's current plan and the names in use by now."""
         there = None if made is None else await read_site(self._database, made)
         if there is not None and there.status is not SiteStatus.FAILED:
             return there
@@ -208,7 +208,7 @@ class ImportApplication:
         return await self._database.transact(write)
 
     async def _place(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
-        """The files of the archive and no others, whatever an earlier attempt has put there."""
+        """Exactly the files of the archive, whatever an earlier attempt has placed there."""
         await self._remove(site, "public")
         aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
         certificate = applied.certificate(found)
@@ -249,7 +249,7 @@ class ImportApplication:
         return [(database, labels[database.name]) for database in applied.databases(found)]
 
     async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
-        """The panel is told what the .htaccess files of the site say; what cannot be told, nginx does not do."""
+        """Apply what the .htaccess files of the site say as settings of the panel; nginx ignores the rest."""
         passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
         blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site, passwords)
@@ -267,7 +267,7 @@ class ImportApplication:
     async def _tell(
         self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]
     ) -> SiteRow:
-        """The site as it is then. Where the panel does not take it, the lines block."""
+        """Returns the site as it is afterwards. Lines that the panel does not take remain blocking."""
         judged = await judged_files(self._parts.files, self._parts.folders, self._database, site, passwords)
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
         told: list[str] = []
@@ -300,7 +300,7 @@ class ImportApplication:
         except ServiceError as error:
             if error.code is not ErrorCode.INVALID:
                 raise
-            # A dump that the old host did not finish fails alone: its other sites and databases come all the same.
+            # A truncated dump fails alone: other sites and databases of the archive are imported all the same.
             await self._rest.note(run, applied, Kind.DATABASE, database.name, f"{NOT_LOADED}{error.message}")
             return
         await self._parts.databases.empty(database_id)
@@ -363,7 +363,7 @@ class ImportApplication:
         return Applied(row, row.account, choices_of(row), server)
 
     async def _made(self, applied: Applied) -> list[tuple[FoundSite, SiteRow]]:
-        """The sites that were made, as they are by now. Raises not_found for one that was deleted meanwhile."""
+        """The created sites in their current state. Raises not_found for one that was deleted meanwhile."""
         made = await sites_of(self._database, applied.row.id)
         found = []
         for each in applied.sites:

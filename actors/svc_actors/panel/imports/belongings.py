@@ -1,4 +1,4 @@
-"""What imported sites have beside files and databases: tasks, certificates, records of their zones."""
+"""What imported sites have besides files and databases: tasks, certificates, DNS records."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ _TASK_SECONDS: Final = 3600
 MOST_FILE: Final = 1 << 20
 CALLER: Final = service_itself("import.apply")
 ASIDE: Final = "private/.svc-import"
-"""Where dumps and certificates lie in a site until they were used."""
+"""Folder in a site for dumps and certificates until they were used."""
 _DATA: Final[TypeAdapter[RecordData]] = TypeAdapter(RecordData)
 
 
 class Belongings:
-    """Tasks, certificates and zones of imported sites. What cannot be is named in the outcome, and ends nothing."""
+    """Imports tasks, certificates and zones of sites. What is impossible is named in the outcome and does not stop the
+    import."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -126,7 +127,7 @@ class Belongings:
     async def _tolerating(
         self, run: JobRun, applied: Applied, kind: Kind, name: str, work: Callable[[], Awaitable[None]]
     ) -> None:
-        """What the work refuses is named, and the import goes on."""
+        """If the work is refused, the reason goes into the outcome and the import continues."""
         try:
             await work()
         except ServiceError as error:

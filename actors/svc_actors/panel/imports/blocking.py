@@ -1,4 +1,4 @@
-"""The lines of a site's .htaccess files that say what nginx does not do."""
+"""Lines of a site's .htaccess files with directives that nginx does not carry out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What an old and a new host answer to one address, and how they differ. Pure functions.
+"""Compares the answers of an old and a new host to one URL. Pure functions.
 
-Of pages the words are compared, by the helper of the site's files (`host.confined.pages`): a page is whatever either
-host sends. Of everything else the bytes are.
+Of pages the words are compared, by the helper of the site's files (`host.confined.pages`), since a page is untrusted
+input from either host. Of everything else the bytes are compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from svc_actors.host.confined.pages import path_of
 
 SIMILAR: Final = 0.9
-"""Of the words of a page, so many are the same."""
+"""Share of a page's words that must be the same."""
 _LONGEST: Final = 2000
 """Characters of an address that are compared."""
 _TAKEN: Final = re.compile(r"[^.].*\.(?:css|js|png|jpe?g|gif|webp|svg|ico|woff2?|txt|html?|pdf|xml)", re.IGNORECASE)
@@ -22,7 +22,7 @@ _TAKEN: Final = re.compile(r"[^.].*\.(?:css|js|png|jpe?g|gif|webp|svg|ico|woff2?
 
 @dataclass(frozen=True)
 class Answer:
-    """`body` is its beginning, where it is long; `size` and `digest` (SHA-256) are of all that was read."""
+    """`body` is cut if it is long; `size` and `digest` (SHA-256) cover all that was read."""
 
     status: int
     headers: Mapping[str, str]
@@ -36,8 +36,8 @@ class Answer:
 
 
 def difference(old: Answer, new: Answer, names: frozenset[str]) -> str | None:
-    """In words; None where visitors get the same, but for the words of two pages (`are_pages`). A redirect to one of
-    the site's `names` is one to a path."""
+    """The difference in words; None if visitors get the same, apart from the words of pages (`are_pages`). A redirect
+    to one of the site's `names` counts as one to a path."""
     if old.status != new.status:
         return f"{new.status} instead of {old.status}"
     before, now = (path_of(answer.headers.get("location", "")[:_LONGEST], names) for answer in (old, new))
@@ -57,10 +57,10 @@ def difference_of_pages(similarity: float) -> str | None:
 
 
 def is_asked(name: str) -> bool:
-    """A file that visitors are given as it is: no script is run that no visitor would have run."""
+    """Whether this is a static file, so that requesting it runs no script."""
     return _TAKEN.fullmatch(name) is not None
 
 
 def check(name: str, fine: bool, otherwise: str, *, stops: bool = True) -> dict[str, Any]:
-    """A line of the report. `stops` False: it is named, and stops nobody."""
+    """A line of the report. `stops` False: a failure is reported but blocks nothing."""
     return {"name": name, "ok": fine or not stops, "reason": None if fine else otherwise}

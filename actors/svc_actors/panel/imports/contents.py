@@ -1,8 +1,8 @@
-"""What came with a site, compared with what is here: the rows of its tables, its PHP and the extensions of that.
+"""Compares an imported site with its source: the rows of its tables, its PHP version and the PHP extensions.
 
-How many rows a table had is counted in its dump while that is read in (`host.confined.sql_rows`), and right after that
-how many are here, with a checksum of them. So a row that got lost on the way, which blocks, is told from one that was
-written here since, which is named. The old host is not asked again for either: what opens it was forgotten.
+The rows of a table are counted in the dump while it is loaded (`host.confined.sql_rows`), and right afterwards in the
+database, with a checksum. So a row that was lost on the way, which blocks, can be distinguished from one that was
+written here since, which is only reported. The old host is not needed again: its credentials were deleted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Database
 
 NOT_LOADED: Final = "its dump was not loaded: "
-"""Begins what is noted of a database that came without its content."""
+"""Start of the note about a database that came without its content."""
 MOST_TABLES: Final = 300
-"""That a report names."""
+"""Tables that a report lists."""
 _LOOK_SECONDS: Final = 600.0
-"""For the tables of one database: what is longer is told as not known."""
+"""Limit for the tables of one database; tables beyond it are reported as unknown."""
 _NAMED: Final = 3
 _SERVED_BY: Final = re.compile(r"\bPHP/([5-9]\.[0-9])")
 
@@ -41,8 +41,8 @@ Lines = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class TableFacts:
-    """`before`: rows of the dump, None where they cannot be told. `came` and `checksum`: rows that were here when it
-    was read in, and what was in them; None where the table could not be looked at."""
+    """`before`: rows of the dump, None if they cannot be counted. `came` and `checksum`: rows here right after loading,
+    and their checksum; None if the table could not be read."""
 
     before: int | None
     came: int | None
@@ -54,7 +54,7 @@ class TableFacts:
 
 
 class Counted:
-    """Runs the program that reads a dump in, and takes what it says of rows out of what goes to the log."""
+    """Runs the program that loads a dump, and takes its row counts out of the output for the log."""
 
     def __init__(self, run: JobRun) -> None:
         self._run = run
@@ -85,7 +85,7 @@ class Counted:
 async def look_at(
     tables: StagedTables, database: DatabaseName, rows: Mapping[str, int | None]
 ) -> dict[str, TableFacts]:
-    """What came of these tables, as it is right after it was read in."""
+    """The state of these tables right after loading."""
     here = await _here(tables, database, rows) or {}
     return {table: TableFacts(before, *here.get(table, (None, None))) for table, before in rows.items()}
 
@@ -102,7 +102,7 @@ def served_by(headers: Mapping[str, str]) -> str | None:
 
 
 class Contents:
-    """`loaded` are the extensions that PHP of a version has here."""
+    """`loaded` returns the PHP extensions that a version has here."""
 
     def __init__(
         self, database: Database, tables: StagedTables, loaded: Callable[[str], Awaitable[Collection[str]]]
@@ -112,7 +112,7 @@ class Contents:
         self._loaded = loaded
 
     async def tables(self, site: SiteRow) -> tuple[Lines, Lines]:
-        """What the report says of each table, and the checks of them."""
+        """The report's lines about tables, and their checks."""
         row = await self._database.fetchrow("SELECT import_id, tables FROM import_sites WHERE site_id = $1", site.id)
         if row is None or not row["tables"]:
             return [], []
@@ -156,8 +156,8 @@ class Contents:
     async def php(
         self, site: SiteRow, found: FoundSite | None, served: str | None
     ) -> tuple[dict[str, Any] | None, Lines]:
-        """`served`: the version that the old host's answer named. What its command line has is named, and blocks
-        nothing: its websites may have had another PHP, and a site needs few of all its extensions."""
+        """`served`: the version that the old host's answer named. Extensions of its command line alone are reported and
+        block nothing: its websites may have used another PHP, and a site needs few of its extensions."""
         now = site.php.get("version")
         if now is None:
             return None, []
@@ -184,7 +184,7 @@ class Contents:
 async def _here(
     tables: StagedTables, database: DatabaseName, wanted: Collection[str]
 ) -> dict[str, tuple[int, str]] | None:
-    """Rows and checksum of those that are there; None where they cannot be had, or not in time."""
+    """Rows and checksum of the existing tables; None if they cannot be read, or not in time."""
     with trio.move_on_after(_LOOK_SECONDS):
         try:
             told = await tables.facts(database, wanted, options=None, volatile=())

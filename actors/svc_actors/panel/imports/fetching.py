@@ -1,7 +1,7 @@
-"""Sites that are fetched from another host by SSH: which keys it shows, how an import of one begins, and its job.
+"""Sites fetched from another host by SSH: the keys that it shows, the start of an import, and its job.
 
-The job fetches an archive (`foreign_hosts`), which from then on is as one that was uploaded. It may be repeated: one
-that a restart interrupted begins anew. What opens the other host is sealed, and forgotten with the status `fetching`.
+The job fetches an archive (`foreign_hosts`), which is then treated like an uploaded one. It may be repeated: a job that
+a restart interrupted starts anew. The other host's credentials are sealed, and deleted with the status `fetching`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ SECONDS: Final = FETCH_SECONDS + ANALYSIS_SECONDS
 SEALED_FOR: Final = "import by SSH"
 _MOST: Final = 64 << 30
 _LEFT_FREE: Final = 1 << 30
-"""Bytes that a fetched site leaves free on the disk, as it is not known before how large it is."""
+"""Bytes that a fetched site leaves free on the disk, as its size is not known in advance."""
 
 
 class ForeignSites:
-    """One a process."""
+    """One per process."""
 
     def __init__(
         self, database: Database, sealer: Sealer, hosts: ForeignHosts, outbound: Outbound, imports: Imports
@@ -54,7 +54,7 @@ class ForeignSites:
         self._outbound = outbound
 
     async def address(self, host: str, port: int) -> str:
-        """Which address is dialled: vetted each time. Raises `invalid`."""
+        """The address to dial, vetted each time. Raises `invalid`."""
         try:
             return (await self._outbound.addresses(host, port))[0]
         except AddressRefused as refused:
@@ -63,7 +63,7 @@ class ForeignSites:
             raise wrong_field("host", f"has no address: {error.strerror or error}") from error
 
     async def keys(self, host: str, port: int) -> list[HostKey]:
-        """Raises `unavailable` where it shows none."""
+        """Raises `unavailable` if it shows none."""
         keys = await self.hosts.keys(await self.address(host, port), port, FIRST_UID)
         if not keys:
             raise unavailable(f"No SSH server answers at {host}, port {port}; nothing was started.")

@@ -1,9 +1,9 @@
-"""Other hosts, as sites are fetched from them by SSH: what is kept of one, what it is asked to run, and who asks.
+"""Other hosts from which sites are fetched by SSH: what is stored about one, which commands it runs, and who connects.
 
-A host is told six things at most: to say which PHP it has, which files of passwords its .htaccess files name, and what
-is in those beneath the account's home; to pack folders (tar), to dump a database (mariadb-dump or mysqldump), and how
-to reach that, on the standard input of what dumps. It runs them by the login shell of its account,
-as every SSH server does; every name in them is quoted.
+A host gets at most these commands: report its PHP, list the password files that its .htaccess files name, read those
+below the account's home, pack folders (tar), and dump a database (mariadb-dump or mysqldump), with the connection
+settings on standard input. They run in the login shell of its account, as on every SSH server; every name in them is
+quoted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class HostKey:
 
 class ForeignHosts(Protocol):
     async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
-        """Those that it shows, which may be none."""
+        """The keys that it shows, possibly none."""
         ...
 
     async def fetch(self, run: JobRun, folder: SiteFolder, order: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ class ForeignHosts(Protocol):
 
 
 class SystemForeignHosts:
-    """By this server's OpenSSH, in a process that can do no more (`host.confined.fetch`)."""
+    """Uses this server's OpenSSH, in a process that can do nothing else (`host.confined.fetch`)."""
 
     async def keys(self, address: str, port: int, uid: int) -> Sequence[HostKey]:
         said: list[str] = []
@@ -127,7 +127,7 @@ class SystemForeignHosts:
 
 
 def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[str, Any]:
-    """What is fetched, and how."""
+    """What to fetch, and how."""
     told = {"domain": remote.domain, "folders": remote.folders, "database": remote.database}
     dump = None
     if remote.database is not None:
@@ -158,7 +158,7 @@ def order_of(remote: Remote, secrets: Secrets, address: str, most: int) -> dict[
 
 
 def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str]:
-    """The command, and what it reads. A password is in no argument: they are for everybody there to see."""
+    """The command, and its standard input. Passwords are never arguments, which everybody on that host could see."""
     choose = "d=$(command -v mariadb-dump || command -v mysqldump) || { echo no mysqldump is there >&2; exit 127; }"
     arguments = shlex.join([*_DUMPED, database])
     if remote.database_user is None:
@@ -171,5 +171,5 @@ def _dump(remote: Remote, database: str, password: str | None) -> tuple[str, str
 
 
 def _quoted(value: str) -> str:
-    """As option files have it."""
+    """Quoted as in option files."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

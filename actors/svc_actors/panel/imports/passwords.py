@@ -1,7 +1,7 @@
-"""Files of passwords that come along with a site, for paths of it that ask for one.
+"""Password files that are imported with a site, for its protected paths.
 
-One that lies among the site's own files stays there, for the site alone: the web server cannot read it, whatever it is
-called. One that lies elsewhere in the archive (cPanel's .htpasswds) lies aside as dumps do, and goes with them.
+A file among the site's own files stays there, for the site alone: the web server cannot read it, whatever its name. A
+file elsewhere in the archive (cPanel's .htpasswds) is put where dumps go, and removed with them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _LEFT_OUT: Final = "its passwords were left out of the import"
 
 
 def kept_passwords(applied: Applied, found: FoundSite) -> dict[str, str]:
-    """Those among the site's own files, by their paths in the archive: where they lie in the site. Also what paths of
-    other sites ask for."""
+    """Password files among the site's own files: path in the archive to place in the site. Includes files that paths of
+    other sites use."""
     files = {each.file for each in applied.account.passwords if each.file is not None}
     return {file: placed for file in files if (placed := placed_at(found, file)) is not None}
 
 
 def aside_passwords(applied: Applied, found: FoundSite) -> dict[str, str]:
-    """The same of those that lie elsewhere and are needed."""
+    """The same for needed files that lie elsewhere."""
     kept = kept_passwords(applied, found)
     needed = {
         each.file: number
@@ -36,8 +36,7 @@ def aside_passwords(applied: Applied, found: FoundSite) -> dict[str, str]:
 
 
 def brought_passwords(applied: Applied, found: FoundSite) -> dict[str, PasswordsAt | str]:
-    """Of each path that asked for one on the old host: where in the site those are that came along, or why there are
-    none."""
+    """For each protected path on the old host: where in the site its password file is, or why there is none."""
     places = aside_passwords(applied, found) | kept_passwords(applied, found)
     brought: dict[str, PasswordsAt | str] = {}
     for each, wanted in applied.passwords(found):

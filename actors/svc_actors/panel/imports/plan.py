@@ -1,6 +1,6 @@
-"""The plan of an import: every item of the archive, and whether it is imported, changed or left out, and why. Pure.
+"""The plan of an import: for every item of the archive, whether it is imported, changed or left out, and why. Pure.
 
-The same functions say what is done when it is applied, so that a plan and what becomes of it are one.
+The same functions decide when the plan is applied, so the plan and its result agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """`id` names it where a caller leaves it out; an item without one goes with what it is of."""
+    """`id` is what callers use to leave the item out; an item without one goes with its parent."""
 
     kind: Kind
     name: str
@@ -51,7 +51,7 @@ class Item:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What of this server decides a plan."""
+    """The facts of this server that decide a plan."""
 
     php_versions: Sequence[str]
     addresses: Sequence[IPv4Address | IPv6Address] = ()
@@ -59,7 +59,7 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class Choices:
-    """`domains`: names instead of those of the archive. `without`: ids of items."""
+    """`domains`: new names instead of those in the archive. `without`: ids of items."""
 
     domains: Mapping[str, str]
     without: frozenset[str]
@@ -102,7 +102,7 @@ def items_of(account: Account, server: ServerFacts, choices: Choices = NO_CHOICE
 
 
 def site_php(site: FoundSite, server: ServerFacts) -> str | None:
-    """Which PHP it gets; None where the server has none."""
+    """The PHP version it gets; None if the server has none that fits."""
     for version in (site.php, site.command_line_php):
         if version in server.php_versions:
             return version
@@ -110,7 +110,7 @@ def site_php(site: FoundSite, server: ServerFacts) -> str | None:
 
 
 def label_of(database: FoundDatabase, account: Account) -> str:
-    """What the database is called here: without the prefix that the other host has given it."""
+    """The database's name here: without the prefix that the other host gave it."""
     site = next((site for site in account.sites if site.domain == database.site), None)
     if site is not None and is_wordpress_database(site, database):
         return WORDPRESS_LABEL
@@ -121,7 +121,7 @@ def label_of(database: FoundDatabase, account: Account) -> str:
 
 
 def labels_of(account: Account) -> dict[str, str]:
-    """Of every database, by its name there; no two of a site have one."""
+    """Labels of all databases, by their name on the old host; unique within a site."""
     taken: set[tuple[str | None, str]] = set()
     labels: dict[str, str] = {}
     for database in account.databases:
@@ -148,7 +148,7 @@ def names_of(account: Account, choices: Choices) -> frozenset[str]:
 
 
 def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
-    """Those of a site that gets another domain are not its own any more, but for `www.` before it."""
+    """A site that gets another domain loses its aliases, except `www.` before the new domain."""
     new = choices.domain(site)
     if new == site.domain:
         return [alias for alias in site.aliases if choices.wants(Kind.ALIAS, alias)]
@@ -158,8 +158,8 @@ def aliases_of(site: FoundSite, choices: Choices) -> list[str]:
 def records_of(
     zone: FoundZone, names: Collection[str], addresses: Sequence[IPv4Address | IPv6Address]
 ) -> tuple[list[FoundRecord], list[str]]:
-    """The records of the zone as they are here, and what is changed of them: names of imported sites lead to this
-    server. Mail goes on to where it went: what took it keeps its address, by a name that is no site's."""
+    """The zone's records as they will be here, and the changes in words: names of imported sites point to this server.
+    Mail still goes to the old server, whose address gets a name that no site has."""
     if not addresses:
         return list(zone.records), []
     changed: list[str] = []
@@ -182,7 +182,7 @@ def records_of(
 
 
 def _alias(record: FoundRecord, names: Collection[str]) -> bool:
-    """A name of a site that is an alias: kept while it leads to a name of an imported site."""
+    """Whether this CNAME of a site is replaced: it does not lead to a name of an imported site."""
     return record.type == "CNAME" and record.name in names and record.data["target"] not in names
 
 

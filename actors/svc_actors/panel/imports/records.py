@@ -16,7 +16,7 @@ from svc_actors.panel.imports.states import ImportMove, ImportStatus, move
 from svc_actors.store import Queryable, Record, Target, Transaction
 
 FIRST_UID: Final = 1_990_000_000
-"""Of the accounts that read archives, a number each: above those of sites, and of nobody."""
+"""First uid of the accounts that read archives, one per import number: above those of sites, and nobody else's."""
 IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports.source, imports.name, imports.status,
     imports.problem, imports.size, imports.sha256, imports.found, imports.choices, imports.outcome, imports.job_id,
     imports.created_at, imports.touched_at, imports.remote, imports.sealed_secret,
@@ -26,8 +26,8 @@ IMPORT_COLUMNS: Final = """imports.id, imports.number, imports.owner_id, imports
 
 @dataclass(frozen=True)
 class ImportRow:
-    """`received`: which bytes of the archive have come, in order and without overlap. `remote`: the other host,
-    of one that is fetched; only while it is, there is what opens that."""
+    """`received`: byte ranges of the archive that have come, in order and without overlap. `remote`: the other host of
+    a fetched import; its credentials exist only while it is being fetched."""
 
     id: UUID
     number: int
@@ -50,12 +50,12 @@ class ImportRow:
 
     @property
     def target(self) -> Target:
-        """What the audit calls it. Its owner may read the row."""
+        """The target of audit rows. Its owner may read them."""
         return Target("import", self.id, self.name, self.owner_id)
 
     @property
     def account(self) -> Account:
-        """What was found in it. Raises not_found before it was read."""
+        """The content of the archive. Raises not_found before it was read."""
         if self.found is None:
             raise not_found("The import has no plan: its archive was not read.")
         return account_of(self.found)
@@ -71,13 +71,13 @@ class ImportRow:
         return None if begin >= self.size else (begin, self.size)
 
     def folder(self, folders: HostFolders) -> SiteFolder:
-        """Where its archive lies; of an account that has nothing else."""
+        """Folder of its archive, owned by an account that has nothing else."""
         uid = FIRST_UID + self.number
         return SiteFolder(folders.imports / f"i{self.number}", uid, uid)
 
 
 def as_import(row: Record) -> ImportRow:
-    """What `IMPORT_COLUMNS` give."""
+    """Converts a row of `IMPORT_COLUMNS`."""
     members = {name: row[name] for name in ImportRow.__dataclass_fields__ if name not in ("status", "received")}
     received = tuple(zip(row["starts"], row["ends"], strict=True))
     return ImportRow(**members, status=ImportStatus(row["status"]), received=received)
@@ -106,7 +106,7 @@ async def insert_fetched(
 
 
 async def write_job(tx: Transaction, import_id: UUID, job_id: int, size: int | None = None) -> None:
-    """Which job works at it now, and what its archive has."""
+    """Record the job that works on it, and the size of its archive."""
     await tx.execute("UPDATE imports SET job_id = $2, size = coalesce($3, size) WHERE id = $1", import_id, job_id, size)
 
 
@@ -127,7 +127,7 @@ async def read_import(queryable: Queryable, import_id: UUID) -> ImportRow:
 
 
 async def write_received(queryable: Queryable, import_id: UUID, begin: int, end: int) -> ImportRow | None:
-    """Bytes have come; None where it is not uploaded any more."""
+    """Record received bytes; None if it is no longer being uploaded."""
     row = await queryable.fetchrow(
         f"""UPDATE imports SET received = received + int8multirange(int8range($2, $3)), touched_at = now()
             WHERE id = $1 AND status = 'uploading' RETURNING {IMPORT_COLUMNS}""",
