@@ -1,1 +1,1 @@
-"""What the panel drives on the server that it runs on: services, accounts, configuration. It knows no database."""
+"""The services, accounts and configuration that the panel manages on its own server. Nothing here uses a database."""

@@ -1,7 +1,7 @@
-"""Which paths, redirects and settings of PHP a site may have, as patterns and bounds.
+"""The paths, redirects and PHP settings that a site may have, as patterns and bounds.
 
-The models of the web server and of PHP are made of them (`nginx.model`, `php.settings`), and what judges .htaccess
-files in the confined helper compares with them: it knows the standard library alone, and so does this module.
+The models of the web server and of PHP use them (`nginx.model`, `php.settings`), and the judge of .htaccess files in
+the confined helper compares with them: it may import the standard library alone, so this module does, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST_PATTERN: Final = 255
 
 MEMORY_LIMIT_MIB: Final = (16, 4096)
 UPLOAD_MIB: Final = (1, 500)
-"""With the rest of a form it stays below what the web server takes of a request."""
+"""Together with the rest of a form it stays below the web server's limit of a request."""
 EXECUTION_SECONDS: Final = (1, 300)
 """At most as long as the web server waits for an answer."""
 INPUT_VARIABLES: Final = (100, 100_000)
@@ -43,17 +43,17 @@ _SETTINGS: Final = {
     "max_input_vars": INPUT_VARIABLES,
 }
 WHOLE: Final = "(?s)"
-"""Before each expression: without it `.` is every character but a line feed, and a file may have one in its name."""
+"""Prefix of each expression: without it `.` does not match a line feed, which a file name may contain."""
 ENDS: Final = "(?:/|(?!.))"
-"""A path goes for what follows it as well: a folder's files, and what a PHP file is given behind its name. The end is
-written as nginx and Python read it alike: their `$` is also before a line feed that ends the path."""
+"""A pattern also covers what follows the path: a folder's files, and the path info of a PHP file. The end is written so
+that nginx and Python agree: `$` also matches before a line feed at the end."""
 SPARED: Final = f"(?!{CHALLENGES})"
 """Certificates depend on it, whatever is denied."""
 
 
 def expression(pattern: str) -> str:
-    """The regular expression of paths for a pattern as .gitignore has them (`DENIED_PATTERN`). It takes a time that
-    grows with the path's length alone: there is one place at most that is tried again. It is read behind `(?s)`."""
+    """The regular expression for paths that match a .gitignore-like pattern (`DENIED_PATTERN`), to be prefixed with
+    `(?s)`. Its time grows linearly with the path's length, since it backtracks to one place at most."""
     ends, named = ("/", "[^/]*/") if pattern.endswith("/") else (ENDS, "")
     folder, _, name = pattern.removesuffix("/").rpartition("/")
     anywhere = folder.endswith("/**") or not pattern.startswith("/")
@@ -79,13 +79,14 @@ def is_protected_place(text: str) -> bool:
 
 
 def is_redirect(source: str, target: str, status: int) -> bool:
-    """Of a path that nginx compares, to an address or a path, with a status that a redirect has."""
+    """Whether the source is a path that nginx can compare, the target a URL or path, and the status that of a
+    redirect."""
     fits = _fits(REQUEST_PATH, LONGEST_PATH, source) and _fits(REDIRECT_TARGET, LONGEST_TARGET, target)
     return fits and status in REDIRECT_STATUSES
 
 
 def is_setting(name: str, value: int | bool | str) -> bool:
-    """PHP of a site can have this value of this setting (`PhpSettings`)."""
+    """Whether a site's PHP may have this value of this setting (`PhpSettings`)."""
     if name == "display_errors":
         return isinstance(value, bool)
     if name == "timezone":
@@ -95,7 +96,7 @@ def is_setting(name: str, value: int | bool | str) -> bool:
 
 
 def _fits(pattern: str, longest: int, text: str) -> bool:
-    """As pydantic takes it: `$` is the end of the text, and a number that is no digit (²) is no letter."""
+    """As pydantic matches: `$` is the end of the text, and a number that is not a digit (²) is not a letter."""
     if len(text) > longest or text.endswith("\n"):
         return False
     return re.match(pattern, text) is not None and not any(category(letter) == "No" for letter in text)

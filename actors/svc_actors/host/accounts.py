@@ -1,15 +1,15 @@
-"""The accounts of sites: a user and a group of this server for each, with a home of its own.
+"""The accounts of sites: each has a user and group of this server, with a home of its own.
 
     sites/s1001/          0710  s1001:www-data   the web server may pass through, other accounts may not
         public/           0755  s1001:s1001      the document root
-        private/          0700  s1001:s1001      what visitors never get
+        private/          0700  s1001:s1001      never served to visitors
         tmp/              0700  s1001:s1001
-    logs/sites/s1001/     0750  root:root        outside the home, so that the site cannot change what was logged
+    logs/sites/s1001/     0750  root:root        outside the home, so that the site cannot change its logs
 
 Invariants:
-- a user id is a site's number and `FIRST_UID`, and as site numbers are never given twice, nor are user ids;
-- making and removing may be repeated, and go on from wherever they were interrupted;
-- nothing here follows a link that a site could have laid: folders are opened one by one, without following any.
+- a user id is a site's number plus `FIRST_UID`; site numbers are never reused, so user ids are not, either;
+- creating and removing may be repeated, and continue from wherever they were interrupted;
+- links that a site could have placed are never followed: folders are opened one by one, without following links.
 """
 
 from __future__ import annotations
@@ -40,31 +40,32 @@ from svc_actors.host.tree_removal import remove_tree
 Arguments = TypeVarTuple("Arguments")
 
 FIRST_UID: Final = 1_900_000_000
-"""Above what anything else gives out: subordinate ids (up to SUB_UID_MAX = 600,100,000 in Debian's login.defs), which
-another account may use for its containers, and systemd's containers (up to 1,879,048,191). Below systemd's ids of
-foreign images (from 2,147,352,576) and 2^31: some programs have ids in signed integers."""
+"""Above all other ranges: subordinate ids (up to SUB_UID_MAX = 600,100,000 in Debian's login.defs), which another
+account may use for its containers, and systemd's containers (up to 1,879,048,191). Below systemd's ids of foreign
+images (from 2,147,352,576) and 2^31: some programs have ids in signed integers."""
 WEB_SERVER_GROUP: Final = "www-data"
 _PROGRAM_SECONDS: Final = 60.0
 _KILL_SECONDS: Final = 20.0
 _SHARED_FOLDERS: Final = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))  # noqa: S108 - where any account may write
 _KILLER_UID: Final = FIRST_UID
-"""Of no account: the first site is number 1001."""
+"""Not an account's: the first site is number 1001."""
 _KILL_ALL: Final = (
     "import os, signal, sys; killer, uid = map(int, sys.argv[1:]); "
     "os.setresuid(killer, uid, killer); os.kill(-1, signal.SIGKILL)"
 )
-"""kill(2) goes by the effective user id of who signals, and by the real and the saved one of who is signalled: this may
-signal all of the user's processes, and none of them may kill or stop it first. Of two that run for two users one may
-kill the other, which is started again: who starts it looks until nothing is left."""
+"""kill(2) checks the effective user id of the sender, and the real and saved ones of the receiver: this sender may
+signal all of the user's processes, and none of them may kill or stop it first. Of two senders for two users one may
+kill the other, which is then started again: its caller looks until nothing is left."""
 NICENESS_OF_WORK: Final = 5
-"""Of what reads and mends a site's files for a job, which waits for it. Who only asks is behind everything else."""
+"""For checks and repairs of a site's files in a job that waits for them. A mere question runs behind everything
+else."""
 NICENESS_OF_A_LOOK: Final = 19
 _NICE: Final = "/usr/bin/nice"
 _SITE_RIGHTS: Final = (sys.executable, "-I", "-S", site_rights.__file__)
-"""Not in the group of the site: one that has used up its share of the processor or its memory is diagnosed as well."""
+"""Runs outside of the site's group, so that a site without processor time or memory left can be diagnosed as well."""
 _SITE_RIGHTS_SECONDS: Final = 300.0
 _SITE_RIGHTS_BYTES: Final = 262_144
-"""What it may say: more than ten times of what it does."""
+"""Limit of its output: more than ten times the usual."""
 _AT_ONCE: Final = 8
 """Four diagnoses, and jobs."""
 _NO_SUCH_NAME: Final = 6
@@ -72,7 +73,7 @@ _NO_SUCH_NAME: Final = 6
 
 
 class AccountError(Exception):
-    """An account could not be made or removed; the message says what this server said."""
+    """An account could not be created or removed; the message has the server's error."""
 
 
 @dataclass(frozen=True)
@@ -93,33 +94,32 @@ class Accounts(Protocol):
     """All methods raise `AccountError`, and may be repeated."""
 
     async def make(self, account: SiteAccount, first_page: str | None) -> None:
-        """The account is there with its home and folders. `first_page` becomes public/index.html where public/ is
-        empty."""
+        """Create the account with its home and folders. `first_page` becomes public/index.html if public/ is empty."""
         ...
 
     async def wrong_rights(self, account: SiteAccount, niceness: int) -> list[WrongRights]:
-        """What of its user, home and files has an owner or a mode with which the site does not work."""
+        """Owners and modes of its home and files that break the site, and a missing user."""
         ...
 
     async def mend_rights(self, account: SiteAccount) -> None:
-        """Its files have the owner and modes with which it works; `make` does so for its folders."""
+        """Repair owners and modes of its files; `make` does so for its folders."""
         ...
 
     async def end_processes(self, account: SiteAccount) -> None:
-        """No process of the account runs."""
+        """End all processes of the account."""
         ...
 
     async def remove(self, account: SiteAccount) -> None:
-        """Nothing is left of it on this server: no process, no file in its home and its logs, no user and no group."""
+        """Remove everything of it from this server: processes, the files in its home and logs, user and group."""
         ...
 
 
 class SystemAccounts:
-    """Accounts of this server's /etc/passwd and /etc/group, by useradd and its like."""
+    """Accounts in this server's /etc/passwd and /etc/group, by useradd and related programs."""
 
     def __init__(self, folders: HostFolders) -> None:
         self._folders = folders
-        # The programs lock /etc/passwd, and fail where another of them has it.
+        # The programs lock /etc/passwd, and fail while another of them holds the lock.
         self._one = trio.Lock()
         self._threads = trio.CapacityLimiter(4)
         self._site_rights = trio.CapacityLimiter(_AT_ONCE)
@@ -154,7 +154,7 @@ class SystemAccounts:
             await self._run(_remove_user, account)
 
     async def _rights_of(self, account: SiteAccount, niceness: int, order: str, *further: str) -> list[str]:
-        """What `site_rights` says of the account's home."""
+        """The output of `site_rights` about the account's home."""
         said: list[str] = []
         left = _SITE_RIGHTS_BYTES
 
@@ -201,7 +201,7 @@ def _ensure_user(account: SiteAccount, home: Path) -> None:
     try:
         found = pwd.getpwnam(account.name)
     except KeyError:
-        # A system account has no ageing of passwords and no range of subordinate ids.
+        # A system account has no password ageing and no range of subordinate ids.
         _program(
             *("useradd", "--system", "--uid", str(account.uid), "--gid", account.name, "--no-create-home"),
             *("--home-dir", str(home), "--shell", "/usr/sbin/nologin", "--no-log-init", account.name),
@@ -224,7 +224,7 @@ def _web_server() -> int:
 
 
 def _remove_user(account: SiteAccount) -> None:
-    """userdel takes the group along where nobody else is in it."""
+    """userdel removes the group as well if it has no other members."""
     _program("userdel", account.name, accepted=(0, _NO_SUCH_NAME))
     _program("groupdel", account.name, accepted=(0, _NO_SUCH_NAME))
 
@@ -273,7 +273,7 @@ def _folder(parent: int | None, path: str | Path) -> Iterator[int]:
 
 @contextmanager
 def _own(parent: int, name: str, mode: int, uid: int, gid: int) -> Iterator[int]:
-    """A folder of that name, made where there is none, with these rights and owners."""
+    """Open the folder of that name, created if needed, with these owners and mode."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
@@ -286,7 +286,7 @@ def _own(parent: int, name: str, mode: int, uid: int, gid: int) -> Iterator[int]
 
 
 def _write(folder: int, name: str, content: bytes, uid: int) -> None:
-    """A new file, which gets its name when it is whole."""
+    """A new file, which gets its name once it is complete."""
     descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
     with open(descriptor, "wb") as file:
         file.write(content)
@@ -297,7 +297,7 @@ def _write(folder: int, name: str, content: bytes, uid: int) -> None:
 
 
 def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
-    """By now nothing of the account runs that could add to what is removed."""
+    """No process of the account is left that could add files meanwhile."""
     for folder in (folders.sites / account.name, folders.site_logs / account.name):
         remove_tree(folder)
     for pipe in folders.log_pipes.glob(f"{account.name}.*"):
@@ -307,7 +307,7 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
             try:
                 owner = entry.stat(follow_symlinks=False).st_uid
             except FileNotFoundError:
-                # Anybody's, who removed it meanwhile.
+                # Another account's file, removed meanwhile.
                 continue
             if owner != account.uid:
                 continue
@@ -318,8 +318,8 @@ def _remove_files(account: SiteAccount, folders: HostFolders) -> None:
 
 
 def _end_processes(uid: int) -> None:
-    """The kernel kills whatever a user may signal in one pass that no fork escapes, if a process of that user asks.
-    What is starting while it does is caught by the next. Raises `AccountError`."""
+    """If a process of the user asks, the kernel kills all that the user may signal in one pass that no fork escapes.
+    The next pass catches processes that start during it. Raises `AccountError`."""
     deadline = time.monotonic() + _KILL_SECONDS
     while found := list(_processes_of(uid)):
         if time.monotonic() > deadline:
@@ -340,12 +340,12 @@ def _end_processes(uid: int) -> None:
 
 
 def _kill(pid: int, uid: int) -> None:
-    """As root: a set-uid program of the user's that another account runs can leave itself nothing of the user but the
-    effective id, and the user may not signal it then."""
+    """As root: a set-uid program of the user's that another account runs can keep nothing of the user but the effective
+    id, and then the user may not signal it."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
-            # The number may be another process's by now. Then the one of the descriptor has ended.
+            # The pid may be reused by now. Then the descriptor's process has ended.
             if _runs_as(pid, uid):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
@@ -359,8 +359,8 @@ def _processes_of(uid: int) -> Iterator[int]:
 
 
 def _runs_as(pid: int, uid: int) -> bool:
-    """Whether any of its user ids (real, effective, saved, of the file system) is `uid`. One that has ended and waits
-    for its parent runs no more."""
+    """Whether any of its user ids (real, effective, saved, of the file system) is `uid`. An ended process that waits
+    for its parent does not count."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):

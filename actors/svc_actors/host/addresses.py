@@ -1,4 +1,4 @@
-"""The addresses by which this server reaches the world, as far as it knows them itself."""
+"""The public addresses of this server, as far as it can find them itself."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 _FAR: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Documentation (RFC 5737, RFC 3849): what leads there is the default route, and nothing is sent."""
+"""Documentation addresses (RFC 5737, RFC 3849): they select the default route, and nothing is sent."""
 
 
 def public_addresses() -> tuple[IPv4Address | IPv6Address, ...]:
-    """One a family at most. None of a server behind NAT: its own address is of no use to anybody."""
+    """At most one per family. None for a server behind NAT, whose own address is of no use to anybody."""
     found = []
     for family, far in _FAR:
         try:

@@ -1,5 +1,5 @@
-"""How apt and dpkg are run: they ask nothing, configuration files that somebody changed stay, and the lock that another
-one holds is waited for."""
+"""Runs apt and dpkg: without questions, keeping changed configuration files, and waiting for the lock that another run
+holds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ QUIET: Final = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND":
 APT_GET: Final = ("/usr/bin/apt-get", "-o", "DPkg::Lock::Timeout=600")
 KEEP: Final = ("--force-confdef", "--force-confold")
 _LOCKED: Final = re.compile(r"Unable to lock|Could not get lock|#db-lock")
-"""In the last line that apt and dpkg write, which is what is told of a program that failed."""
+"""In the last line of apt's and dpkg's output, which is the error of a failed program."""
 _AGAIN_SECONDS: Final = 5.0
 _TRIES: Final = 60
 
 
 class RunProgram(Protocol):
-    """Runs a program to its end. Raises where it does not succeed, with the last line that it wrote."""
+    """Runs a program to its end. Raises if it fails, with the last line of its output."""
 
     async def __call__(
         self,
@@ -34,12 +34,12 @@ class RunProgram(Protocol):
 
 
 async def configure_rest(run: RunProgram, seconds: float) -> None:
-    """What an earlier installation that was ended half-way has left undone is done."""
+    """Finish what an earlier, interrupted installation has left undone."""
     await run_unlocked(run, ("/usr/bin/dpkg", *KEEP, "--configure", "-a"), seconds)
 
 
 async def run_unlocked(run: RunProgram, command: Sequence[str], seconds: float) -> None:
-    """For dpkg, and for apt's lists, neither of which waits for the lock that another one holds."""
+    """For dpkg, and for apt's lists, which do not wait for the lock themselves."""
     for left in reversed(range(_TRIES)):
         try:
             await run(command, seconds=seconds, environment=QUIET)

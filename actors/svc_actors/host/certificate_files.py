@@ -1,7 +1,7 @@
-"""The certificates of sites as files that the web server reads as root: one folder for each that a site has had.
+"""Certificates of sites as files that the web server reads as root: a folder for each certificate of a site.
 
-A folder is whole before anything names it, and what it holds never changes, unless it was damaged: a configuration goes
-with exactly the certificate that it was tested with, also when it is returned to.
+A folder is complete before anything names it, and its content never changes, except to repair damage: a configuration
+keeps the exact certificate that it was tested with, even after a rollback.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from svc_actors.durable import sync_folder, write_whole
 from svc_actors.host.tree_removal import remove_tree
 
 KEPT: Final = 3
-"""Of each site: the one that is served, and those that earlier generations of the configuration name."""
+"""Per site: the served one, and those that earlier generations of the configuration name."""
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,27 @@ class CertificatePaths:
 
 
 class CertificateFiles:
-    """`folder` is root's alone."""
+    """Only root can access `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def paths(self, number: int, fingerprint: str) -> CertificatePaths:
-        """Where a site's certificate lies. `fingerprint`: SHA-256 of the certificate, in hex."""
+        """Paths of a site's certificate. `fingerprint`: SHA-256 of the certificate, in hex."""
         own = self._folder / f"s{number}" / fingerprint
         return CertificatePaths(own / "chain.pem", own / "key.pem")
 
     def put(self, number: int, fingerprint: str, chain: str, key: bytes) -> CertificatePaths:
-        """Have the files. Repeating it changes nothing."""
+        """Write the files. Repeating it changes nothing."""
         paths = self.paths(number, fingerprint)
         if paths.chain.exists() and paths.key.exists():
-            os.utime(paths.chain.parent)  # It is among the newest again.
+            os.utime(paths.chain.parent)  # Makes it one of the newest again.
             return paths
         self._write(paths, chain, key)
         return paths
 
     def holds(self, number: int, fingerprint: str, chain: str, key: bytes) -> bool:
-        """The files are there, and hold exactly this."""
+        """Whether the files exist with exactly this content."""
         paths = self.paths(number, fingerprint)
         try:
             return (paths.chain.read_bytes(), paths.key.read_bytes()) == (chain.encode(), key)
@@ -54,23 +54,23 @@ class CertificateFiles:
             return False
 
     def mend(self, number: int, fingerprint: str, chain: str, key: bytes) -> None:
-        """Have the files hold exactly this, whatever became of them."""
+        """Make the files have exactly this content, whatever happened to them."""
         if not self.holds(number, fingerprint, chain, key):
             self._write(self.paths(number, fingerprint), chain, key)
 
     def remove(self, number: int) -> None:
-        """Of a site that is no more."""
+        """Remove the certificates of a deleted site."""
         remove_tree(self._folder / f"s{number}", ignore_errors=True)
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Remove what there is of other sites."""
+        """Remove the certificates of all other sites."""
         kept = {f"s{number}" for number in numbers}
         for own in self._folder.glob("s*"):
             if own.name not in kept:
                 remove_tree(own, ignore_errors=True)
 
     def forget_old(self, number: int, served: str) -> None:
-        """Once the certificate `served` is: remove all but it and the newest of the others."""
+        """Call it once the certificate `served` is served: removes all but it and the newest of the others."""
         own = self._folder / f"s{number}"
         others = (path for path in own.iterdir() if path.name != served)
         for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1 :]:

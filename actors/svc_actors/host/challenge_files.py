@@ -1,6 +1,6 @@
-"""Answers to an authority's challenges as files that the web server gives out for every site (RFC 8555, section 8.3).
+"""Answers to ACME challenges as files that the web server serves for every site (RFC 8555, section 8.3).
 
-The files outlive the core: an authority that looks while it is away gets its answer all the same.
+The files outlive the core: an authority that looks while it is down still gets its answer.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from svc_actors.acme import Http01, Proof, Refused
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-"""base64url: it becomes the name of a file."""
+"""base64url, as it becomes a file name."""
 
 
 class ChallengeFiles(Http01):
-    """`folder` is open to the web server."""
+    """The web server can read `folder`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -25,13 +25,13 @@ class ChallengeFiles(Http01):
         self._tokens: dict[str, frozenset[str]] = {}
 
     def clear(self) -> None:
-        """Remove what a core before this one left. Before anything is offered."""
+        """Remove what an earlier core has left. Call it before anything is offered."""
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for file in self._folder.iterdir():
             file.unlink()
 
     async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
-        """Raises `Refused` for a token that no authority gives out."""
+        """Raises `Refused` for a token in a form that no authority uses."""
         if wrong := [proof.token for proof in proofs if not _TOKEN.fullmatch(proof.token)]:
             raise Refused(f"The authority's token {wrong[0]!r:.60} is not of the form that RFC 8555 has.")
         await super().offer(certificate, proofs)

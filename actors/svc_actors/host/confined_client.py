@@ -1,9 +1,9 @@
-"""The core's side of the helpers that touch sites' files (`svc_actors.host.confined`): started when a site is asked
-about, ended when it was not for a minute.
+"""The core's side of the file helpers (`svc_actors.host.confined`): a site's helper starts with the first request, and
+ends after a minute without one.
 
-Invariants: a site has one helper at a time; every request has a deadline, and a helper that passes one is ended with
-all that it was doing, which leaves no file half written; a request that changes nothing is asked once more of a new
-helper, one that changes something never is, since whether it was done nobody knows.
+Invariants: a site has one helper at a time; every request has a deadline, and a helper that exceeds one is killed with
+all its work, which leaves no file half written; a request that changes nothing is repeated once with a new helper, and
+one that changes something never is, since it may have been done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from svc_actors.host.confined.protocol import (
 IDLE_SECONDS: Final = 60.0
 START_SECONDS: Final = 10.0
 AT_ONCE: Final = 32
-"""Requests that one helper has at a time; more wait here, where their deadlines run."""
+"""Concurrent requests per helper; more wait here, where their deadlines run."""
 
 _ERRORS: Final = {
     Failed.NOT_FOUND: not_found,
@@ -55,7 +55,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class SiteFolder:
-    """The root of a site's files, which is its account's own."""
+    """The root of a site's files, owned by the site's account."""
 
     path: Path
     uid: int
@@ -92,7 +92,7 @@ class _Helper:
 
     @property
     def idle_since(self) -> float:
-        """`math.inf` while it has something to do."""
+        """`math.inf` while it has requests."""
         return math.inf if self._waiting else self.used_at
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class _Helper:
         return header
 
     async def answers(self) -> None:
-        """Receive until the helper ends; whoever waits then is told."""
+        """Receive until the helper ends, and then wake its remaining callers."""
         try:
             while True:
                 header, payload = await self._frame()
@@ -149,7 +149,7 @@ class _Helper:
             await self._send(encode_request(number, request, len(payload)), payload)
             await waiting.done.wait()
         except trio.Cancelled:
-            if request.long:  # It would go on for long, and come into the site when nobody wants it any more.
+            if request.long:  # It would run on, and change the site after its caller has given up.
                 self.end()
             raise
         finally:
@@ -167,7 +167,7 @@ class _Helper:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 raise _HelperGoneError from None
             except trio.Cancelled:
-                self.end()  # Half a frame may have gone out.
+                self.end()  # Half a frame may have been sent.
                 raise
 
     async def _frame(self) -> tuple[dict[str, Any], bytes]:
@@ -192,7 +192,7 @@ class _Helper:
 
 
 class ConfinedFiles:
-    """Opened by `ConfinedFiles.open`, asked by `ask`."""
+    """Create it with `ConfinedFiles.open`, use it with `ask`."""
 
     def __init__(self, nursery: trio.Nursery, without_landlock: bool) -> None:
         self._nursery = nursery
@@ -205,7 +205,7 @@ class ConfinedFiles:
     @classmethod
     @asynccontextmanager
     async def open(cls, *, without_landlock: bool = False) -> AsyncIterator[ConfinedFiles]:
-        """`without_landlock`: serve also where the kernel cannot hold helpers to their folder, by accounts alone."""
+        """`without_landlock`: serve even if the kernel cannot confine helpers to their folder, with accounts alone."""
         abi = kernel.landlock_abi()
         if abi < kernel.LOWEST_ABI:
             log.warning("files.landlock_missing", abi=abi, needed=kernel.LOWEST_ABI, served=without_landlock)
@@ -224,7 +224,7 @@ class ConfinedFiles:
     async def ask(
         self, site: SiteFolder, request: FileRequest, payload: bytes = b"", *, seconds: float = 10.0
     ) -> Answer:
-        """Raises `ServiceError`: what the helper refuses, and `unavailable` when it does not answer in time."""
+        """Raises `ServiceError`: the helper's refusals, and `unavailable` if it does not answer in time."""
         try:
             header, answered = await (await self._helper(site)).ask(request, payload, seconds)
         except _HelperGoneError:
@@ -239,7 +239,7 @@ class ConfinedFiles:
         return Answer(header["result"], answered)
 
     async def forget(self, site: SiteFolder) -> None:
-        """End the helper of a site, say because the site is removed."""
+        """End the helper of a site, for example because the site is removed."""
         helper = self._helpers.pop(site, None)
         if helper is not None:
             helper.end()
@@ -247,7 +247,7 @@ class ConfinedFiles:
 
     @property
     def sites(self) -> frozenset[SiteFolder]:
-        """Which have a helper now."""
+        """Those that have a helper now."""
         return frozenset(self._helpers)
 
     async def _helper(self, site: SiteFolder) -> _Helper:
@@ -293,7 +293,7 @@ class ConfinedFiles:
             del self._helpers[site]
 
     async def _order(self, site: SiteFolder, root: int, link: socket.socket) -> None:
-        # One at a time, over all sites: five that start at once would start five forkers for one.
+        # One at a time, over all sites: five concurrent starts would start five forkers.
         async with self._ordering:
             await self._order_once(site, root, link)
 
@@ -321,7 +321,7 @@ class ConfinedFiles:
 
 @dataclass(frozen=True)
 class _Forker:
-    """The process that helpers are forked from: it holds no site's folder, and no thread that a fork would cut."""
+    """The process that forks helpers: it has no site's folder open, and no threads that a fork would lose."""
 
     orders: socket.socket
     process: subprocess.Popen[bytes]
@@ -330,10 +330,10 @@ class _Forker:
     async def start(cls) -> _Forker:
         orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # By its path: an installed panel lies where no Python looks by itself.
+            # By its path: an installed panel is outside of Python's search path.
             program = Path(confined.__file__).with_name("__main__.py")
             command = [sys.executable, "-I", "-S", "-X", "utf8", str(program)]
-            # Popen, not Trio's processes: it ends by itself with its socket, and is asked for nothing but that.
+            # Popen instead of Trio's processes: it ends by itself with its socket, and nothing else is needed of it.
             process = await trio.to_thread.run_sync(
                 lambda: subprocess.Popen(command, stdin=theirs.fileno(), env={}, cwd="/", start_new_session=True)
             )
@@ -347,7 +347,7 @@ class _Forker:
                 socket.send_fds(self.orders, [order], [root, link.fileno()])
                 return
             except BlockingIOError:
-                # As many orders wait as the socket holds: the process is there, and busy.
+                # The socket is full of waiting orders: the process is alive, and busy.
                 with trio.move_on_after(START_SECONDS) as patience:
                     await trio.lowlevel.wait_writable(self.orders)
                 if patience.cancelled_caught:
@@ -365,7 +365,7 @@ class _Forker:
 
 
 def _open_root(site: SiteFolder) -> int:
-    """The folder as it is: not a link, and the account's own."""
+    """Open the folder, which must not be a link and must belong to the account."""
     try:
         root = os.open(site.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:

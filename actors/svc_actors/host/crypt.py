@@ -1,4 +1,4 @@
-"""Hashes of passwords as programs of the system compare them (shadow(5), crypt(5)), by libcrypt."""
+"""Password hashes in the system's format (shadow(5), crypt(5)), by libcrypt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 import trio
 
 _METHOD: Final = b"$y$"
-"""yescrypt, Debian's own choice: slow on purpose, and it takes memory."""
+"""yescrypt, Debian's default: deliberately slow, and it takes memory."""
 _COST: Final = 5
-"""Of Debian's login.defs: 16 MiB and some 20 ms."""
+"""As in Debian's login.defs: 16 MiB and some 20 ms."""
 _QUICK_METHOD: Final = b"$6$"
 _QUICK_COST: Final = 1000
-"""Half a millisecond: nginx compares the password with every request."""
+"""Half a millisecond: nginx checks the password with every request."""
 _VISITORS_COST: Final = 10_000
-"""Some five milliseconds: as much as a visitor who guesses may take of a worker with each request."""
+"""Some five milliseconds: as much of a worker's time as a guessing visitor may cost with each request."""
 _SETTING_SIZE: Final = 192
 _DATA_SIZE: Final = 32_768
 """CRYPT_GENSALT_OUTPUT_SIZE and sizeof(struct crypt_data) of crypt.h."""
@@ -24,28 +24,28 @@ _threads: Final = trio.CapacityLimiter(1)
 
 
 class CryptError(Exception):
-    """This server's libcrypt does not hash as it should."""
+    """This server's libcrypt does not hash as expected."""
 
 
 async def hash_password(password: str) -> str:
-    """One after another: a hash takes memory."""
+    """One at a time, since a hash takes memory."""
     return await trio.to_thread.run_sync(_hashed, password, limiter=_threads)
 
 
 def hash_random_password(password: str) -> str:
-    """Of a password of 128 random bits or more, which nobody guesses however quick the hash is."""
+    """For a password of 128 random bits or more, which nobody can guess even with a quick hash."""
     return _hashed(password, _QUICK_METHOD, _QUICK_COST)
 
 
 async def hash_visitors_password(password: str) -> str:
-    """Of a password that somebody chose, which nginx compares with every request."""
+    """For a password chosen by a person, which nginx checks with every request."""
     return await trio.to_thread.run_sync(_hashed, password, _QUICK_METHOD, _VISITORS_COST, limiter=_threads)
 
 
 def _hashed(password: str, method: bytes = _METHOD, cost: int = _COST) -> str:
     library = _library()
     setting, data = ctypes.create_string_buffer(_SETTING_SIZE), ctypes.create_string_buffer(_DATA_SIZE)
-    # Without random bytes of ours it takes the kernel's.
+    # libcrypt takes random bytes from the kernel.
     if library.crypt_gensalt_rn(method, cost, None, 0, setting, _SETTING_SIZE) is None:
         raise CryptError(f"libcrypt makes no salt for {method.decode()}")
     hashed: bytes | None = library.crypt_rn(password.encode(), setting.value, data, _DATA_SIZE)

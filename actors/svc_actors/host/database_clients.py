@@ -1,8 +1,8 @@
-"""How programs of sites find the database servers as `localhost`, which is where sites that come from elsewhere look.
+"""Lets programs of sites find the database servers as `localhost`, where sites from other hosts expect them.
 
-The servers listen in the panel's own folder and nowhere else. What is told of that: PHP by a folder of settings that it
-reads beside the server's (mysqli, PDO), programs with MariaDB's client library by a my.cnf, others by what they read of
-the environment. A database driver that connects by TCP (node's) has to be given the socket.
+The servers listen in the panel's own folder only. PHP finds them through an extra folder of settings (mysqli, PDO),
+programs with MariaDB's client library through a my.cnf, others through environment variables. A database driver that
+connects by TCP (node's) must be given the socket.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from svc_actors.host.folders import HostFolders
 from svc_actors.host.text_files import hold
 
 HOST: Final = "localhost"
-"""Where sites are told that their database is."""
+"""The database host that sites get."""
 
 
 def settings_of_php(folders: HostFolders) -> str:
-    """For PHP_INI_SCAN_DIR. Nothing before the colon: the server's own settings are read first."""
+    """Value of PHP_INI_SCAN_DIR. The colon with nothing before it reads the server's own settings first."""
     return f":{folders.client_settings}"
 
 
@@ -31,7 +31,7 @@ def environment(folders: HostFolders) -> dict[str, str]:
 
 
 def prepare(folders: HostFolders) -> None:
-    """The settings are there. Blocks."""
+    """Write the settings. Blocks."""
     folders.client_settings.mkdir(mode=0o755, exist_ok=True)
     socket = folders.mariadb_socket
     hold(

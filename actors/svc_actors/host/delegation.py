@@ -1,8 +1,7 @@
-"""To whom the world is sent for a domain: the name servers of its parent are asked, as every resolver asks them.
+"""Finds out to which name servers a domain is delegated, by asking its parent's name servers, as every resolver does.
 
-What a resolver answers about the domain itself would not do: it may come from this server. Only what the parent hands
-out says who is asked. Addresses that are not public are not asked, whatever a name says: domains are customers'
-words.
+A resolver's answer about the domain itself would not do: it may come from this server. Only the parent's answer decides
+who is asked. Private addresses are not asked, whatever a name says: domains are customers' input.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import dns.resolver
 import trio
 
 DEADLINE: Final = 5.0
-"""Seconds for all of it."""
+"""Seconds for the whole lookup."""
 _ONE_ANSWER: Final = 2.0
 _MOST_ASKED: Final = 4
 _REMEMBERED: Final = 60.0
@@ -34,24 +33,24 @@ _MOST_REMEMBERED: Final = 5_000
 
 
 class DelegationError(Exception):
-    """The parent could not be asked, and why."""
+    """The parent could not be asked; the message says why."""
 
 
 class _Refused(Exception):  # noqa: N818 - named for what it says
-    """A server says that it will not or cannot say."""
+    """A server refuses, or cannot answer."""
 
 
 class Delegations(Protocol):
-    """The full names, without the final dot, of the servers that the parent of a domain names for it; none where it
-    does not delegate it. Raises `DelegationError`."""
+    """The full names, without the final dot, of a domain's name servers according to its parent; none if it is not
+    delegated. Raises `DelegationError`."""
 
     async def nameservers(self, domain: str) -> frozenset[str]: ...
 
 
 @dataclass(frozen=True)
 class ParentServers:
-    """Asks through the resolver of this host, or `resolvers`. `port` and `private` are for tests, whose parents listen
-    on this host."""
+    """Uses the resolver of this host, or `resolvers`. `port` and `private` are for tests, whose parents listen on this
+    host."""
 
     resolvers: tuple[str, ...] = ()
     port: int = 53
@@ -94,7 +93,7 @@ class ParentServers:
                 answer = await resolver.resolve(parent, "NS", search=False)
                 break
             except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
-                # No zone begins here: the one above holds the delegation.
+                # Not the apex of a zone: a higher one holds the delegation.
                 if parent == dns.name.root:
                     raise
                 parent = parent.parent()
@@ -110,7 +109,8 @@ class ParentServers:
         return addresses[:_MOST_ASKED]
 
     async def _asked(self, address: str, domain: dns.name.Name) -> frozenset[str]:
-        """A parent refers to the servers in its authority section; one that serves the domain as well answers them."""
+        """A parent refers to the servers in its authority section; one that also serves the domain has them in the
+        answer."""
         question = dns.message.make_query(domain, dns.rdatatype.NS)
         question.flags &= ~dns.flags.RD
         answer, _ = await dns.asyncquery.udp_with_fallback(question, address, timeout=_ONE_ANSWER, port=self.port)
@@ -126,7 +126,7 @@ class ParentServers:
 
 
 class RememberedDelegations:
-    """What the parents said within the last minute: who looks at a page of DNS again does not wait for them again."""
+    """Caches the parents' answers for a minute, so that reloading a page of DNS does not wait for them again."""
 
     def __init__(self, parents: Delegations) -> None:
         self._parents = parents
@@ -141,7 +141,7 @@ class RememberedDelegations:
         return known
 
     async def now(self, domain: str) -> frozenset[str]:
-        """As the parent says at this moment."""
+        """The parent's current answer."""
         found: frozenset[str] | DelegationError
         try:
             found = await self._parents.nameservers(domain)

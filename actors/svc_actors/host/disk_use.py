@@ -1,4 +1,4 @@
-"""What a folder takes on the disk: counted by du(1), block by block, out of everybody's way."""
+"""Measures the disk use of a folder with du(1), in blocks, at low priority."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _COMMAND: Final = ("/usr/bin/nice", "-n", "19", "/usr/bin/ionice", "-c", "3", "/
 
 
 async def disk_use(folder: Path) -> int | None:
-    """Bytes of all that is beneath, hard links once and links not followed; None where that cannot be said. What comes
-    and goes meanwhile is counted or not."""
+    """Bytes of all files below, hard links once and links not followed; None if that fails. Concurrent changes may
+    count or not."""
     if not await trio.to_thread.run_sync(folder.is_dir):
         return None
     with trio.move_on_after(LONGEST_SECONDS):

@@ -1,4 +1,4 @@
-"""Where the panel keeps things on its server, all of it beneath the data folder."""
+"""The panel's folders on its server, all below the data folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHOWN_CERTIFICATE: Final = "shown.pem"
 
 @dataclass(frozen=True)
 class HostFolders:
-    """`data` is traversable by everybody (0711); what lies in it has rights of its own."""
+    """`data` is traversable by everybody (0711); its entries have rights of their own."""
 
     data: Path
 
@@ -22,7 +22,7 @@ class HostFolders:
 
     @property
     def site_logs(self) -> Path:
-        """A folder a site, outside its home, so that its account cannot change what was logged."""
+        """A folder per site, outside of its home, so that its account cannot change the logs."""
         return self.data / "logs" / "sites"
 
     @property
@@ -31,17 +31,17 @@ class HostFolders:
 
     @property
     def site_passwords(self) -> Path:
-        """Of sites that ask for one: `s<number>`, read by the web server's workers."""
+        """Password files of sites that ask for one: `s<number>`, read by the web server's workers."""
         return self.nginx / "passwords"
 
     @property
     def nginx_log(self) -> Path:
-        """What it could not do."""
+        """nginx's log of errors."""
         return self.nginx / "error.log"
 
     @property
     def nginx_output(self) -> Path:
-        """What it says before it can write a log: while it starts, and of a configuration that it refuses."""
+        """nginx's output before it can write a log: at its start, and about a configuration that it refuses."""
         return self.nginx / "nginx.out"
 
     @property
@@ -50,12 +50,12 @@ class HostFolders:
 
     @property
     def challenges(self) -> Path:
-        """What every site answers below /.well-known/acme-challenge/ (RFC 8555, section 8.3)."""
+        """Answers of every site below /.well-known/acme-challenge/ (RFC 8555, section 8.3)."""
         return self.data / "acme-challenges"
 
     @property
     def shown_certificate(self) -> Path:
-        """What the web tier shows as soon as it is there: key, certificate and chain in one file."""
+        """The certificate that the web tier shows once it exists: key, certificate and chain in one file."""
         return self.web / SHOWN_CERTIFICATE
 
     @property
@@ -69,7 +69,7 @@ class HostFolders:
 
     @property
     def wordpress(self) -> Path:
-        """What is needed to make WordPress sites: readable for everybody."""
+        """Files for the installation of WordPress sites: readable for everybody."""
         return self.data / "wordpress"
 
     @property
@@ -79,7 +79,7 @@ class HostFolders:
 
     @property
     def exports(self) -> Path:
-        """Exports of databases that wait to be downloaded; root's alone."""
+        """Exports of databases that wait to be downloaded; only root can read them."""
         return self.data / "exports"
 
     @property
@@ -89,7 +89,7 @@ class HostFolders:
 
     @property
     def php(self) -> Path:
-        """The configurations of php-fpm: a folder a site."""
+        """Configurations of php-fpm: a folder per site."""
         return self.data / "php"
 
     @property
@@ -98,7 +98,7 @@ class HostFolders:
 
     @property
     def sftp(self) -> Path:
-        """Of the SFTP server: its keys, its settings, and the accounts that it knows."""
+        """The SFTP server's keys, settings and accounts."""
         return self.data / "sftp"
 
     @property
@@ -113,12 +113,13 @@ class HostFolders:
 
     @property
     def apps(self) -> Path:
-        """Sockets of applications: `s<number>.sock` leads to that of the release that visitors come to."""
+        """Sockets of applications: `s<number>.sock` links to that of the release that visitors reach."""
         return self.run / "apps"
 
     @property
     def log_pipes(self) -> Path:
-        """What programs of sites say, on its way into their logs: `s<number>.php`. Root's alone."""
+        """Pipes for the output of sites' programs, on its way into their logs: `s<number>.php`. Only root can use
+        them."""
         return self.run / "logs"
 
     @property
@@ -131,8 +132,8 @@ class HostFolders:
 
     @property
     def shared_sockets(self) -> Path:
-        """Sockets that the programs of every site may connect to, such as those of the database servers; all that they
-        see of the data folder beside the home of their account."""
+        """Sockets that the programs of every site may connect to, such as those of the database servers. Programs see
+        nothing else of the data folder except the home of their account."""
         return self.run / "shared"
 
     @property
@@ -141,11 +142,11 @@ class HostFolders:
 
     @property
     def postgres_sockets(self) -> Path:
-        """A folder: PostgreSQL's clients know what lies in it."""
+        """A folder, in which PostgreSQL's clients know the name of the socket."""
         return self.shared_sockets / "postgres"
 
     @property
     def client_settings(self) -> Path:
-        """By these the programs of sites find the database servers as `localhost`: settings of PHP and of MariaDB's
-        client library."""
+        """Settings of PHP and of MariaDB's client library with which programs of sites find the database servers as
+        `localhost`."""
         return self.shared_sockets / "settings"

@@ -1,1 +1,1 @@
-"""The actors of the hosting panel, which hold its state: jobs, webhook endpoints, sites, certificates."""
+"""The hosting panel's state: its actors, records, work and loops, by area."""

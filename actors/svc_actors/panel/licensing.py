@@ -1,10 +1,10 @@
-"""The licence of a panel: a document that its issuer has signed, verified here, offline.
+"""The licence of a panel: a document signed by its issuer, and verified here, offline.
 
 The file is one line, `<document>.<signature>`, both in base64url without padding: the document is JSON (`License`), the
 signature Ed25519 over `SIGNED_AS` and its bytes. The issuer's public key comes from the panel's configuration.
 
-What the file says is judged each time that it is shown and nothing else asks: no operation, job or loop depends on it,
-so a licence that is over, or no longer verified, stops nothing.
+The licence is verified each time that it is shown, and nothing else reads it: no operation, job or loop depends on it,
+so an expired or unverified licence stops nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from svc_actors.store import Queryable, Transaction
 
 SIGNED_AS: Final = b"svc-panel-license-v1\n"
-"""Before the document in what is signed, so that a signature made for anything else is none of a licence."""
+"""Prefix of the signed bytes, so that a signature made for anything else is not valid for a licence."""
 
 
 class LicenseState(StrEnum):
@@ -36,7 +36,7 @@ class LicenseState(StrEnum):
 
 
 class LicenseError(Exception):
-    """Why a file is no licence of this panel."""
+    """Why a file is not a licence of this panel."""
 
 
 class License(BaseModel):
@@ -68,7 +68,7 @@ class Judged:
 
 
 def verified(file: str, key: Ed25519PublicKey | None, install_id: UUID) -> License:
-    """The document of a file. Raises `LicenseError` unless the issuer has signed it for this panel."""
+    """Returns the document of a file. Raises `LicenseError` unless the issuer has signed it for this panel."""
     if key is None:
         raise LicenseError("no key to verify licences with is configured")
     document, _, signature = file.partition(".")
@@ -103,7 +103,7 @@ async def read_license(queryable: Queryable) -> Installed | None:
 
 
 async def write_license(tx: Transaction, file: str) -> None:
-    """In the place of the one before."""
+    """Replaces the current licence."""
     await tx.execute(
         """INSERT INTO panel_license (file) VALUES ($1)
            ON CONFLICT (one) DO UPDATE SET file = EXCLUDED.file, installed_at = now()""",
@@ -112,7 +112,7 @@ async def write_license(tx: Transaction, file: str) -> None:
 
 
 async def delete_license(tx: Transaction) -> bool:
-    """Whether there was one."""
+    """Returns whether there was one."""
     return await tx.fetchval("DELETE FROM panel_license RETURNING true") is not None
 
 

@@ -1,7 +1,8 @@
-"""The panel's own TCP ports: an alert for each that nobody of the panel's holds, by port and family.
+"""Watches the panel's own TCP ports: an alert for each port and address family on which no process of the panel
+listens.
 
-What is wrong is put right elsewhere: the launcher, systemd and the loops of nginx and SFTP bind again every half
-minute at most, until they can. Invariant: one alert for a port and family, open while that one is lost.
+The watch repairs nothing: the launcher, systemd and the loops of nginx and SFTP bind again at least every half minute,
+until they can. Invariant: one alert per port and family, open while the panel does not have that port.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Look = Callable[[], Mapping[Listener, frozenset[int]]]
 
 
 class PortWatch:
-    """`ports`: what each is for."""
+    """`ports`: purpose by port."""
 
     def __init__(self, database: Database, ports: Mapping[int, str], look: Look) -> None:
         self._database = database

@@ -1,11 +1,11 @@
-"""A panel whose database has lost its last commits: the first transaction, before anybody is served.
+"""The first transaction of a panel whose database has lost its last commits, before anybody is served.
 
-What the server has may be newer than the records. So nothing that names something on the server is given out a second
-time, and no work that may have been done is done again: the numbers of sites and imports go on above those that have a
-folder or an account here, the ids of jobs and of runs of schedules above what can have been lost; jobs that were queued
-or ran are ended as those of a core that was killed; what was due of schedules is missed.
+The server may be ahead of the records. So no name of anything on the server is used a second time, and no work that may
+have been done is repeated. Numbers of sites and imports continue above those with a folder or an account here, ids of
+jobs and of schedule runs above any that can have been lost. Queued and running jobs end like those of a killed core,
+and due schedules count as missed.
 
-Sites that only the server has are left as they are, and pointed out for as long as they are there (`UnrecordedSites`).
+Sites without a record stay as they are, and an alert names them for as long as they are there (`UnrecordedSites`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ ALERT: Final = "database-stepped-back"
 UNRECORDED_ALERT: Final = "sites-unrecorded"
 ROUND_SECONDS: Final = 300.0
 SHOWN_FOR: Final = timedelta(days=1)
-"""How long the alert of a step back stays open: nothing ends it but that it was read."""
+"""How long the alert of a step back stays open: it only has to be read."""
 MARGIN: Final = 100
-"""Numbers above the highest that is seen here: its site's files may be gone and others' traces not."""
+"""Numbers to skip above the highest that is seen here: a site's files may be gone while other traces are not."""
 SKIPPED: Final = {"jobs_id_seq": 10_000, "schedule_runs_id_seq": 10_000, "imports_number_seq": MARGIN}
-"""By how much sequences go on whose numbers name units, scratch databases and folders. Others stay inside the
-database."""
+"""How far to advance sequences that number units, scratch databases and folders. Others stay inside the database."""
 _SITE, _IMPORT = re.compile(r"s([1-9][0-9]{0,8})"), re.compile(r"i([1-9][0-9]{0,8})")
 _MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of sites and imports that this server has a folder or an account of; `homes`: of sites, those with
-    files."""
+    """Numbers of sites and imports with a folder or an account on this server; `homes`: those of sites with files."""
 
     homes: frozenset[int]
     sites: frozenset[int]
@@ -61,9 +59,9 @@ class Numbers:
 
 
 async def begin_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime, numbers: Numbers) -> None:
-    """`as_of` is the time that the database shows. It only writes."""
+    """`as_of` is the newest time in the database. It only writes."""
     queued = await tx.fetch("SELECT id FROM jobs WHERE status = 'queued' ORDER BY id FOR UPDATE")
-    # Those that run are failed at the start, with what the end of each means.
+    # Running jobs are failed at the start, with the consequences of their ends.
     await begin_jobs(tx, [row["id"] for row in queued])
     await miss_what_was_due(tx, now)
     for sequence, count in SKIPPED.items():
@@ -83,7 +81,7 @@ async def begin_stepped_back(tx: Transaction, *, as_of: datetime, now: datetime,
 
 @dataclass(frozen=True)
 class UnrecordedSites:
-    """Points out the sites that this server has and the database has not."""
+    """Alerts about sites that this server has and the database does not."""
 
     database: Database
     folders: HostFolders
@@ -117,7 +115,7 @@ async def _recorded(queryable: Queryable) -> set[int]:
 
 
 async def _skip(tx: Transaction, sequence: str, count: int) -> None:
-    """By drawing: the service's role may not set a sequence."""
+    """Draws numbers, since the service's role may not set a sequence."""
     await tx.fetchval("SELECT max(nextval($1::text::regclass)) FROM generate_series(1, $2::integer)", sequence, count)
 
 

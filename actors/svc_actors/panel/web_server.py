@@ -1,14 +1,14 @@
-"""The web server as the rest of the panel knows it: sites are handed over, and served when the call returns.
+"""The web server for the rest of the panel: callers hand over sites, which are served when the call returns.
 
 A generation of the configuration costs a second or two with a thousand sites, nearly as much for one change as for a
-hundred. So changes that come close together are taken up as one, by one loop, which is the only writer; an actor, which
-handles one message after another, could not do that.
+hundred. So one loop, the only writer, merges changes that come close together; an actor, which handles one message
+after another, could not do that.
 
 Invariants:
-- whoever asked is told of their own sites only, and always: served, refused, or that nothing was done;
-- when the loop begins, nginx serves what the records say; where it does, nothing is reloaded;
-- an nginx that was stopped is started again, also when nobody changes anything;
-- a site that had to be left out for the sake of the others has an alert until it is served again.
+- callers always get an answer, about their own sites only: served, refused, or nothing was done;
+- when the loop starts, nginx serves what the records say; if it already does, nothing is reloaded;
+- a stopped nginx is started again, even if nobody changes anything;
+- a site that was left out to keep the others served has an alert until it is served again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from svc_actors.host.nginx import NginxError, SiteServer, WebServing
 from svc_actors.store import Database, Transaction
 
 MERGE_SECONDS: Final = 0.15
-"""How long a change waits for others: not felt by whoever asked, long enough for a burst."""
+"""How long a change waits for others: too short for callers to notice, long enough for a burst."""
 LOGS_SECONDS: Final = 600.0
 """How often logs are looked at. At 1,000 requests a second one grows by 90 MB in between."""
 LOOK_SECONDS: Final = 30.0
-"""How long an nginx that was stopped stays so at the most. A look asks its status socket, and no more."""
+"""How long nginx can stay stopped before it is noticed. A look asks only its status socket."""
 _ALERTS: Final = "web_server:site:"
 _DEFECT: Final = "Changes do not reach the web server: the panel itself has failed. Its log has the cause."
 _TRY_AGAIN: Final = "Sites are served as before. Try again; repeating the change is safe."
 
 Wanted = Callable[[], Awaitable[tuple[Iterable[SiteServer], Mapping[int, str]]]]
-"""All sites as the records want them to be served, and, by number, why one of them cannot be."""
+"""All sites as the records want them served; and, by number, why a site cannot be served."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.web_server")
 
@@ -50,13 +50,13 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Why nothing was changed, or why single sites are not served as asked."""
+    """Why nothing was changed, or why some sites are not served as requested."""
 
     failure: str | None
     refused: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, servers: Mapping[int, SiteServer | None]) -> ServiceError | None:
-        """What whoever asked for these is told."""
+        """The error for the caller that requested these."""
         if self.failure is not None:
             return unavailable(self.failure, hint=_TRY_AGAIN)
         told = [
@@ -80,15 +80,15 @@ class WebServer:
         self._asked: list[_Asked] = []
         self._woken = trio.Event()
         self.serving_began = trio.Event()
-        """nginx answers for the first time since this core started."""
+        """Set once nginx answers for the first time since this core started."""
         self._down: str | None = None
         self._left_out: dict[int, str] = {}
 
     async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
-        """Serve these sites, by number, as they are now, or (None) no more. May be repeated.
+        """Serve these sites, by number, as given; None stops serving one. May be repeated.
 
-        Raises `conflict` where nginx refuses one of them, which is served as before, and `unavailable` where nothing
-        could be changed. What was taken up is finished even if the caller is cancelled."""
+        Raises `conflict` if nginx refuses one of them, which is then served as before, and `unavailable` if nothing
+        could be changed. A change that was taken up is finished even if the caller is cancelled."""
         if self._down is not None:
             raise unavailable(self._down, hint=_TRY_AGAIN)
         asked = _Asked(servers)
@@ -103,14 +103,14 @@ class WebServer:
             raise asked.error
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises `NginxError` where nginx cannot be started, and whatever else went wrong: to be
-        run again. Until then nobody waits for it."""
+        """Serve until cancelled. Raises `NginxError` if nginx cannot be started, and any other failure; the caller runs
+        it again. Until then `change` fails at once."""
         try:
             await self._begin()
             self._down = None
             self.serving_began.set()
             await self._serve_changes()
-        except Exception as error:  # Whatever it was, nobody waits for a server that does not run; it is raised on.
+        except Exception as error:  # Callers must not wait for a server that does not run; the error is raised on.
             self._down = str(error) if isinstance(error, NginxError) else _DEFECT
             for asked in self._take():
                 asked.error = unavailable(self._down, hint=_TRY_AGAIN)
@@ -150,9 +150,9 @@ class WebServer:
         return taken
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        # Of two changes to one site the later one counts, for both who asked.
+        # Of two changes to one site the later one wins, and both callers get its result.
         changes = {number: server for asked in batch for number, server in asked.servers.items()}
-        # Whatever ends this, a cancellation or a defect, nobody waits for an answer that does not come.
+        # The default for a cancellation or a defect, so that no caller waits for ever.
         outcome = _Outcome("The change of the web server was interrupted.")
         try:
             outcome = await self._apply(changes)

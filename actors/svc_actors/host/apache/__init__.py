@@ -1,4 +1,4 @@
-"""Files of Apache, as sites of other hosts have them: what an .htaccess file says, and whose passwords are in a file.
+"""Reads Apache's files from sites of other hosts: .htaccess files, and password files.
 
-The standard library alone: the confined process that reads an archive reads them too (`confined.survey`).
+The standard library alone: the confined process that reads an archive uses these modules too (`confined.survey`).
 """

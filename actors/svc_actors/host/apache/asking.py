@@ -1,4 +1,4 @@
-"""By which lines an .htaccess file asks visitors for a password (mod_auth_basic, mod_authn_file, mod_authz_user)."""
+"""Finds the lines with which an .htaccess file asks for a password (mod_auth_basic, mod_authn_file, mod_authz_user)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _KNOWN: Final = ASKING | {"authname", "authbasicprovider", "authgroupfile"}
 
 @dataclass(frozen=True)
 class PasswordAsked:
-    """Visitors of the folder, and of what is below, need the password of one of `users`; None: of anybody whom `file`
-    has. `file` is what the other host calls it."""
+    """Visitors of the folder and its subfolders need the password of one of `users`; None: of any login in `file`,
+    which is the path on the other host."""
 
     file: str
     users: frozenset[str] | None
 
 
 def password_asked(sections: tuple[Section, ...], lines: Lines) -> PasswordAsked:
-    """What the lines in these sections of a file ask for. Raises `NoPasswordsError` where that is another thing than
-    the password of a login, or not for all of the folder."""
+    """The password protection that the lines in these sections configure. Raises `NoPasswordsError` if they require
+    something else than the password of a login, or not for the whole folder."""
     beside = lines.beside(sections)
     if beside and narrowing(beside[0]):
         raise NoPasswordsError("a password is asked for by a part of the folder alone")
@@ -54,7 +54,7 @@ def _is_known(directive: Directive) -> bool:
 
 
 def _users(beside: Sequence[Directive]) -> frozenset[str] | None:
-    """Each `Require` lets in more of them."""
+    """Each `Require` admits further users."""
     users: set[str] = set()
     everybody = asked = False
     for each in beside:

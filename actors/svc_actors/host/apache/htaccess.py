@@ -1,5 +1,5 @@
-"""The syntax of .htaccess files (https://httpd.apache.org/docs/2.4/configuring.html): a directive a line, a backslash
-at its end goes on with the next one, `#` begins a comment line, sections are opened by `<Name argument>`."""
+"""The syntax of .htaccess files (https://httpd.apache.org/docs/2.4/configuring.html): one directive a line, a backslash
+at its end continues it on the next one, `#` starts a comment line, `<Name argument>` opens a section."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Final, TypeVar
 
 _WORD: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|(\S+)', re.ASCII)
 _WHITE: Final = " \t\v\f\r"
-"""What Apache takes for white space. Python takes more for it, and would find comments where Apache finds none."""
+"""Apache's white space. Python's has more characters, and would find comments where Apache does not."""
 _OPENS: Final = re.compile(r"<([A-Za-z]+)(?![^ \t\v\f\r>])")
 _CLOSES: Final = re.compile(r"</([A-Za-z]+)>")
 MOST_DEPTH: Final = 32
-"""Sections in each other. Each line names those around it, so their number is bounded."""
+"""Nesting of sections. Each line names those around it, so their number is limited."""
 TOO_DEEP: Final = f"it lies in more than {MOST_DEPTH} sections"
 _SECTIONS: Final = {
     *("files", "filesmatch", "if", "elseif", "ifmodule", "ifdefine", "ifversion", "iffile", "ifdirective", "ifsection"),
@@ -29,14 +29,14 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Section:
-    """`name` in small letters."""
+    """`name` in lower case."""
 
     name: str
     argument: str
 
     @cached_property
     def module(self) -> str | None:
-        """What an `<IfModule>` asks for, as `mod_x.c`; with `!` before it, not to be there."""
+        """The module of an `<IfModule>`, as `mod_x.c`; with `!` before it, it must be absent."""
         if self.name != "ifmodule":
             return None
         without, name = self.argument.startswith("!"), self.argument.lstrip("!").strip().lower()
@@ -47,8 +47,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Directive:
-    """`name` in small letters. `line` is where it begins, from 1. `sections` are around it, the outermost first.
-    `broken`: what is wrong with the line, where Apache would refuse the whole file, or `TOO_DEEP`."""
+    """`name` in lower case. `line` is the number of its first line, from 1. `sections` are around it, the outermost
+    first. `broken`: an error in the line for which Apache would refuse the whole file, or `TOO_DEEP`."""
 
     line: int
     text: str
@@ -91,7 +91,7 @@ def parse(text: str) -> list[Directive]:
 
 
 def _opened(logical: str) -> tuple[Section, bool] | None:
-    """The section that the line opens, and whether there is such a one; None: the line opens none."""
+    """The section that the line opens, and whether Apache knows it; None: the line opens none."""
     opens = _OPENS.match(logical)
     if opens is None or not logical.endswith(">"):
         return None
@@ -101,10 +101,10 @@ def _opened(logical: str) -> tuple[Section, bool] | None:
 
 
 class Lines:
-    """The directives of one file, in their order, and which stand beside each other in one section.
+    """The directives of one file in order, and by the section that they share.
 
-    What is the same for all lines of a section is found once (`once`): a file is a tenant's, and where each line looked
-    at all others, the time would grow with the square of their number."""
+    Results that are the same for all lines of a section are computed once (`once`): a tenant writes the file, and if
+    each line looked at all others, the time would grow with the square of their number."""
 
     def __init__(self, directives: Sequence[Directive]) -> None:
         self._all = directives
@@ -118,11 +118,11 @@ class Lines:
 
     @property
     def places(self) -> Iterable[tuple[Section, ...]]:
-        """The sections that lines stand in; () is none."""
+        """The sections with lines in them; () is the top level."""
         return self._beside.keys()
 
     def beside(self, sections: tuple[Section, ...]) -> Sequence[Directive]:
-        """The lines in just these sections."""
+        """The lines directly in these sections."""
         return self._beside.get(sections, ())
 
     def once(self, key: Hashable, find: Callable[[], Found]) -> Found:
@@ -134,12 +134,12 @@ class Lines:
 
 
 def narrowing(directive: Directive) -> tuple[str, ...]:
-    """The names of the sections around it that say for what it holds, and not for which server."""
+    """The names of the surrounding sections that limit what it applies to, other than by server."""
     return tuple(section.name for section in directive.sections if section.name not in _TRANSPARENT)
 
 
 def modules(directive: Directive) -> tuple[str, ...]:
-    """Those that have to be there for it, as `mod_x.c`; with `!` before it, not to be there."""
+    """The modules that it requires, as `mod_x.c`; with `!` before it, the module must be absent."""
     return tuple(section.module for section in directive.sections if section.module is not None)
 
 

@@ -1,7 +1,7 @@
-"""Links of a site by which visitors come to a folder by another address than its own.
+"""Symbolic links of a site through which visitors reach a folder at another address than its own.
 
-Of such an address Apache reads the .htaccess files of where the link leads. nginx goes by the address alone: what the
-panel was told to keep from visitors at a folder is open to them by the link. Paths are from the site's home.
+For such an address Apache reads the .htaccess files of the link's target. nginx goes by the address alone: a folder
+that the panel denies is open to visitors through the link. Paths are from the site's home.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Link(NamedTuple):
 
 
 def reachable(links: Iterable[tuple[str, str]]) -> list[Link]:
-    """Those that visitors can follow, also by way of others. Each is given with the folder that it leads to."""
+    """The links that visitors can follow, also through other links. Each is given with the folder that it leads to."""
     all_ = [Link(PurePosixPath(path), PurePosixPath(leads)) for path, leads in links]
-    # Sorted by what each lies in, those in one folder stand beside each other; `after` skips what was taken, so that
-    # each link is looked at once, however long a way leads over others.
+    # Sorted by containing folder, so that links of one folder are adjacent; `after` skips those already taken. So each
+    # link is looked at once, however long the chains of links are.
     order = sorted(range(len(all_)), key=lambda number: _key(all_[number].path))
     keys = [_key(all_[number].path) for number in order]
     after = list(range(len(order) + 1))
@@ -46,12 +46,12 @@ def reachable(links: Iterable[tuple[str, str]]) -> list[Link]:
 
 
 def _key(path: PurePosixPath) -> str:
-    """What is beneath the path, and the path itself, begins with it."""
+    """The path itself, and everything below it, has this prefix."""
     return f"{path}/" if path.parts else ""
 
 
 def _next(after: list[int], place: int) -> int:
-    """The first place from this one on that was not taken; the way to it is shortened for the next time."""
+    """The first place from this one on that was not taken; shortens the path there for the next call."""
     end = place
     while after[end] != end:
         end = after[end]
@@ -67,8 +67,8 @@ class Ways:
         self._links = [(_key(link.path), _key(link.leads)) for link in links]
 
     def around(self, folder: PurePosixPath) -> str | None:
-        """A link that leads into the folder from elsewhere, or to it or what it lies in, from wherever: what is in the
-        folder has another address by it."""
+        """A link from elsewhere into the folder, or one from anywhere to the folder or an ancestor: through it the
+        folder's content has another address."""
         here = _key(folder)
         for path, leads in self._links:
             if here.startswith(leads) or (leads.startswith(here) and not path.startswith(here)):

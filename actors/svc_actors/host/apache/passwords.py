@@ -1,8 +1,8 @@
-"""Files of passwords (AuthUserFile, htpasswd(1)): a login a line, with what its password is compared with.
+"""Password files (AuthUserFile, htpasswd(1)): one login a line, with its password hash.
 
-Taken over is what nginx compares with too, by itself or by libcrypt, and within some 3 milliseconds: it does so with
-each request, also a stranger's, in the process that serves all sites. So at most 10,000 rounds of SHA, as the panel's
-own passwords have, and a cost of 5 of bcrypt, as htpasswd writes it.
+Accepted are hashes that nginx checks as well, by itself or with libcrypt, within some 3 milliseconds: it does so with
+each request, even a stranger's, in the process that serves all sites. So at most 10,000 rounds of SHA, as the panel's
+own passwords have, and a bcrypt cost of 5, as htpasswd writes it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 MOST_BYTES: Final = 32 << 10
 _MOST_LINES: Final = 1000
 MOST_LOGINS: Final = 100
-"""Of one path, as a site's protected paths have them."""
+"""Per path, as for a site's protected paths."""
 _MOST_LEFT: Final = 50
 _LOGIN: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _WHITE: Final = " \t\v\f\r"
-"""What Apache takes off the ends of a line."""
+"""Characters that Apache strips from the ends of a line."""
 _ROUNDS: Final = r"(?:rounds=(?:[1-9][0-9]{3}|10000)\$)?"
 _VERIFIER: Final = re.compile(
     r"\$(?:apr1|1)\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}"
@@ -33,18 +33,18 @@ _SLOW: Final = re.compile(r"\$2[aby]\$[0-9]{2}\$[./0-9A-Za-z]{53}|\$[56]\$rounds
 
 
 class NoPasswordsError(ValueError):
-    """Nothing of it can be taken over; the message says why."""
+    """Nothing in it can be taken over; the message says why."""
 
 
 @dataclass(frozen=True)
 class PasswordFile:
-    """`verifiers` by login. `left`: whom or which line of it nobody can take over, and why; never what stands there."""
+    """`verifiers` by login. `left`: logins or lines that cannot be taken over, and why; never their content."""
 
     verifiers: Mapping[str, str] = field(repr=False)
     left: Sequence[tuple[str, str]] = ()
 
     def of(self, users: frozenset[str] | None) -> PasswordFile:
-        """What is taken over of it for these users, or for all that it has. Raises `NoPasswordsError` for nothing."""
+        """The part that is taken over for these users, or for all. Raises `NoPasswordsError` if it is empty."""
         left = [each for each in self.left if users is None or each[0] in users]
         if users is not None:
             absent = users - self.verifiers.keys() - {who for who, _ in left}
@@ -60,7 +60,7 @@ class PasswordFile:
 
 
 def read_passwords(content: bytes) -> PasswordFile:
-    """As Apache reads it: of a login that stands there twice the first line counts. Raises `NoPasswordsError`."""
+    """As Apache reads it: the first line of a login counts. Raises `NoPasswordsError`."""
     if len(content) > MOST_BYTES:
         raise NoPasswordsError(f"it has more than {MOST_BYTES:,} bytes")
     lines = content.decode(errors="replace").split("\n")

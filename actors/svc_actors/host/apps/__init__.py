@@ -1,4 +1,4 @@
-"""Applications of sites: HTTP servers of customers' own, each on a Unix socket that is held for it."""
+"""Applications of sites: HTTP servers of customers' own, each on a Unix socket that the launcher holds for it."""
 
 from svc_actors.host.apps.model import App, AppInterface, AppRuntime, app_log
 from svc_actors.host.apps.releases import AppError, AppReleases, AppServing, app_socket

@@ -1,7 +1,7 @@
-"""How the code of an application is built: which programs are run in its folder, one after the other.
+"""Builds of applications: the programs that run in an application's folder, one after the other.
 
-Invariant: what is run is a program of the server's with arguments from here. What an owner says is the name of a script
-in their own package.json, and what comes of it runs as their account, as everything of their code does.
+Invariant: each is a program of the server's with arguments from here. An owner chooses only the name of a script in
+their own package.json, which runs as their account, like the rest of their code.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 from uv import find_uv_bin
 
 SCRIPT: Final = r"[A-Za-z0-9][A-Za-z0-9:._-]*"
-"""A script in package.json: no option of npm's."""
+"""A script in package.json; cannot be mistaken for an option of npm."""
 _PYTHON: Final = "/usr/bin/python3"
 _NPM: Final = "/usr/bin/npm"
 
 
 class Build(StrEnum):
-    """What is done with the code before it is started. PIP: what requirements.txt names is installed into `venv/`.
-    UV: what uv.lock names, likewise. NPM: what package-lock.json names into `node_modules/`, and a script of
-    package.json is run if one is named."""
+    """Preparation of the code before its start. PIP: installs requirements.txt into `venv/`. UV: installs uv.lock,
+    likewise. NPM: installs package-lock.json into `node_modules/`, and runs a script of package.json if one is
+    named."""
 
     NONE = "none"
     PIP = "pip"
@@ -30,7 +30,7 @@ class Build(StrEnum):
 
     @property
     def program(self) -> Path | None:
-        """Which the server has, or not."""
+        """Which the server may have or not."""
         match self:
             case Build.NONE:
                 return None
@@ -43,12 +43,12 @@ class Build(StrEnum):
 
     @property
     def shown(self) -> tuple[Path, ...]:
-        """Of the panel's own files: they may lie where sites see nothing."""
+        """Files of the panel's own that the build needs: sites may not see their folder."""
         return (_uv(),) if self is Build.UV else ()
 
 
 def build_commands(build: Build, script: str | None, folder: Path) -> tuple[tuple[str, ...], ...]:
-    """`folder`: that of the application. `script` fits `SCRIPT`, and is npm's."""
+    """`folder`: that of the application. `script` matches `SCRIPT`, and is npm's."""
     if build is Build.NPM:
         return ((_NPM, "ci"), *(((_NPM, "run", script),) if script is not None else ()))
     if build is Build.PIP:
@@ -62,18 +62,19 @@ def build_commands(build: Build, script: str | None, folder: Path) -> tuple[tupl
 
 
 def build_environment(home: Path, folder: Path) -> dict[str, str]:
-    """Of these commands, beside that of every program of the site. What npm and uv keep of packages is the site's
-    alone, and lies where backups leave it out; npm asks nobody for anything but packages, and uv for no Python."""
+    """Environment of these commands, in addition to that of every program of the site. The caches of npm and uv are the
+    site's alone, in a folder that backups leave out; npm contacts nobody except for packages, and uv downloads no
+    Python."""
     npm = {"cache": str(home / "tmp" / "npm"), "logs_max": "0", "progress": "false"}
     npm |= dict.fromkeys(("audit", "fund", "update_notifier"), "false")
     uv = {"cache_dir": str(home / "tmp" / "uv"), "project_environment": str(folder / "venv"), "no_progress": "1"}
-    # What the server trusts, as pip and npm do; and files that are the application's alone, whatever becomes of those
-    # that uv keeps.
+    # Trust the server's authorities, as pip and npm do; and copy files out of the cache, so that the application's own
+    # survive it.
     uv |= {"python_downloads": "never", "link_mode": "copy", "system_certs": "1"}
     given = {f"npm_config_{name}": value for name, value in npm.items()}
     return given | {f"UV_{name.upper()}": value for name, value in uv.items()}
 
 
 def _uv() -> Path:
-    """One of the panel's own packages: Debian has none."""
+    """One of the panel's own packages, since Debian does not have it."""
     return Path(find_uv_bin())

@@ -1,7 +1,7 @@
-"""What git takes for an SSH client: `python -I -S git_relay.py DESCRIPTOR ...`
+"""The SSH client that git runs: `python -I -S git_relay.py DESCRIPTOR ...`
 
-It hands on what git says to a socket, and what comes from there to git. Whatever else git asks of an SSH client is left
-out: at the socket's other end it is said which host is meant, and what runs there (`confined.upload_pack`).
+It relays git's output to a socket, and the socket's data to git. Everything else that git passes to an SSH client is
+ignored: the other end of the socket decides on the host and the command (`confined.upload_pack`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs as a site's application, and by which command."""
+"""A release of a site's application, and the command that runs it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from svc_actors.host.site_logs import site_log
 from svc_actors.host.site_runtime import service_name, site_service, site_socket
 
 KIND: Final = "app-"
-"""With which the names of its services begin, after those of their site."""
+"""Prefix of its services' names, after the site's prefix."""
 LOG: Final = "app"
 STOP_SECONDS: Final = 30.0
-"""For what was begun to be answered."""
+"""For requests in progress to be answered."""
 SERVE_PYTHON: Final = Path(__file__).with_name("serve_python.py")
 SERVE_NODE: Final = Path(__file__).with_name("serve_node.cjs")
 
@@ -29,7 +29,8 @@ class AppRuntime(StrEnum):
 
 
 class AppInterface(StrEnum):
-    """Between a Python application and its server. WSGI is served by gunicorn, ASGI by uvicorn, both Debian's."""
+    """Interface between a Python application and its server. WSGI is served by gunicorn, ASGI by uvicorn, both
+    Debian's."""
 
     WSGI = "wsgi"
     ASGI = "asgi"
@@ -37,8 +38,8 @@ class AppInterface(StrEnum):
 
 @dataclass(frozen=True)
 class App:
-    """One release: each start of a site's application has a number of its own. `folder` is beneath the home; `entry` is
-    module:callable, or of node a script beneath `folder`."""
+    """One release: each start of a site's application gets a number of its own. `folder` is below the home; `entry` is
+    module:callable, or for node a script below `folder`."""
 
     account: SiteAccount
     release: int
@@ -79,7 +80,7 @@ def service_of(app: App, folders: HostFolders) -> Service:
         limits=app.limits,
         log=LOG,
         folder=home / app.folder,
-        # It may lie where sites see nothing.
+        # Sites may not see the folder that it lies in.
         shown=(server, variables),
         stop_seconds=STOP_SECONDS,
     )

@@ -1,13 +1,13 @@
-"""The applications of this server's sites: started beside what runs, proven by an answer, and gone over to.
+"""Releases of sites' applications: started next to the running one, probed, and switched to.
 
-    run/apps/s1001-4.sock         bound for release 4, and held while it is started again
-    run/apps/s1001.sock           leads to the socket of the release that visitors come to
-    run/apps/s1001-4.variables    what release 4 finds in its environment
+    run/apps/s1001-4.sock         bound for release 4, and kept across its restarts
+    run/apps/s1001.sock           link to the socket of the release that visitors reach
+    run/apps/s1001-4.variables    environment variables of release 4
 
-The web server connects by the second name, a link. A release takes the place of another by one rename(2): who connects
-before it comes to the old one, who connects after it to the new one, and nothing of the web server is changed. The old
-one is stopped when it has answered a request that was made after that: sockets give connections in their order, so by
-then it has taken all that were waiting.
+The web server connects to the second name, a link. One rename(2) switches releases: earlier connections reach the old
+one, later ones the new one, and the web server's configuration does not change. The old release is stopped once it has
+answered a request made after the switch: sockets hand out connections in order, so by then it has taken all that were
+waiting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from svc_actors.host.site_logs import written
 from svc_actors.host.site_runtime import service_name
 
 ANSWERS_WITHIN: Final = 20.0
-"""Of an application that is started."""
+"""Seconds that a started application has to answer."""
 _LOOK_SECONDS: Final = 1.2
 _DRAINED_WITHIN: Final = 5.0
 _LOOK_AGAIN: Final = 0.2
@@ -42,34 +42,35 @@ _NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}([0-9]+)")
 
 
 class AppError(Exception):
-    """An application does not run as wanted; the message says what it said itself. What ran before still runs."""
+    """An application does not run as wanted; the message has its own output. The previous release still runs."""
 
 
 class AppServing(Protocol):
     """Applications of this server, as the panel needs them. Every method raises `AppError`, and may be repeated."""
 
     async def start(self, app: App, variables: Mapping[str, str]) -> None:
-        """It runs and answers, with these in its environment; where it does not, nothing of this release is left."""
+        """Start the release with these variables and wait for its answer; on failure, nothing of this release is
+        left."""
         ...
 
     async def hold(self, app: App, variables: Mapping[str, str]) -> None:
-        """It is started where it does not run, say after a boot, and visitors come to it."""
+        """Start the release if it does not run, for example after a boot, and let visitors reach it."""
         ...
 
     async def go_over(self, app: App) -> None:
-        """Visitors come to this release."""
+        """Switch visitors to this release."""
         ...
 
     async def hide(self, account: SiteAccount) -> None:
-        """Visitors come to no release."""
+        """Let visitors reach no release."""
         ...
 
     async def stop(self, app: App) -> None:
-        """It ends when it has answered what had come to it."""
+        """Stop the release once it has answered its requests."""
         ...
 
     async def remove(self, account: SiteAccount) -> None:
-        """Nothing of the site's application runs, and no visitor comes to one."""
+        """Stop all releases of the site's application, and let visitors reach none."""
         ...
 
     async def running(self) -> Mapping[int, frozenset[int]]:
@@ -79,12 +80,12 @@ class AppServing(Protocol):
     async def status(self, app: App) -> ServiceStatus: ...
 
     async def problem(self, app: App) -> str | None:
-        """Why visitors get nothing of this release, in words; None: it answers, and they come to it."""
+        """Why visitors get no answer from this release, in words; None: they reach it, and it answers."""
         ...
 
 
 def app_socket(folders: HostFolders, account: SiteAccount) -> Path:
-    """By which the web server finds the application of a site."""
+    """Path of the socket nginx connects to."""
     return folders.apps / f"{account.name}.sock"
 
 
@@ -92,7 +93,7 @@ class AppReleases:
     def __init__(self, folders: HostFolders, launcher: Launcher) -> None:
         self._folders = folders
         self._launcher = launcher
-        # Who stops a release removes its variables, which whoever wants it again at that moment has just written.
+        # A stop removes the variables of a release, which a concurrent start may just have written.
         self._one_at_a_time: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
 
     async def start(self, app: App, variables: Mapping[str, str]) -> None:
@@ -193,7 +194,7 @@ class AppReleases:
                 try:
                     status = await self._launcher.status(app.name)
                 except LauncherError as error:
-                    # Caught here: outside of the nursery it would be a group that nobody takes for one.
+                    # Caught here: outside of the nursery it would be an exception group, which callers do not catch.
                     problem = str(error)
                     nursery.cancel_scope.cancel()
                     return
@@ -212,7 +213,7 @@ class AppReleases:
 
 
 async def _status_of(socket: Path, app: App) -> int:
-    """The status with which it answers its probe, however long that takes."""
+    """The status of its probe's answer, however long that takes."""
     head = f"Host: {app.domain}\r\nUser-Agent: Service-Probe/1\r\nConnection: close\r\n\r\n"
     request = f"GET {app.health_path} HTTP/1.1\r\n{head}".encode()
     while True:
@@ -228,13 +229,13 @@ async def _status_of(socket: Path, app: App) -> int:
             if match := re.match(rb"HTTP/1\.[01] ([1-5][0-9]{2})\b", bytes(received)):
                 return int(match[1])
         except (OSError, trio.BrokenResourceError):
-            # It has ended, and its connections with it; the socket is there for the next.
+            # It has ended, and its connections with it; the socket stays for its restart.
             pass
         await trio.sleep(_LOOK_AGAIN)
 
 
 def _link(target: Path, link: Path) -> None:
-    """In one step, whatever there was."""
+    """In one step, whatever was there."""
     new = link.with_suffix(".new")
     new.unlink(missing_ok=True)
     new.symlink_to(target.name)
@@ -255,6 +256,6 @@ def _said(log: Path, before: int) -> str:
     except FileNotFoundError:
         return ""
     said = [line.strip() for line in lines if line.strip()]
-    # What was raised says more than what a server logs of its own end.
+    # The exception says more than what a server logs about its own end.
     raised = [line for line in said if _RAISED.match(line)]
     return " / ".join((raised or said)[-_LINES:])[:600]

@@ -1,12 +1,12 @@
-"""Code from a git repository: what git is told, so that it fetches one commit and does nothing else.
+"""Code from a git repository: options with which git fetches one commit and does nothing else.
 
 Invariants:
-- git connects to one of the addresses that were vetted, over HTTPS and without redirects, whatever the name of the host
-  leads to by then; the name is what its certificate is compared with. Where it is SSH git connects to nothing, and
-  speaks to a descriptor that it is given (`confined.upload_pack`);
-- no configuration is read but what is said here, no credentials are asked for, no hook and no filter is run, and no
-  submodule is fetched;
-- what was sent is checked as it is unpacked (`fsckObjects`).
+- git connects to one of the vetted addresses, over HTTPS and without redirects, wherever the host's name points by
+  then; its certificate must have the name. For SSH git makes no connection, and talks over a file descriptor that it
+  gets (`confined.upload_pack`);
+- git reads no configuration but the one from here, asks for no credentials, runs no hook or filter, and fetches no
+  submodule;
+- received data is checked while it is unpacked (`fsckObjects`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from svc_actors.outbound import AddressRefused, Outbound
 
 _HOST: Final = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?"
 _NUMBER: Final = r"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
-"""Of a port."""
+"""Number of a port."""
 _PATH: Final = r"[A-Za-z0-9._~+/-]+"
 _SSH_USER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 URL: Final = (
     rf"(?:https://{_HOST}(?::{_NUMBER})?/{_PATH}|ssh://{_SSH_USER}@{_HOST}(?::{_NUMBER})?/{_PATH}"
     rf"|{_SSH_USER}@{_HOST}:{_PATH})"
 )
-"""Without credentials: what a repository is called is shown and kept. The last form is how hosts of git show those that
-are fetched by SSH."""
+"""Without credentials, since the URL is shown and stored. Git hosts show the last form for repositories fetched by
+SSH."""
 REF: Final = r"[A-Za-z0-9](?:[A-Za-z0-9_/-]|\.(?!\.|/|lock(?:/|$)))*"
-"""A branch, a tag or a commit (git-check-ref-format(1)): no option, and not two names."""
+"""A branch, a tag or a commit (git-check-ref-format(1)); neither an option nor two names."""
 _GIT: Final = "/usr/bin/git"
 _PYTHON: Final = "/usr/bin/python3"
 _PORT: Final = 443
@@ -41,16 +41,16 @@ SSH_PORT: Final = 22
 _RELAY: Final = Path(__file__).with_name("git_relay.py")
 _STALLED_SECONDS: Final = 30
 _STALLED_BYTES: Final = 1000
-"""A second: below that for so long, the server counts as one that does not answer."""
+"""Bytes per second: a server that stays below that for so long counts as one that does not answer."""
 
 
 class RepositoryRefused(Exception):  # noqa: N818 - named for what it says
-    """The server is where we do not go, or there is none of that name."""
+    """The server's address is not allowed, or the server does not exist."""
 
 
 @dataclass(frozen=True)
 class SshRepository:
-    """`path` as git-upload-pack is told it."""
+    """`path` as an argument of git-upload-pack."""
 
     host: str
     port: int
@@ -60,7 +60,7 @@ class SshRepository:
 
 @dataclass(frozen=True)
 class Repository:
-    """`url` fits `URL`, `ref` fits `REF`. `authorities`: of servers' certificates, by default the system's."""
+    """`url` matches `URL`, `ref` matches `REF`. `authorities`: of servers' certificates, by default the system's."""
 
     url: str
     ref: str
@@ -68,7 +68,7 @@ class Repository:
 
     @property
     def by_ssh(self) -> SshRepository | None:
-        """Where it is fetched by SSH: who and what is asked there."""
+        """User, host and path, if it is fetched by SSH."""
         if self.url.startswith("https:"):
             return None
         if self.url.startswith("ssh:"):
@@ -91,10 +91,10 @@ class Repository:
             raise RepositoryRefused(f"{host} has no address: {error.strerror or error}.") from error
 
     def commands(self, folder: Path) -> tuple[tuple[str, ...], ...]:
-        """One after the other, they leave the files of the commit in `folder`, which is there and empty. The last one
-        writes the commit's name."""
+        """Run in this order, they leave the files of the commit in `folder`, which must exist and be empty. The last
+        one prints the commit's name."""
         git = (_GIT, "-C", str(folder))
-        # Where it is SSH, the name is for git's messages alone: who is asked is said at the descriptor's other end.
+        # For SSH this URL serves git's messages alone: the other end of the descriptor knows the real host.
         url = self.url if self.by_ssh is None else f"ssh://{self.by_ssh.host}/repository"
         return (
             (*git, "init", "--quiet", "--template="),
@@ -105,12 +105,12 @@ class Repository:
 
     @property
     def shown(self) -> tuple[Path, ...]:
-        """What git needs to see, wherever that lies."""
+        """Files that git must see, wherever they are."""
         return (_RELAY,) if self.authorities is None else (_RELAY, self.authorities)
 
     def environment(self, addresses: Sequence[str], speaks_to: int | None = None) -> dict[str, str]:
-        """Of these commands, beside that of every program of the site. `speaks_to`: the descriptor at whose other end
-        the repository is, where it is fetched by SSH."""
+        """Environment of these commands, in addition to that of every program of the site. `speaks_to`: for SSH, a
+        descriptor that is connected to the repository."""
         return _settings(self._by_https(addresses) if speaks_to is None else _by_ssh(speaks_to))
 
     def _by_https(self, addresses: Sequence[str]) -> dict[str, str]:
@@ -138,13 +138,13 @@ class Repository:
 
 
 def _by_ssh(speaks_to: int) -> dict[str, str]:
-    # git has a shell run it; there is nothing of anybody's in it.
+    # git runs it in a shell; it contains no input of anybody.
     relay = shlex.join([_PYTHON, "-I", "-S", str(_RELAY), str(speaks_to)])
     return {"protocol.ssh.allow": "always", "core.sshCommand": relay, "ssh.variant": "simple"}
 
 
 def _settings(way: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a git that has these settings, and those of every repository."""
+    """The environment that gives git these settings, and those of every repository."""
     settings = {
         "protocol.allow": "never",
         "credential.helper": "",
@@ -168,5 +168,5 @@ def _setting(position: int, name: str, value: str) -> dict[str, str]:
 
 
 def is_commit(text: str) -> bool:
-    """The name of a commit by SHA-1 or SHA-256."""
+    """Whether it is the name of a commit, by SHA-1 or SHA-256."""
     return re.fullmatch(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", text) is not None

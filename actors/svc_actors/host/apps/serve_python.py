@@ -1,8 +1,8 @@
-"""Serve a site's Python application on the socket that is held for it: `serve_python.py wsgi|asgi MODULE:CALLABLE`
+"""Serve a site's Python application on the socket that it inherits: `serve_python.py wsgi|asgi MODULE:CALLABLE`
 
-Started by Debian's Python as the site's account, in the folder of the application. What is installed in `venv/` there
-comes before what Debian has. The servers are Debian's gunicorn and uvicorn. The variables of the application are in a
-file (apps/variables.py).
+Started by Debian's Python as the site's account, in the folder of the application. Packages in `venv/` there take
+precedence over Debian's. The servers are Debian's gunicorn and uvicorn. The variables of the application are in a file
+(apps/variables.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from importlib import import_module
 
 SOCKET = 3
-"""Where gunicorn expects a socket that it was given, as in sd_listen_fds(3)."""
+"""Where gunicorn expects an inherited socket, as in sd_listen_fds(3)."""
 
 
 def main(interface: str, entry: str) -> None:
@@ -25,20 +25,21 @@ def main(interface: str, entry: str) -> None:
     with open(os.environ.pop("SVC_APP_VARIABLES")) as file:
         os.environ.update(json.load(file))
     folder = os.getcwd()
-    # Before the system's, so that the application has the versions that it asks for.
+    # Before the system's, so that the application has the versions that it requires.
     before = list(sys.path[1:])
     sys.path[:] = [folder]
     for packages in glob.glob(os.path.join(folder, "venv", "lib", "python3*", "site-packages")):
         site.addsitedir(packages)
     sys.path.extend(path for path in before if path not in sys.path)
-    # The web server alone can connect, and says from where a visitor comes.
+    # Only the web server can connect, and it names the visitor's address.
     os.environ["FORWARDED_ALLOW_IPS"] = "*"
     if interface == "asgi":
         import_module("uvicorn").run(entry, fd=SOCKET, proxy_headers=True, forwarded_allow_ips="*", access_log=False)
     else:
-        # As from systemd: then it leaves the socket in its place when it ends.
+        # As if from systemd: then gunicorn leaves the socket in place when it ends.
         os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
-        # One process: a second one might read the code when the first has answered its probe, and find other files.
+        # One process: a second one might load the code only after the first has answered its probe, and find other
+        # files.
         options = ["--workers=1", "--threads=16", "--timeout=300", "--graceful-timeout=25", "--worker-tmp-dir=/dev/shm"]
         sys.argv = ["gunicorn", *options, entry]
         import_module("gunicorn.app.wsgiapp").run()

@@ -1,7 +1,7 @@
-"""The variables of a release, in a file that its account alone can read.
+"""The variables of a release, in a file that only its account can read.
 
-The program that serves the application reads it when it starts, and whenever the launcher starts it again. So no value
-is in a definition of the launcher, on a command line, or in an environment from before the account was taken on.
+The program that serves the application reads it at every start, including restarts by the launcher. So no value is in a
+definition of the launcher, on a command line, or in the environment of a process that still runs as root.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def variables_file(folders: HostFolders, account: SiteAccount, release: int) -> 
 
 
 def write_variables(path: Path, account: SiteAccount, values: Mapping[str, str]) -> None:
-    """Whole or not at all. The folder is root's, so nothing that an account could lay is in the way."""
+    """Written completely or not at all. The folder is root's, so no account can place anything in the way."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)

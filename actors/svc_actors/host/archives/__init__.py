@@ -1,5 +1,6 @@
-"""What an archive of another host holds, read from its names and its small files: a module a format, one model for all.
+"""Reads what an archive of another host holds, from its names and small files: one module per format, one model for
+all.
 
-The standard library alone: this runs in the confined process that reads the archive (`confined.survey`). What stands in
-an archive is data of a stranger; nothing of it is run, and what cannot be read becomes an item that is left out.
+The standard library alone: this runs in the confined process that reads the archive (`confined.survey`). An archive is
+a stranger's data: nothing of it is run, and unreadable parts become items that are left out.
 """

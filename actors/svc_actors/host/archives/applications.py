@@ -1,4 +1,5 @@
-"""Programs that are known by their files: WordPress, whose configuration is rewritten, and others, which are named."""
+"""Recognises applications by their files: WordPress, whose configuration is rewritten, and others, which are only
+named."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _NAMES: Final = {
 
 
 def describe(survey: Survey, site: FoundSite) -> None:
-    """What of the site is known by its files."""
+    """Record the applications found in the site's files."""
     files, size = survey.folders.get(site.root, (0, 0))
     for other in site.without:
         inner = survey.folders.get(other, (0, 0))

@@ -26,7 +26,7 @@ from svc_actors.host.archives.zonefile import read_zone
 WANTED: Final = re.compile(
     r"(?:[^/]+/)?(?:cp/[^/]+|userdata/[^/]+|dnszones/[^/]+\.db|cron/[^/]+|proftpdpasswd|addons|pds|sds2?|mysql\.sql)"
 )
-"""Files whose content says something of the account."""
+"""Files whose content describes the account."""
 MARKED: Final = re.compile(
     r"(?:[^/]+/)?(?:mysql/[^/]+\.(?:sql|create)(?:\.gz)?|psql/[^/]+|apache_tls/[^/]+|ssl(?:certs|keys|cabundles?)/[^/]+"
     r"|v[af]/[^/]+)"
@@ -35,7 +35,7 @@ _USER: Final = re.compile(r"((?:[^/]+/)?)cp/([^/]+)")
 _OF_HOST: Final = frozenset(
     {"mail", "etc", "logs", "tmp", "ssl", "access-logs", "public_ftp", "cpanel_ftp", "perl5", "lscache", "www"}
 )
-"""Folders of a home that are the old host's own."""
+"""Folders of a home that belong to the old host's panel."""
 
 
 def read(survey: Survey) -> Account | None:
@@ -88,7 +88,7 @@ def _sites(
         names = {
             alias
             for each in aliases
-            # What an addon domain is beneath the main one is cPanel's way to have it, and no address of its own.
+            # An addon domain's subdomain of the main domain is internal to cPanel, and not an address of its own.
             if (alias := domain_of(each)) not in (None, own)
             and not str(each).startswith("*")
             and not (described != name and (alias == described or str(alias).endswith(f".{described}")))
@@ -117,7 +117,7 @@ def _sites(
 
 
 def nest(sites: list[FoundSite]) -> None:
-    """Folders of sites that lie beneath those of others go with the inner one."""
+    """Folders of sites inside other sites' folders belong to the inner site."""
     for site in sites:
         site.without = sorted(
             {other.root for other in sites if other is not site and other.root.startswith(f"{site.root}/")}
@@ -135,7 +135,7 @@ def _databases(survey: Survey, account: Account, user: str) -> None:
 
 
 def _grants(text: str) -> dict[str, list[str]]:
-    """Who may do something in which database."""
+    """Users, by database, with any right in it."""
     users: dict[str, list[str]] = {}
     for line in text.splitlines():
         granted = line.rpartition(" ON ")[2] if line.startswith("GRANT ") else ""
@@ -177,7 +177,7 @@ def _left(survey: Survey, account: Account, home: str) -> None:
 
 
 def _prefixed(account: Account, prefix: str) -> Account:
-    """Paths as they are in the archive, above which cPanel has a folder of its own."""
+    """Paths as in the archive, where cPanel adds a folder at the top."""
     for site in account.sites:
         site.root = prefix + site.root
         site.home_in_archive = prefix + site.home_in_archive
@@ -202,7 +202,7 @@ def _settings(text: str) -> dict[str, str]:
 
 
 def _yaml(text: str) -> dict[str, Any]:
-    """As much of YAML as cPanel writes: values, lists and maps of one level."""
+    """The part of YAML that cPanel writes: values, lists and maps of one level."""
     found: dict[str, Any] = {}
     key: str | None = None
     for line in text.splitlines():

@@ -1,7 +1,7 @@
-"""Lines of crontabs turned into typed tasks: a script of the site for an interpreter, or a path of the site's address.
+"""Converts crontab lines to typed tasks: a script of the site with its interpreter, or a path of the site's URL.
 
-There is no command line here: what a line does beside that (pipes, variables, further commands) makes it one that is
-left out, with the reason. What a task writes is kept with its runs, so redirections go without loss.
+Command lines are not supported: a line that does more (pipes, variables, further commands) is left out, with the
+reason. A task's output is kept with its runs, so redirections can be dropped without loss.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MACROS: Final = {
     "@annually": "0 0 1 1 *",
 }
 _REDIRECTION: Final = re.compile(r"(?<!\s)\s*(?:(?<![0-9])[0-9]*|&)>>?\s*(?:&[0-9]|/dev/null|\S+)")
-"""From the first blank or digit on: what is tried from each of them in turn takes the square of their number."""
+"""Anchored at the first blank or digit: trying each of them in turn would take quadratic time."""
 _LONGEST: Final = 1000
-"""Characters of a command, which shlex takes apart letter by letter."""
+"""Characters of a command, which shlex processes one by one."""
 _PHP: Final = re.compile(r"(?:.*/)?(?:ea-|alt-|lsphp)?php(?:-cli)?[0-9.]*(?:-cli)?")
 _PYTHON: Final = re.compile(r"(?:.*/)?python[0-9.]*")
 _FETCHERS: Final = re.compile(r"(?:.*/)?(?:wget|curl|lynx|fetch|GET)")
@@ -38,12 +38,12 @@ _MOST_ARGUMENTS: Final = 32
 
 
 class NoTaskError(ValueError):
-    """The line is none of the tasks that there are; the message is why."""
+    """The line is not a supported task; the message says why."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """`path` is beneath the site's folder, or of its address."""
+    """`path` is a file below the site's folder, or a path of its URL."""
 
     domain: str
     kind: str
@@ -53,7 +53,7 @@ class Task:
 
 
 def read_crontab(text: str) -> Iterator[FoundTask]:
-    """The tasks of a crontab; variables and comments are none."""
+    """The tasks of a crontab, without variables and comments."""
     for line in text.splitlines():
         line = line.strip()
         if not line or line.startswith("#") or _VARIABLE.match(line):
@@ -102,7 +102,7 @@ def typed(task: FoundTask, sites: Sequence[FoundSite]) -> Task:
 
 
 def _folder(command: str) -> tuple[str | None, str]:
-    """`cd FOLDER && ...`"""
+    """Splits `cd FOLDER && ...`."""
     found = re.fullmatch(r"cd\s+(\S+)\s*(?:&&|;)\s*(.*)", command, re.DOTALL)
     return (None, command) if found is None else (found[1].strip("'\""), found[2])
 
@@ -120,7 +120,7 @@ def _fetched(task: FoundTask, words: Iterable[str], sites: Sequence[FoundSite]) 
 
 
 def _script(script: str, folder: str | None, sites: Sequence[FoundSite]) -> tuple[str, str]:
-    """The site whose script it is, and where it comes to lie."""
+    """The site that has the script, and the script's place there."""
     for site in sorted(sites, key=lambda site: -len(site.root)):
         home = (site.old_home or "").rstrip("/")
         absolute = script

@@ -1,5 +1,5 @@
-"""Extensions of PHP that a site asks for, by its own files: what composer.json requires, and what php.ini and .user.ini
-of its folders load. And which its old host had, where that was asked (`host.archives.fetched`)."""
+"""PHP extensions that a site needs, from its own files: requirements in composer.json, and extensions that php.ini and
+.user.ini of its folders load. Also those of its old host, if known (`host.archives.fetched`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from svc_actors.host.archives.model import FoundSite, Survey
 WANTED: Final = re.compile(
     r"(?:(?!(?:vendor|node_modules|wp-content|cache)/)[^/]+/){0,8}(?:composer\.json|php\.ini|\.user\.ini)"
 )
-"""Not those of libraries: each of hundreds has its own, and the program says what it needs."""
+"""Not those of libraries: there can be hundreds, and the application's own file names its needs."""
 _LOADED: Final = re.compile(r"^[ \t]*(?:zend_)?extension[ \t]*=[ \t]*[\"']?(?:[^\s\"';]*/)?([\w-]+)", re.MULTILINE)
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 _MOST: Final = 100
 
 
 def extensions_of(survey: Survey, site: FoundSite) -> list[str]:
-    """By name."""
+    """Sorted by name."""
     above = site.root.rpartition("/")[0]
     named: list[str] = []
     for folder in (site.root, above, *site.home):
@@ -32,7 +32,8 @@ def extensions_of(survey: Survey, site: FoundSite) -> list[str]:
 
 
 def extension_names(said: Iterable[object]) -> list[str]:
-    """As PHP's own names are compared: `Zend OPcache`, `opcache.so` and `ext-zend-opcache` are one."""
+    """In the form in which PHP's names are compared: `Zend OPcache`, `opcache.so` and `ext-zend-opcache` are the
+    same."""
     words = (re.sub(r"[ -]+", "_", str(each).strip().lower().removesuffix(".so")) for each in said)
     bare = (re.sub(r"^(?:php_|zend_)(?=.)", "", word) for word in words)
     return sorted({word for word in bare if _NAME.fullmatch(word)})[:_MOST]

@@ -1,11 +1,11 @@
-"""What was fetched from another host by SSH (`host.confined.fetch`): the folders of a site by their paths there, a dump
-of its database, and first a description, which says what is which.
+"""An archive that was fetched from another host by SSH (`host.confined.fetch`): the folders of a site by their paths
+there, a dump of its database and, as the first entry, a description.
 
     svc-import.json              {"domain": ..., "folders": [the document root, others], "database": a name or null}
     svc-import/NAME.sql          the dump
-    svc-import/php.json          ["8.2.1", ["Core", ...]]: what PHP of the command line there is, if there is one
+    svc-import/php.json          ["8.2.1", ["Core", ...]]: version and extensions of the command line's PHP, if any
     var/www/shop/index.php       a file of /var/www/shop
-    home/ada/.htpasswd           a file of passwords that an .htaccess file of the folders names
+    home/ada/.htpasswd           a password file that an .htaccess file of the folders names
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PHP: Final = "svc-import/php.json"
 WANTED: Final = re.compile(f"{re.escape(DESCRIPTION)}|{re.escape(PHP)}")
 MARKED: Final = re.compile(r"svc-import/[^/]+\.sql")
 HOME: Final = "svc-home "
-"""Begins the line that says where the account's home is, among lines of .htaccess files."""
+"""Start of the line with the account's home, among lines of .htaccess files."""
 _MOST_PASSWORDS: Final = 20
 
 
@@ -36,8 +36,7 @@ def dump_path(database: str) -> str:
 
 
 def named_passwords(said: str, folders: Sequence[str]) -> list[str]:
-    """The files of passwords beneath the home there that lines of .htaccess files name, but for those that come with
-    the folders."""
+    """Password files below the home there that the .htaccess lines name, except those inside the folders."""
     home, found = "", list[str]()
     for line in said.split("\n"):
         if line.startswith(HOME) and not home:
@@ -60,7 +59,7 @@ def read(survey: Survey) -> Account | None:
         domain, name = domain_of(told["domain"]), told["database"]
         root, *others = [str(folder).strip("/") for folder in told["folders"]]
     except (ValueError, KeyError, TypeError):
-        return None  # A file of that name in somebody's archive.
+        return None  # A file of that name in another kind of archive.
     account = Account(Format.SSH)
     if domain is None or not survey.there(root):
         account.leave(Kind.SITE, str(told["domain"]), f"the folder /{root} of the other host has no files")
@@ -80,7 +79,7 @@ def read(survey: Survey) -> Account | None:
 
 
 def _php(said: str) -> tuple[str | None, list[str]]:
-    """What a login shell says beside it is no answer."""
+    """Ignores other output of a login shell."""
     for line in said.splitlines():
         try:
             version, names = json.loads(line)

@@ -1,6 +1,6 @@
-"""What every format is read into: sites, databases, zones, certificates, tasks, and what stays behind with its reason.
+"""The common model of all formats: sites, databases, zones, certificates, tasks, and what is left out with its reason.
 
-Paths are those of the archive's entries, in which an archive within the archive is a folder by its own name:
+Paths are those of the archive's entries; an archive within the archive counts as a folder of its name:
 `web/a.example/domain_data.tar.gz/public_html/index.php`.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 MOST_ITEMS: Final = 2000
-"""Of one archive, of each kind: more is no account of a customer."""
+"""Per archive and kind: no customer's account has more."""
 DOMAIN: Final = re.compile(r"(?=.{3,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})+", re.UNICODE)
 
 
@@ -27,7 +27,7 @@ class Format(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an item of a plan is."""
+    """The kind of an item of a plan."""
 
     SITE = "site"
     ALIAS = "alias"
@@ -47,8 +47,8 @@ class Kind(StrEnum):
 
 @dataclass
 class FoundSite:
-    """`root` is the folder of its document root; `without` are folders beneath it that are other sites'. `home` are
-    further folders that its programs may need, which come beside the document root."""
+    """`root` is the folder of its document root; `without` are folders below it that belong to other sites. `home` are
+    further folders that its programs may need, which are placed next to the document root."""
 
     domain: str
     root: str
@@ -57,20 +57,20 @@ class FoundSite:
     home: list[str] = field(default_factory=list)
     php: str | None = None
     extensions: list[str] = field(default_factory=list)
-    """Those of PHP that its own files ask for."""
+    """PHP extensions that its own files require."""
     command_line_php: str | None = None
     command_line_extensions: list[str] = field(default_factory=list)
     """Of the old host's command line, which may have another PHP than its websites."""
     wordpress: str | None = None
     """The path of its wp-config.php."""
     applications: list[str] = field(default_factory=list)
-    """Configurations of other programs, which are to be changed by hand."""
+    """Configurations of other applications, which must be changed by hand."""
     database: str | None = None
-    """That its wp-config.php names."""
+    """The database that its wp-config.php names."""
     files: int = 0
     size: int = 0
     old_home: str | None = None
-    """Where the home of the account was on the other host: absolute links and tasks lead there."""
+    """The account's home on the other host, which absolute links and tasks refer to."""
     home_in_archive: str = ""
 
 
@@ -95,7 +95,7 @@ class FoundRecord:
 
 @dataclass
 class FoundZone:
-    """`left` are records that this service has no form for, with the reason."""
+    """`left` are records of types that this service does not support, with the reason."""
 
     name: str
     records: list[FoundRecord] = field(default_factory=list)
@@ -104,7 +104,7 @@ class FoundZone:
 
 @dataclass
 class FoundCertificate:
-    """Files of the archive whose PEM blocks make it up: its key is read when it is imported, and kept nowhere else."""
+    """Files of the archive with its PEM blocks: the key is read during the import, and stored nowhere else."""
 
     domain: str
     files: list[str]
@@ -112,10 +112,10 @@ class FoundCertificate:
 
 @dataclass
 class FoundPasswords:
-    """A folder of a site whose .htaccess file asks for a password. `path` as visitors call it; `named`: the file of the
-    passwords, as the other host calls it, and `file`, as the archive does, where it is there. `logins`: how many can
-    be taken over of it; `left`: who cannot, and why. `problem`: why nothing can. What a password is compared with is
-    read when it is imported, and kept nowhere else than with the path."""
+    """A folder of a site whose .htaccess file asks for a password. `path` is its URL path; `named`: the password file's
+    path on the other host, and `file` in the archive, if it is there. `logins`: how many can be taken over; `left`:
+    logins that cannot, and why. `problem`: why nothing can. Password hashes are read during the import, and stored only
+    with the path."""
 
     site: str
     path: str
@@ -128,7 +128,7 @@ class FoundPasswords:
 
 @dataclass
 class FoundTask:
-    """A line of a crontab: its five fields, and the command as it stood there."""
+    """A line of a crontab: its five fields, and the command as it was."""
 
     cron: str
     command: str
@@ -155,7 +155,7 @@ class Account:
     left: list[Left] = field(default_factory=list)
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """For JSON."""
         return asdict(self)
 
     def leave(self, kind: Kind, name: str, reason: str) -> None:
@@ -164,7 +164,7 @@ class Account:
 
 
 def account_of(told: Mapping[str, Any]) -> Account:
-    """The account that `record` gave. Raises ValueError, KeyError and TypeError for what is none."""
+    """The account that `record` returned. Raises ValueError, KeyError and TypeError for anything else."""
     return Account(
         format=Format(told["format"]),
         sites=[FoundSite(**each) for each in told["sites"]],
@@ -178,7 +178,7 @@ def account_of(told: Mapping[str, Any]) -> Account:
             for zone in told["zones"]
         ],
         certificates=[FoundCertificate(**each) for each in told["certificates"]],
-        # What an earlier release has read does not have them.
+        # Accounts read by an earlier release do not have them.
         passwords=[
             FoundPasswords(**{**each, "left": [(str(who), str(why)) for who, why in each["left"]]})
             for each in told.get("passwords", ())
@@ -190,8 +190,8 @@ def account_of(told: Mapping[str, Any]) -> Account:
 
 @dataclass
 class Survey:
-    """What one pass through an archive has gathered. `texts` are small files that a format asked for; `folders` has for
-    each folder how many files lie in and below it, and their bytes; `marks` are files whose presence says something."""
+    """Result of one pass through an archive. `texts` are small files that a format wants; `folders` has for each folder
+    the number of files in and below it, and their bytes; `marks` are files whose presence matters."""
 
     texts: dict[str, bytes] = field(default_factory=dict)
     folders: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -206,16 +206,16 @@ class Survey:
         return folder in self.folders
 
     def below(self, folder: str) -> list[str]:
-        """The names of the folders that lie in a folder."""
+        """The names of a folder's subfolders."""
         prefix = f"{folder}/" if folder else ""
         return sorted({path[len(prefix) :].split("/", 1)[0] for path in self.folders if path.startswith(prefix)} - {""})
 
     def matching(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-        """Texts and marks whose whole path the pattern fits."""
+        """Texts and marks whose whole path matches the pattern."""
         return [found for path in sorted({*self.texts, *self.marks}) if (found := pattern.fullmatch(path))]
 
     def beneath(self, prefix: str) -> Survey:
-        """The same with what lies in one folder alone, by paths from there."""
+        """The part inside one folder, with paths relative to it."""
         if not prefix:
             return self
 

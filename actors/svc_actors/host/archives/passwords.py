@@ -1,7 +1,7 @@
-"""Folders whose .htaccess files ask for a password, and where in the archive the passwords are. Pure functions.
+"""Finds folders whose .htaccess files ask for a password, and the password files in the archive. Pure functions.
 
-A path of the other host leads to an entry of the archive where it lies beneath a home that the archive has; nothing is
-ever opened by it. Apache takes a path without a slash at its begin from a folder of its own, so none comes along.
+A path on the other host maps to an entry of the archive if it lies below a home that the archive has; no file is ever
+opened by it. Apache resolves a path without a leading slash below its server root, so such files are not imported.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PUBLIC: Final = "public"
 
 
 def says_nothing(path: str, content: bytes | bytearray) -> bool:
-    """An .htaccess file that names no file of passwords, of which an archive may have thousands."""
+    """Whether this .htaccess file names no password file; an archive may have thousands of such files."""
     return WANTED.fullmatch(path) is not None and b"authuserfile" not in content.lower()
 
 
 @dataclass(frozen=True)
 class Sought:
-    """`named`: the file of the passwords, as the other host calls it; `files`: entries of the archive that it may be,
-    the likeliest first. `problem`: why nothing of it can be taken over."""
+    """`named`: the password file's path on the other host; `files`: entries of the archive that it may be, the
+    likeliest first. `problem`: why nothing of it can be taken over."""
 
     site: str
     path: str
@@ -45,7 +45,7 @@ class Sought:
     problem: str | None
 
     def found(self, contents: Mapping[str, bytes]) -> FoundPasswords:
-        """By the contents of those files that are in the archive."""
+        """Resolve it with the contents of those files that are in the archive."""
         file = next((file for file in self.files if file in contents), None)
         found = FoundPasswords(self.site, self.path, self.named, file, problem=self.problem)
         if found.problem is not None or self.asked is None:
@@ -63,7 +63,7 @@ class Sought:
 
 
 def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = ()) -> list[Sought]:
-    """`links` of the archive, each with what it leads to."""
+    """`links` of the archive, each with its target."""
     ways = {site.domain: _ways(survey, site, links) for site in account.sites}
     found: list[Sought] = []
     for text in survey.matching(WANTED):
@@ -89,7 +89,7 @@ def sought(survey: Survey, account: Account, links: Sequence[tuple[str, str]] = 
 
 
 def _ways(survey: Survey, site: FoundSite, links: Sequence[tuple[str, str]]) -> Ways:
-    """Links of the site to folders of it that visitors can follow, as they will lie in it."""
+    """Links of the site to its folders that visitors can follow, with their paths in the imported site."""
     found = []
     for path, target in links:
         placed, new = placed_at(site, path), link_target(site, path, target)
@@ -122,10 +122,10 @@ def _sought(account: Account, site: FoundSite, path: str, asking: Directive, lin
 
 
 def _entries(homes: Sequence[FoundSite], named: str) -> tuple[str, ...]:
-    """What the path leads to beneath these homes, as the archive calls it."""
+    """Entries of the archive for a path below these homes."""
     if not named.startswith("/"):
         return ()
-    # `..` is taken for what it is where no folder is a link.
+    # `..` is resolved as if no folder were a link.
     path = posixpath.normpath(f"/{named.lstrip('/')}")
     rests = [(other, below((other.old_home or "").rstrip("/"), path)) for other in homes]
     found = (f"{other.home_in_archive}/{rest.lstrip('/')}".lstrip("/") for other, rest in rests if rest)

@@ -1,10 +1,10 @@
-"""Where what an archive holds comes to lie in the folder of its site, and where its links lead then. Pure functions.
+"""Where the content of an archive is placed in the site's folder, and where its links then lead. Pure functions.
 
     the document root                   public/
-    other folders of the same home      by their own names beside it, so that `../vendor` is what it was
-    wp-config.php above the root        beside public/ as well, where WordPress looks for it
+    other folders of the same home      under their own names next to it, so that `../vendor` still works
+    wp-config.php above the root        next to public/ as well, where WordPress looks for it
 
-A link is kept where what it leads to is imported with the same site, and left out where it is not: none leads out.
+A link is kept if its target is imported with the same site, and else left out: no link leads out of a site.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from svc_actors.host.archives.model import FoundSite
 
 _OWN: Final = frozenset({"public", "private", "tmp", "releases", "shared", "logs"})
-"""Folders of a site that have a meaning of their own."""
+"""Folders of a site with a fixed meaning."""
 
 
 def below(folder: str, path: str) -> str | None:
-    """The rest of a path behind a folder; empty for the folder itself."""
+    """The part of a path after a folder; empty for the folder itself."""
     if not folder:
         return path
     if path == folder:
@@ -28,7 +28,7 @@ def below(folder: str, path: str) -> str | None:
 
 
 def placed_at(site: FoundSite, path: str) -> str | None:
-    """Beneath the folder of the site; None: it is not imported with it."""
+    """Relative to the site's folder; None: it is not imported with the site."""
     if any(below(other, path) is not None for other in site.without):
         return None
     if path == site.wordpress and below(site.root, path) is None:
@@ -44,13 +44,13 @@ def placed_at(site: FoundSite, path: str) -> str | None:
 
 
 def beside(folder: str) -> str:
-    """What a folder of the home is called in the site's."""
+    """The name in the site of a folder of the home."""
     name = folder.rpartition("/")[2]
     return f"private/{name}" if name in _OWN and name != "private" else name
 
 
 def link_target(site: FoundSite, path: str, target: str) -> str | None:
-    """What the link at `path` says in its new place; None: it would lead to what is not there."""
+    """The new target of the link at `path`; None: its target is not imported."""
     placed = placed_at(site, path)
     if placed is None:
         return None

@@ -1,8 +1,8 @@
-"""Plesk 9 to 18: an archive of one XML file that describes the subscription, and of archives that it names:
+"""Plesk 9 to 18: an archive of one XML file that describes the subscription, and of the archives that it names:
 
     backup_info_DATE.xml, .../backup_user-data_DATE.tgz (or docroot), .../backup_sqldump_DATE.tgz, tgz or tzst
 
-Which archive is which site's is said by `cid` elements; where they name none, by the folder that it lies in.
+`cid` elements assign the archives to sites; without them, the folder of an archive does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from svc_actors.host.archives.model import (
     domain_of,
 )
 
-# A name is looked at up to the first place where it says what it is, and not from each such place anew.
+# The pattern stops at the first match in a name instead of trying each later one, which would take quadratic time.
 WANTED: Final = re.compile(r"(?:.*/)?(?:(?:(?!info_)[^/])*info_[^/]*\.xml|dump\.xml)")
 MARKED: Final = re.compile(r"(?:.*/)?(?:(?!sqldump)[^/])*sqldump[^/]*(?:/[^/]+)?")
 _MOST_ELEMENTS: Final = 200_000
@@ -104,7 +104,7 @@ def _site(
         if archive is not None:
             root, home = (archive, archive) if kind == "docroot" else (f"{archive}/{documents}", archive)
             break
-    if root is None:  # A site beneath a subscription lies in the archive of that one.
+    if root is None:  # A site below a subscription lies in the subscription's archive.
         for site in account.sites:
             if survey.there(f"{site.home_in_archive}/{documents}") and documents != "httpdocs":
                 root, home = f"{site.home_in_archive}/{documents}", site.home_in_archive
@@ -130,7 +130,7 @@ def _site(
 
 
 def _content(survey: Survey, folder: str, element: ElementTree.Element, kind: str) -> str | None:
-    """The archive that a `cid` names, where it is there."""
+    """The archive that a `cid` names, if it exists."""
     for cid in element.iter("cid"):
         if cid.get("type") != kind:
             continue

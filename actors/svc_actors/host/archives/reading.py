@@ -1,4 +1,4 @@
-"""Which format an archive has, by its content, and what is in it."""
+"""Detects the format of an archive by its content, and reads it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _WORDPRESS_FILE: Final = re.compile(r"(?:.*/)?wp-load\.php")
 
 
 def wanted(path: str) -> bool:
-    """The content of the file says something."""
+    """Whether a format reads the file's content."""
     return any(pattern.fullmatch(path) for pattern in _WANTED) or _WORDPRESS.fullmatch(path) is not None
 
 
 def marked(path: str) -> bool:
-    """That there is such a file says something."""
+    """Whether the presence of the file matters."""
     return any(pattern.fullmatch(path) for pattern in _MARKED) or _WORDPRESS_FILE.fullmatch(path) is not None
 
 
@@ -47,7 +47,7 @@ def read(survey: Survey) -> Account:
 
 
 def _bounded(account: Account) -> Account:
-    """What is more than an account of a customer has is left out, and named."""
+    """Items beyond what a customer's account can have are left out, and named."""
     for kind, found in ((Kind.SITE, account.sites), (Kind.DATABASE, account.databases), (Kind.DNS, account.zones)):
         if len(found) > _MOST:
             account.leave(kind, f"{len(found) - _MOST} more", f"at most {_MOST} are imported at once")
@@ -67,7 +67,8 @@ _PACKED: Final = (".tar", ".tar.gz", ".tar.zst")
 
 
 def nested(path: str) -> bool:
-    """An archive within the archive, which is read as a folder: one that a format has, not one among a site's files."""
+    """Whether this is an archive within the archive, to be read as a folder: one of the format's, not one of a site's
+    files."""
     folder, _, name = path.rpartition("/")
     if any(mark in name for mark in _OF_PLESK) and name.endswith((*_PACKED, ".tgz", ".tzst")):
         return True

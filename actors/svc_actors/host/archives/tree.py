@@ -1,7 +1,7 @@
-"""An archive of a site's files and, beside or among them, dumps of its databases: what people pack by hand.
+"""An archive of a site's files, with dumps of its databases among them or not: the kind that people pack by hand.
 
-The document root is the outermost folder that has an index page; the domain is to be given when it is imported, but
-where the folder above has the form of one.
+The document root is the outermost folder with an index page. The domain must be given for the import, unless the parent
+folder's name looks like one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from svc_actors.host.archives.model import Account, Format, FoundDatabase, Found
 
 MARKED: Final = re.compile(r"(?:[^/]+/){0,4}index\.(?:php|html?)|(?:[^/]+/){0,3}[^/]+\.sql(?:\.gz|\.bz2|\.xz|\.zst)?")
 NO_DOMAIN: Final = "site.invalid"
-"""Stands where an archive does not say; no site may have it."""
+"""Placeholder for an unknown domain; no site may have it."""
 _DUMP: Final = re.compile(r"(?:.*/)?([^/]+)\.sql(?:\.gz|\.bz2|\.xz|\.zst)?")
 _USUAL: Final = ("public_html", "httpdocs", "htdocs", "www", "public", "web", "html")
 

@@ -1,4 +1,4 @@
-"""Virtualmin: the home of a virtual server, with what it knows of it beneath `.backup/`:
+"""Virtualmin: the home of a virtual server, with its description in `.backup/`:
 
     public_html/, ..., .backup/DOMAIN_{virtualmin, web, dns, cron, ssl_cert, ssl_key, ssl_ca, mysql, mysql_NAME.gz}
 
@@ -64,7 +64,7 @@ def _server(survey: Survey, account: Account, above: str, name: str) -> None:
     account.tasks += read_crontab(survey.text(f"{prefix}cron"))
     if any(path.startswith(f"{prefix}mail") for path in survey.marks):
         account.leave(Kind.MAIL, domain, "mailboxes are not imported: this server keeps no mail")
-    # A server beneath another one has its files in `domains/NAME/` of that one's home.
+    # A sub-server has its files in `domains/NAME/` of its parent's home.
     own = f"{above}domains/{name}/" if survey.there(f"{above}domains/{name}") else above
     home = told.get("home", "")
     web = survey.text(f"{prefix}web")

@@ -1,6 +1,6 @@
-"""wp-config.php of an imported site: which database it names, and the same file with another one.
+"""wp-config.php of an imported site: finds the database that it names, and rewrites it for another one.
 
-It is text here and nothing else: the constants are found by their form, and everything else stays byte for byte.
+The file is only text here: constants are found by their form, and everything else stays byte for byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DATABASE: Final = ("DB_NAME", "DB_USER", "DB_PASSWORD", "DB_HOST")
 
 
 def database_of(text: bytes) -> str | None:
-    """The name of the database, where it stands there as a plain string."""
+    """The name of the database, if it is a plain string there."""
     found = next(_values(text, "DB_NAME"), None)
     if found is None:
         return None
@@ -28,8 +28,7 @@ def database_of(text: bytes) -> str | None:
 
 
 def rewritten(text: bytes, values: Mapping[str, str], paths: Mapping[str, str]) -> bytes:
-    """The same with these constants, and these folders in the place of others. Raises ValueError where one of the
-    constants is not there to be replaced."""
+    """The text with these constants and folders replaced. Raises ValueError if one of the constants is missing."""
     for name, value in values.items():
         places = list(_values(text, name))
         if not places:
@@ -50,8 +49,9 @@ def _replaced(text: bytes, places: Iterable[tuple[int, int]], value: bytes) -> b
 
 
 def _values(text: bytes, name: str) -> Iterator[tuple[int, int]]:
-    """Where the values of the definitions of a constant stand. Each definition is looked at once, and up to its value's
-    end: expressions in which a space could belong to several parts took minutes for a text of some kilobytes."""
+    """Positions of the values in definitions of a constant. Each definition is scanned once, up to the end of its
+    value: a regular expression in which a space could belong to several parts took minutes for a text of some
+    kilobytes."""
     at = 0
     begins = re.compile(rb"""define\s*\(\s*['"]""" + name.encode() + rb"""['"]\s*,\s*""")
     while (found := begins.search(text, at)) is not None:
@@ -69,5 +69,5 @@ def _values(text: bytes, name: str) -> Iterator[tuple[int, int]]:
 
 
 def quoted(text: str) -> bytes:
-    """As a PHP string in single quotes, in which only quote and backslash mean anything."""
+    """As a PHP string in single quotes, in which only quote and backslash are special."""
     return b"'" + text.replace("\\", "\\\\").replace("'", "\\'").encode() + b"'"

@@ -1,7 +1,7 @@
-"""Zone files (RFC 1035, section 5), as the panels of other hosts write them, read into logical records.
+"""Parses zone files (RFC 1035, section 5), as other hosts' panels write them, into logical records.
 
-What this service has no form for, and what is the old host's own (SOA, NS of the zone itself), is left out with the
-reason. `$INCLUDE` is never followed.
+Records of unsupported types, and those of the old host itself (SOA, NS of the zone), are left out with the reason.
+`$INCLUDE` is never followed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from svc_actors.host.archives.model import MOST_ITEMS, FoundRecord, FoundZone
 
 _CLASSES: Final = frozenset({"IN", "CH", "HS"})
 _TOKEN: Final = re.compile(r'"((?:[^"\\]|\\.)*)(?:"|\\?\Z)|([^\s"]+)')
-"""A text without an end goes to the end of its line."""
+"""A string without a closing quote extends to the end of its line."""
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LEAST_TTL, _MOST_TTL, _DEFAULT_TTL = 60, 604_800, 14_400
 _LONGEST_LINE: Final = 70_000
@@ -105,7 +105,7 @@ def _data(kind: str, words: list[str], origin: str) -> dict[str, Any] | None:
 
 
 def _entries(text: str) -> Iterator[tuple[bool, list[str]]]:
-    """Each entry's words; whether it begins with its owner. Parentheses join lines."""
+    """The words of each entry, and whether it starts with its owner. Parentheses join lines."""
     words: list[str] = []
     begins, open_ = False, 0
     for line in text.splitlines():

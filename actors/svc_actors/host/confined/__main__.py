@@ -1,4 +1,4 @@
-"""Forks helpers. It has loaded everything that a helper needs, so one is ready some milliseconds after it is asked for.
+"""Forks helpers. It has loaded everything that a helper needs, so one is ready some milliseconds after a request.
 
 Started by the core, as `python -I -S confined/__main__.py`, with a socket as its standard input. A message there is a
 JSON object (`uid`, `gid`, `without_landlock`) with two descriptors: the site's root folder and the helper's own socket.
@@ -17,7 +17,7 @@ import sys
 from typing import Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined.confine import Identity
@@ -25,14 +25,14 @@ from svc_actors.host.confined.serve import serve
 
 _MESSAGE: Final = 4096
 _NEEDED_LATER: Final = ("utf-8", "cp437", "ascii", "latin-1")
-"""Encodings are modules, which a helper cannot load any more."""
+"""Encodings are modules, which a helper can no longer load."""
 
 
 def main() -> None:
     for name in _NEEDED_LATER:
         codecs.lookup(name)
-    gc.freeze()  # What is loaded stays: no helper's search for garbage visits it, and the pages it lies on stay shared.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # helpers that have ended leave nothing behind
+    gc.freeze()  # Loaded objects stay: no helper's garbage collection visits them, and their memory pages stay shared.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Ended helpers leave no zombies behind.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with socket.socket(fileno=0) as orders:

@@ -1,7 +1,7 @@
-"""What is in an archive, read member by member: zip, and tar plain or compressed by gzip, bzip2 or xz.
+"""Reads archives member by member: zip, and tar plain or compressed by gzip, bzip2 or xz.
 
-The format is found in the content, never in the name. Everything an archive says is data of a stranger: sizes are
-counted while they are read, headers are bounded before they are kept, and what cannot be read is a `FileError`.
+The format is detected by content, never by name. An archive is a stranger's data: sizes are counted while they are
+read, headers are limited before they are stored, and unreadable input is a `FileError`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from svc_actors.host.confined.tree import BLOCK
 MAX_ENTRIES: Final = 250_000
 MAX_BYTES: Final = 64 << 30
 MAX_RATIO: Final = 200
-"""Contents may be so many times as large as their archive. Text reaches 20 to 60; deflate's most is 1,032."""
+"""Contents may be so many times as large as their archive. Text reaches 20 to 60; deflate's maximum is 1,032."""
 ALWAYS_ALLOWED: Final = 64 << 20
 """Bytes that a small archive may hold at any ratio."""
 MAX_NAME_RECORD: Final = 64 << 10
-"""Bytes of a pax or GNU record, which carry names that a header has no room for."""
+"""Bytes of a pax or GNU record, which carry names that are too long for a header."""
 MAX_DIRECTORY: Final = 48 << 20
-"""Bytes of a zip file's directory, which is read whole."""
+"""Bytes of a zip file's directory, which is read as a whole."""
 MAX_TARGET: Final = 4096
 
 _TAR_BLOCK: Final = 512
@@ -43,11 +43,11 @@ _BROKEN: Final = (
     zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError, struct.error,
     NotImplementedError, RuntimeError, UnicodeError, ValueError, OverflowError, IndexError,
 )  # fmt: skip
-"""What the standard library's readers raise about damaged or hostile input."""
+"""Exceptions of the standard library's readers for damaged or hostile input."""
 
 
 class Stream(Protocol):
-    """What members are read from, once and forwards."""
+    """Source of members, read once and forwards."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -61,8 +61,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Member:
-    """`content` is read before the next member is asked for. `target`: where a link leads; for a hard link, the name
-    of the member that has the content."""
+    """Read `content` before requesting the next member. `target`: where a link leads; for a hard link, the name of the
+    member that has the content."""
 
     name: bytes
     kind: Kind
@@ -73,7 +73,7 @@ class Member:
 
 
 class Budget:
-    """How much one archive may be."""
+    """Limits of one archive."""
 
     def __init__(self, archive_bytes: int) -> None:
         self._bytes = min(MAX_BYTES, max(ALWAYS_ALLOWED, archive_bytes * MAX_RATIO))
@@ -95,8 +95,8 @@ class Budget:
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """What readers raise about damaged or hostile input becomes a `FileError`, wherever of it they come upon that: when
-    members are asked for, and when their contents are."""
+    """Turns exceptions of the readers about damaged or hostile input into `FileError`, both while members are listed
+    and while their contents are read."""
     try:
         yield
     except MemoryError:
@@ -110,7 +110,7 @@ def understood() -> Iterator[None]:
 
 
 def members(archive: BinaryIO) -> Iterator[Member]:
-    """The members in the order in which they stand in the archive; read them within `understood`."""
+    """The members in the order of the archive; read them within `understood`."""
     budget = Budget(os.fstat(archive.fileno()).st_size)
     start = archive.read(_TAR_BLOCK)
     archive.seek(0)
@@ -151,9 +151,9 @@ def _zip_members(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
 
 
 def _check_directory(archive: BinaryIO) -> None:
-    """`ZipFile` reads the whole directory and keeps an object an entry before it can be asked how many there are. What
-    the end record says of a directory of more than 4 GiB or 65,535 entries stands elsewhere (zip64), so what bounds it
-    is where the directory begins: it fills the file from there to its end."""
+    """`ZipFile` reads the whole directory and creates an object per entry before their number can be checked. For a
+    directory of more than 4 GiB or 65,535 entries the end record is not authoritative (zip64), so the check uses the
+    directory's start: the directory extends from there to the end of the file."""
     size = archive.seek(0, os.SEEK_END)
     tail_at = archive.seek(max(0, size - _ZIP_END.size - _ZIP_COMMENT))
     tail = archive.read()
@@ -184,7 +184,7 @@ def _zip_content(
 
 
 def _zip_time(info: zipfile.ZipInfo) -> int:
-    """Seconds since 1970, of a zone that a zip file does not tell: taken as UTC."""
+    """Seconds since 1970. A zip file does not name its time zone: taken as UTC."""
     year, month, day, hour, minute, second = info.date_time
     days_before = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
     leap = 1 if month > 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 0
@@ -196,7 +196,7 @@ def _zip_time(info: zipfile.ZipInfo) -> int:
 
 @dataclass
 class _Further:
-    """What records before a header say in its place."""
+    """Values from preceding records that replace those of a header."""
 
     name: bytes | None = None
     target: bytes | None = None
@@ -204,7 +204,7 @@ class _Further:
 
 
 def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
-    """As `members`, of a stream that is read once."""
+    """As `members`, for a stream that is read once."""
     everywhere, next_one = _Further(), _Further()
     while header := _block(stream, budget):
         info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
@@ -225,7 +225,7 @@ def tar_members(stream: Stream, budget: Budget) -> Iterator[Member]:
         size = next_one.size if next_one.size is not None else info.size
         next_one = _Further()
         yield from _tar_member(stream, info, name, target, size, budget)
-    while rest := stream.read(BLOCK):  # What was unpacked is as it was packed only if the stream's own sum is right.
+    while rest := stream.read(BLOCK):  # Read to the end, so that the stream's own checksum is verified.
         budget.spend(len(rest))
 
 
@@ -246,7 +246,7 @@ def _tar_member(
         case tarfile.LNKTYPE:
             yield Member(name, Kind.HARD_LINK, mode, modified, target=target)
         case tarfile.REGTYPE | tarfile.AREGTYPE | tarfile.CONTTYPE:
-            if name.endswith(b"/"):  # How a folder was written before there was a type for it.
+            if name.endswith(b"/"):  # How folders were marked before there was a type for them.
                 yield Member(name, Kind.FOLDER, mode, modified)
                 return
             yield Member(name, Kind.FILE, mode, modified, _tar_content(stream, size, budget))
@@ -255,7 +255,7 @@ def _tar_member(
 
 
 def _block(stream: Stream, budget: Budget) -> bytes:
-    """The next header; nothing at the archive's end, which is a block of zeros or the end of the file."""
+    """The next header; empty at the archive's end, which is a block of zeros or the end of the file."""
     block = _exactly(stream, _TAR_BLOCK, budget, may_end=True)
     return b"" if block == bytes(_TAR_BLOCK) else block
 
@@ -291,7 +291,7 @@ def _tar_content(stream: Stream, size: int, budget: Budget) -> Iterator[bytes]:
 
 
 def _read_pax(record: bytes, into: _Further) -> None:
-    """Records of pax(1): `length key=value` and a line end, the length that of the whole record."""
+    """Records of pax(1): `length key=value` and a line end; the length is that of the whole record."""
     while record:
         length_text, _, _ = record.partition(b" ")
         length = int(length_text)

@@ -1,6 +1,6 @@
-"""Files and folders of the site packed into a zip or tar.gz file, which takes its place when it is whole.
+"""Packs files and folders of the site into a zip or tar.gz file, which gets its name once it is complete.
 
-Links are packed as links, never what they lead to: it may be somebody else's. Pipes and sockets are left out.
+Links are packed as links, without their targets, which may belong to somebody else. Pipes and sockets are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EARLIEST_ZIP: Final = (1980, 1, 1, 0, 0, 0)
 _LATEST_ZIP: Final = (2107, 12, 31, 23, 59, 58)
 
 Pack = Callable[[str, os.stat_result, IO[bytes] | None, str | None], None]
-"""Add one thing: its name in the archive, what it is, a file's content, where a link leads."""
+"""Add one entry: its name in the archive, its stat, a file's content, a link's target."""
 
 
 def compress(tree: Tree, request: Compress) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _pack_zip(tree: Tree, paths: list[str], archive: BinaryIO) -> None:
             info = zipfile.ZipInfo(
                 _zip_name(name) + ("/" if folder else ""), min(max(modified, _EARLIEST_ZIP), _LATEST_ZIP)
             )
-            info.create_system = 3  # Unix: the upper half of external_attr is the mode
+            info.create_system = 3  # Unix: the upper half of external_attr is the mode.
             info.external_attr = (found.st_mode & 0o170777) << 16
             info.compress_type = zipfile.ZIP_DEFLATED
             info.file_size = found.st_size
@@ -78,7 +78,7 @@ def _pack_zip(tree: Tree, paths: list[str], archive: BinaryIO) -> None:
 
 
 def _zip_name(name: str) -> str:
-    """A zip file's names are text."""
+    """Names in a zip file are text."""
     return os.fsencode(name).decode(errors="replace")
 
 

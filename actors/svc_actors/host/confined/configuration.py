@@ -1,4 +1,4 @@
-"""wp-config.php of a site, rewritten where it lies (`archives.wpconfig`)."""
+"""Rewrites wp-config.php in place, in its site (`archives.wpconfig`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process gives up everything but one folder. What it gave up it cannot take back."""
+"""Confines a process to one folder. It cannot regain what it gave up."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Identity:
 
 
 def confine(root: int, identity: Identity, *, without_landlock: bool) -> int:
-    """Become `identity`, beneath the descriptor `root` alone. Returns the version of Landlock that holds it there, 0
-    where the kernel has none and `without_landlock` allows that."""
+    """Become `identity`, with access below the descriptor `root` alone. Returns the version of Landlock that enforces
+    it, 0 if the kernel has none and `without_landlock` permits that."""
     if identity.uid == 0 or identity.gid == 0:
         raise ConfinementError("files are never touched as root")
     for limit, most in _LIMITS.items():
@@ -53,5 +53,5 @@ def confine(root: int, identity: Identity, *, without_landlock: bool) -> int:
 
 
 def start_no_processes() -> None:
-    """Called when all threads run: neither thread nor process is started after it."""
+    """Call it when all threads run: neither a thread nor a process can be started afterwards."""
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

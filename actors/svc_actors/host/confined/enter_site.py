@@ -1,21 +1,21 @@
-"""Become the account of a site in a view of the server that has nothing of other sites in it, and execute a program.
+"""Become the account of a site in a view of the server without other sites, and execute a program.
 
     python -I -S enter_site.py '{"uid": ..., "home": ..., ...}' PROGRAM ARGUMENT...
 
-Started as root by a launcher, with the descriptors and the environment that the program shall have; the process stays
-the same one, so whoever watches it watches the program. What the program then sees:
+Started as root by a launcher, with the program's descriptors and environment; the process stays the same one, so
+watching it is watching the program. What the program then sees:
 
-- the data folder of the panel is empty but for the home of its account and what is `shown`: no other site's home,
-  socket, log or secret;
-- the whole server is read-only but for that home, and for /tmp, /var/tmp and /dev/shm, which are its own and empty at
-  the start;
+- the data folder of the panel is empty except for the home of its account and the paths in `shown`: no other site's
+  home, socket, log or secret;
+- the whole server is read-only except for that home, and for /tmp, /var/tmp and /dev/shm, which are its own and empty
+  at the start;
 - /proc has the processes of its account alone, and there are no control groups to read those of others from;
 - memory and queues shared by number (sysvipc(7)) are its own;
 - no set-uid program gives it any rights;
-- what of the kernel no web application needs is refused (`seccomp.py`): user namespaces above all.
+- parts of the kernel that no web application needs are denied (`seccomp.py`): user namespaces above all.
 
-Invariant: everything is in place before the account is taken on, and nothing that the account could have laid is
-followed: its home is opened as a folder, and mount points are made in file systems that were empty a moment ago.
+Invariant: everything is in place before the process changes to the account, and nothing that the account could have
+placed is followed: its home is opened as a folder, and mount points are created in file systems that were empty before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import seccomp
@@ -50,12 +50,12 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 _EMPTIED: Final = ("/home", "/root", "/media", "/mnt", "/run/user", "/run/dbus", "/run/svc-host", "/sys/fs/cgroup")
-"""People's files; systemd on the bus, and control groups, which tell of everybody's processes."""
+"""People's files; systemd on the bus, and control groups, which show everybody's processes."""
 _OWN: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each gets a file system of its own
 _OWN_SIZE: Final = "size=256m,nr_inodes=64k"
 _OOM_SCORE, _OOM_SCORE_OF_COMMANDS = "500", "900"
-"""Where memory runs out on the whole server, a site ends before what serves all of them; and where it runs out in the
-group of a site, a build or a task ends before what serves its visitors."""
+"""If the whole server runs out of memory, a site is killed before the services of all sites; and if a site's group
+does, a build or a task is killed before the programs that serve its visitors."""
 _FAILED: Final = 126
 
 
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         if wanted["log"] is not None:
             _say_into(wanted["log"], wanted["uid"])
         with open("/proc/self/oom_score_adj", "w") as file:
-            # A command that runs to its end is killed with its starter, a service has no starter.
+            # A command that runs to its end is killed with its parent; a service has no such parent.
             file.write(_OOM_SCORE_OF_COMMANDS if wanted.get("ends_with_parent", False) else _OOM_SCORE)
         _see(wanted)
         _become(wanted)
@@ -85,8 +85,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _say_into(pipe: str, uid: int) -> None:
-    """Open for reading too: what is said while nobody reads waits, and ends nobody. The account's own, so that the
-    program can open it anew as /dev/stderr."""
+    """Opened for reading too: output waits while nobody reads, and ends no program. Owned by the account, so that the
+    program can open it again as /dev/stderr."""
     with suppress(FileExistsError):
         os.mkfifo(pipe, 0o600)
     descriptor = os.open(pipe, os.O_RDWR | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
@@ -96,19 +96,19 @@ def _say_into(pipe: str, uid: int) -> None:
 
 
 def _see(wanted: dict[str, Any]) -> None:
-    """`home` is the account's, beneath `data`; of `data` nothing else is left but `shown`, which is read-only."""
+    """`home` is the account's, below `data`; of `data` only `shown` stays visible besides, read-only."""
     _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC))
-    # What is mounted or unmounted on the server later is so here, and nothing from here is there.
+    # Later mounts on the server appear here, and mounts from here do not appear there.
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
     kept = [wanted["home"], *wanted["shown"]]
-    # Opened before it is covered. A link is refused: neither a home nor what is shown is one.
+    # Opened before it is covered. A link is refused: neither a home nor a path in `shown` is one.
     opened = [os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC) for path in kept]
     folders = [os.path.isdir(path) for path in kept]
     for path in (*_EMPTIED, *_OWN, wanted["data"]):
         if path in _OWN:
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,{_OWN_SIZE}")
         elif path == wanted["data"] or os.path.isdir(path):
-            # It may lie in one that is empty by now.
+            # Its parent may be empty by now.
             os.makedirs(path, exist_ok=True)
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=64k")
     for path, descriptor, is_folder in zip(kept, opened, folders, strict=True):
@@ -122,10 +122,10 @@ def _see(wanted: dict[str, Any]) -> None:
 
 
 def _place(path: str, *, is_folder: bool) -> None:
-    """Where something is mounted."""
+    """Create a mount point."""
     os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
     if not is_folder:
-        # What is there is not opened: a program that runs somewhere cannot be, for writing.
+        # An existing file is not opened: a running program cannot be opened for writing.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
@@ -136,7 +136,7 @@ def _become(wanted: dict[str, Any]) -> None:
         raise PermissionError("no program of a site runs as root")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if wanted["processes"] is not None:
-        # Of the account: it holds also where several programs of the site run, each in a group of its own.
+        # Per account: it also limits several programs of the site together, each in a group of its own.
         resource.setrlimit(resource.RLIMIT_NPROC, (wanted["processes"], wanted["processes"]))
     os.setgroups([])
     os.setresgid(gid, gid, gid)
@@ -144,10 +144,10 @@ def _become(wanted: dict[str, Any]) -> None:
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     seccomp.refuse()
     if wanted.get("ends_with_parent", False):
-        # Anew: the kernel forgets it with a change of the account.
+        # Again: the kernel clears it when the account changes.
         _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     os.chdir(wanted["folder"])
-    # What Python ignores is as in a new process.
+    # Restore signals that Python ignores, as in a new process.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 

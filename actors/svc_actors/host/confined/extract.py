@@ -1,8 +1,8 @@
-"""Archives are unpacked into a folder of their own, and come into the site only when all of them was good.
+"""Unpacks archives into a folder of their own, which comes into the site only once all of the archive was good.
 
-One entry that is refused refuses the archive: whoever packed a device or a way out among files is not half believed.
-Links are made last, when nothing more is written, so that no entry can be written through one; they may not lead out
-of what was unpacked. Set-uid and set-gid bits are left out.
+One refused entry refuses the archive: an author who packed a device or an escape among files is not trusted for the
+rest. Links are created last, when nothing else is written, so that no entry can be written through one; they may not
+lead out of the unpacked folder. Set-uid and set-gid bits are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from svc_actors.host.confined.tree import MAX_NAME, MAX_PATH, Tree, held, parts,
 _MAX_LEVELS: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _LATEST: Final = 1 << 33
-"""A time after that (year 2242) is a mistake of whoever wrote it."""
+"""A later time (year 2242) is an error in the archive."""
 
 
 def extract(tree: Tree, request: Extract) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def extract(tree: Tree, request: Extract) -> dict[str, Any]:
 
 
 def unpack(folder: int, of: Iterable[Member], room: Room) -> int:
-    """These come into a folder that nobody else has; how many there were."""
+    """Unpack these into a folder that nobody else has; returns how many there were."""
     count = 0
     later: list[tuple[list[bytes], Member]] = []
     folders: list[tuple[list[bytes], int]] = []
@@ -75,7 +75,7 @@ def unpack(folder: int, of: Iterable[Member], room: Room) -> int:
 
 
 class _Folders:
-    """The folders of what is unpacked. Those on the way to the last one stay open: entries come folder by folder."""
+    """The folders being unpacked. Those on the path to the last one stay open: entries come folder by folder."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -89,7 +89,7 @@ class _Folders:
         self._close(0)
 
     def at(self, names: list[bytes]) -> int:
-        """The folder at these names, made where it is missing."""
+        """The folder at this path, created if needed."""
         common = 0
         while common < min(len(names), len(self._path)) and names[common] == self._path[common]:
             common += 1
@@ -158,7 +158,7 @@ def _link(root: int, folder: int, names: list[bytes], member: Member) -> None:
 
 
 def _check_target(names: list[bytes], member: Member) -> None:
-    """Read from the link's own folder, no step of the way is above what was unpacked."""
+    """Resolved from the link's own folder, no step may go above the unpacked folder."""
     target = member.target
     if not target or len(target) > MAX_TARGET or b"\0" in target or target.startswith(b"/"):
         raise _out(member)
@@ -170,7 +170,7 @@ def _check_target(names: list[bytes], member: Member) -> None:
 
 
 def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extract) -> None:
-    """What was unpacked becomes the folder `to`, or its entries come into the one that is there."""
+    """The unpacked folder becomes the folder `to`, or its entries are moved into an existing one."""
     if parts(request.to):
         above, name = tree.open_parent(request.to)
         with held(above), told(request.to):
@@ -188,7 +188,7 @@ def _place(tree: Tree, temporary: int, staged: bytes, folder: int, request: Extr
 
 
 def place_over(tree: Tree, folder: int) -> None:
-    """What was unpacked comes into the root, over what lies there."""
+    """Move the unpacked entries into the root, over existing ones."""
     if os.fsdecode(TEMPORARY) in os.listdir(folder):
         raise FileError(Failed.REFUSED, f"{os.fsdecode(TEMPORARY)} is kept for what is not finished.")
     request = Extract("", "", replace=True)
@@ -224,7 +224,7 @@ def _merge(source: int, target: int, request: Extract, path: str, step: _Step) -
 
 
 def _check(source: int, target: int, name: bytes, replace: bool) -> None:
-    """The first pass changes nothing: what would end the second ends this one."""
+    """The first pass changes nothing: an error that would end the second ends this one."""
 
 
 def _move(source: int, target: int, name: bytes, replace: bool) -> None:

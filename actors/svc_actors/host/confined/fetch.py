@@ -1,18 +1,18 @@
 """Fetches a site from another host by SSH, into a tar archive: `python -I -S confined/fetch.py`
 
-The order is a JSON object on standard input, so that its secrets stand in no process list and on no disk: `uid` and
-`gid` of an account that owns nothing but `folder`; `address`, `port`. Without a `user` it prints the host's keys, a
-line each: `key TYPE BASE64`. Else `user`, `host_key` as in known_hosts, `password` or `private_key`; `description`, the
-first entry of the archive; `asked`, `entry` and `command` of each question that may stay without an answer;
-`passwords`, the `folders`, the command that says which files of passwords are `named` there, and the arguments that
-`read` one whose path follows; `dump`, null or `entry`, `command` and `input` of what writes SQL; `folders`, and
-`command`, which writes a tar archive of them; `most`, the bytes that may come, and `stalled`, the seconds in which some
-have to.
+The order is a JSON object on standard input, so that its secrets are in no process list and on no disk: `uid` and `gid`
+of an account that owns nothing but `folder`; `address`, `port`. Without a `user` it prints the host's keys, a line
+each: `key TYPE BASE64`. Otherwise: `user`, `host_key` as in known_hosts, `password` or `private_key`; `description`,
+the first entry of the archive; `asked`, `entry` and `command` of each question that may stay without an answer;
+`passwords`: the `folders`, the command that lists the password files `named` there, and the arguments that `read` one,
+followed by its path; `dump`, null or `entry`, `command` and `input` of the program that writes SQL; `folders`, and
+`command`, which writes a tar archive of them; `most`, the bytes that may come, and `stalled`, the seconds without data
+after which it gives up.
 
-An account that has no shell there, since it may only transfer files, is asked nothing; its folders are read by SFTP.
+On an account without a shell, which may only transfer files, no command is run; its folders are read by SFTP.
 
-OpenSSH runs as that account (`other_host`). Nothing of what comes is run or unpacked here. The last line says what
-failed.
+OpenSSH runs as that account (`other_host`). Received data is neither run nor unpacked here. The last line of output is
+the error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.archives.fetched import named_passwords
@@ -49,13 +49,13 @@ _TELL_SECONDS: Final = 10.0
 _MOST_ANSWERED: Final = 1 << 16
 _ECHO: Final = "svc-import"
 _NO_SHELL: Final = ("exec request failed", "request failed on channel")
-"""What OpenSSH says where the other host runs no command at all."""
+"""OpenSSH's errors if the other host runs no commands at all."""
 _NO_DUMP: Final = (
     "The database was not dumped: the account there may only transfer files. Fetch the site without its database, and "
     "import a dump of it afterwards."
 )
 _HARMLESS: Final = ("changed as we read it", "removed before we read it")
-"""What GNU tar says of a site that is used meanwhile, and ends with status 1."""
+"""GNU tar's messages about a site that is used meanwhile; its exit status is then 1."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def show_keys(order: dict[str, Any]) -> None:
 
 
 def fetch(order: dict[str, Any]) -> None:
-    """Raises FetchError; what has come until then is of no use."""
+    """Raises FetchError; the data received until then is useless."""
     with open(f"{order['folder']}/archive", "wb") as archive:
         coming = _Coming(archive, order)
         coming.entry(order["description"]["entry"], order["description"]["text"].encode())
@@ -90,7 +90,7 @@ def fetch(order: dict[str, Any]) -> None:
             coming.entry(question["entry"], coming.answer(question["command"]))
         asked = order["passwords"]
         for path in named_passwords(coming.answer(asked["named"]).decode(errors="replace"), asked["folders"]):
-            # One that is not there, or may not be read, is missed by the plan.
+            # A missing or unreadable file is reported in the plan.
             if content := coming.answer(shlex.join([*asked["read"], path])):
                 coming.entry(path.lstrip("/"), content)
         if order["dump"] is not None:
@@ -109,7 +109,7 @@ def fetch(order: dict[str, Any]) -> None:
 
 
 class _Coming:
-    """What comes from the other host, into the archive."""
+    """Data from the other host on its way into the archive."""
 
     def __init__(self, archive: BinaryIO, order: dict[str, Any]) -> None:
         self._archive = archive
@@ -123,7 +123,7 @@ class _Coming:
         self._archive.write(_header(name, len(content)) + content + b"\0" * (-len(content) % _RECORD))
 
     def has_a_shell(self) -> bool:
-        """Whether the account may have commands run there. Raises FetchError where it is not let in."""
+        """Whether the account may run commands there. Raises FetchError if it may not sign in."""
         status, answer = self._ask(f"echo {_ECHO}")
         said = _said()
         if status == other_host.FAILED and not any(words in line for line in said for words in _NO_SHELL):
@@ -131,13 +131,13 @@ class _Coming:
         return _ECHO.encode() in answer.splitlines()
 
     def answer(self, command: str) -> bytes:
-        """What the command says, if it does."""
+        """The command's output, empty if it fails."""
         status, answer = self._ask(command)
         return answer if status == 0 else b""
 
     def _ask(self, command: str) -> tuple[int | None, bytes]:
-        """Its exit status, None where it takes too long, and what it says. That is kept in memory as other files are
-        here, of which there can be no more than a little."""
+        """Its exit status, None if it takes too long, and its output. Files here are in memory, whose size is
+        limited."""
         with open(_ANSWER, "w+b") as answer, open(_SAID, "wb") as said:
             process = subprocess.Popen(
                 [*other_host.ssh(self._order), command],
@@ -225,7 +225,7 @@ class _Coming:
             self._archive.write(block)
 
     def _count(self, size: int) -> None:
-        """Bytes that come. Raises FetchError where they are too many."""
+        """Count received bytes. Raises FetchError if they are too many."""
         self._left -= size
         self._came += size
         if self._left < 0:
@@ -247,7 +247,7 @@ class _Coming:
 
 
 def _said() -> list[str]:
-    """What ssh, or the program on the other host, wrote as errors."""
+    """Errors that ssh, or the program on the other host, wrote."""
     with open(_SAID, "rb") as file:
         return [line for line in file.read(1 << 16).decode(errors="replace").splitlines() if line.strip()]
 

@@ -1,7 +1,7 @@
-"""What is done with files and folders one at a time.
+"""Operations on single files and folders.
 
-Whatever becomes of the helper, a file is whole: it is written in the temporary folder and takes its place by one
-rename. A tree is copied there and leaves there in the same way.
+Whatever happens to the helper, a file is complete: it is written in the temporary folder and moved into place by one
+rename. A tree is copied there and moved in the same way.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from svc_actors.host.confined.tree import (
 FILE_MODE: Final = 0o644
 FOLDER_MODE: Final = 0o755
 MODES: Final = 0o1777
-"""Neither set-uid nor set-gid: what runs in a site runs as its own account."""
+"""Without set-uid and set-gid: programs in a site run as its own account."""
 KEPT_SECONDS: Final = 2 * 86_400
-"""What lies in the temporary folder longer, untouched, was left there by something that ended in the middle."""
+"""Anything older in the temporary folder was left by an interrupted operation."""
 
 _RESTORED: Final = re.compile(r"restore-[0-9]{1,20}")
 
@@ -68,9 +68,9 @@ def entry(name: str, found: os.stat_result, target: str | None) -> dict[str, Any
 
 
 def _entry_text(name: str, found: os.stat_result, target: str | None, own_uid: int) -> str:
-    """JSON as the API tells it, so that a long list is not built a second time: `modified_at` in seconds since 1970,
-    `mode` octal. Bytes of a name that are no UTF-8 are shown as U+FFFD, and `name_exact` is false then. It is put
-    together from pieces: dictionaries for a thousand files, and encoding them, take more than twice as long."""
+    """JSON in the form of the API, so that a long list is not converted again: `modified_at` in seconds since 1970,
+    `mode` octal. Bytes of a name that are not UTF-8 appear as U+FFFD, and `name_exact` is then false. It is assembled
+    from strings: dictionaries for a thousand files, and encoding them, take more than twice as long."""
     shown = _shown(name)
     return (
         f'{{"name":{_quoted(shown)},"kind":"{_KINDS.get(stat.S_IFMT(found.st_mode), "other")}","size":{found.st_size},'
@@ -85,17 +85,17 @@ def _shown(name: str) -> str:
 
 
 def version(found: os.stat_result) -> str:
-    """Another one whenever the content may be another: which file it is, and when it was changed."""
+    """Changes whenever the content may have: it identifies the file and its last change."""
     text = f"{found.st_dev}:{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]:
-    """How many there are, and those that were asked for as JSON."""
+    """The number of entries, and the requested ones as JSON."""
     own_uid = os.geteuid()
     with held(tree.open_folder(request.path)) as folder, told(request.path):
         with os.scandir(folder) as found:
-            # By the first two alone: a name that is made anew meanwhile may come twice.
+            # By the first two alone: a name that is created anew meanwhile may come twice.
             ordered = sorted(
                 (
                     (not item.is_dir(follow_symlinks=False), item.name, item)
@@ -109,14 +109,14 @@ def list_folder(tree: Tree, request: ListFolder) -> tuple[dict[str, Any], bytes]
             try:
                 found_now = item.stat(follow_symlinks=False)
                 target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found_now.st_mode) else None
-            except FileNotFoundError:  # It has just gone.
+            except FileNotFoundError:  # It has just been removed.
                 continue
             page.append(_entry_text(name, found_now, target, own_uid))
     return {"total": len(ordered)}, f"[{','.join(page)}]".encode()
 
 
 def _entry_of(folder: int, name: str) -> dict[str, Any] | None:
-    """None if it has just gone."""
+    """None if it has just been removed."""
     with suppress(FileNotFoundError):
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         return entry(name, found, os.readlink(name, dir_fd=folder) if stat.S_ISLNK(found.st_mode) else None)
@@ -183,7 +183,7 @@ def write_all(file: int, data: bytes | memoryview) -> None:
 
 
 def finish(file: int, mode: int) -> None:
-    """The file may take its place: its content is on the disk."""
+    """Prepare the file for its final name: its content is then on the disk."""
     os.fchmod(file, mode)
     os.fsync(file)
 
@@ -209,7 +209,7 @@ def make_folder(tree: Tree, request: MakeFolder) -> dict[str, Any]:
     if request.parents:
         for length in range(1, len(names)):
             above = os.fsdecode(b"/".join(names[:length]))
-            with suppress(FileError):  # What is in the way is told by the last one, which is not there then.
+            with suppress(FileError):  # The last call reports an obstacle, as its parent is then missing.
                 _make_folder(tree, above)
     return _make_folder(tree, request.path)
 
@@ -230,9 +230,9 @@ def rename(tree: Tree, request: Rename) -> dict[str, Any]:
 
 
 def delete(tree: Tree, request: Delete) -> dict[str, Any]:
-    """All of it is out of the site before any of it is removed: nobody sees half a tree. One path that leads to nothing
-    ends it before anything is touched. On a disk without room for the temporary folder they go one by one from where
-    they are: that is what makes room."""
+    """Move all paths out of the site before any of it is removed: nobody sees half a tree. A path that does not exist
+    ends it before anything is touched. On a disk too full for the temporary folder they are removed in place, one by
+    one, which makes room."""
     gone: list[bytes] = []
     for path in request.paths:
         show(tree, Stat(path))
@@ -314,7 +314,7 @@ def _copy(source: int, name: bytes, target: int, new: bytes, path: str, depth: i
 
 
 def open_own(folder: int, name: bytes, path: str) -> int:
-    """A regular file of the site's own in `folder`, not through a link."""
+    """Open a regular file of the site's own in `folder`, without following links."""
     with told(path):
         descriptor = kernel.open_beneath(folder, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, follow=False)
     try:
@@ -326,14 +326,14 @@ def open_own(folder: int, name: bytes, path: str) -> int:
 
 
 def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
-    """A folder changes its parent only for somebody who may write into it, so one that may not be written is made so
-    for that moment."""
+    """A folder can change its parent only if it is writable for the caller, so a read-only one is made writable for
+    that moment."""
     if _RESTORED.fullmatch(request.name) is None:
         raise FileError(Failed.INVALID, "That is nothing that was restored.")
     name, names = os.fsencode(request.name), parts(request.path)
     if len(names) > 1:
         above = os.fsdecode(b"/".join(names[:-1]))
-        with suppress(FileError):  # What is in the way is told below.
+        with suppress(FileError):  # The code below reports an obstacle.
             make_folder(tree, MakeFolder(above, parents=True))
     folder, placed_as = tree.open_parent(request.path)
     with held(folder), tree.temporary() as temporary, told(request.path):
@@ -351,7 +351,7 @@ def place_restored(tree: Tree, request: PlaceRestored) -> dict[str, Any]:
 
 
 def _writable(folder: int, name: bytes) -> int | None:
-    """Let a folder be written by its owner; the mode that it had, None where nothing was changed."""
+    """Make a folder writable for its owner; returns its previous mode, None if nothing was changed."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode) or mode & stat.S_IWUSR:
@@ -361,9 +361,9 @@ def _writable(folder: int, name: bytes) -> int | None:
 
 
 def sweep(tree: Tree, now: Callable[[], float] = time.time) -> None:
-    """Remove from the temporary folder what nobody comes back for. One thing that cannot be removed, say one that
-    the site's own programs put there, is no reason to leave the rest; nor has a full disk, which has no room for the
-    folder, anything in it."""
+    """Remove abandoned entries of the temporary folder. One that cannot be removed, for example one that the site's own
+    programs put there, must not keep the rest. On a full disk the folder may not exist, and then there is nothing in
+    it."""
     if not _has_temporary(tree):
         return
     with tree.temporary() as temporary:

@@ -1,4 +1,4 @@
-"""Files of one name in a tree, with what they hold: bounded in how much is looked at, found and read."""
+"""Finds files of one name in a tree, with their content; the entries visited, matches and bytes read are limited."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MOST_SEEN = 500_000
 _MOST_FOUND = 500
 _MOST_BYTES = 4 << 20
 _MOST_TOLD = 100 << 10
-"""Characters of the paths of folders, and of links: each file is compared with all of them."""
+"""Characters in paths of folders, and in links: each file is compared with all of them."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """`texts`: of each file its path and its beginning, bytes that are no UTF-8 as U+FFFD. Not `complete` where a bound
-    ended the search, or one of them could not be read. `folders`: those that have a file of the other names, and which;
-    None where not all are known. `links`: those that lead to folders of the tree, and what they lead to."""
+    """`texts`: path and start of each file, with U+FFFD for bytes that are not UTF-8. `complete` is False if a limit
+    ended the search, or a file could not be read. `folders`: folders with files of the other names, and which; None if
+    not all are known. `links`: links to folders of the tree, with their targets."""
 
     texts: list[tuple[str, str]]
     complete: bool
@@ -31,7 +31,7 @@ class Found:
 
 
 def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
-    """The files called `name`, and the folders with files of the names `also`. Links are not followed."""
+    """Find files called `name`, and folders with files of the names `also`. Links are not followed."""
     texts: list[tuple[str, str]] = []
     folders_with: dict[str, list[str]] = {}
     links: dict[str, tuple[int, int]] = {}
@@ -43,7 +43,7 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
             folders[:] = sorted(each for each in folders if os.fsencode(each) != TEMPORARY)
             seen += len(folders) + len(files)
             if folder.count("/") >= MAX_DEPTH:
-                # fwalk calls itself, and holds a descriptor, for each level.
+                # fwalk recurses, and holds a descriptor for each level.
                 complete = complete and not folders
                 folders.clear()
             if seen > _MOST_SEEN or len(texts) >= _MOST_FOUND or size > _MOST_BYTES:
@@ -70,7 +70,7 @@ def find(tree: Tree, name: str, most_bytes: int, also: Sequence[str]) -> Found:
                 texts.append((path, text[:most_bytes].decode(errors="replace")))
     leading = [(link, places[identity]) for link, identity in links.items() if identity in places]
     few_links = sum(len(link) + len(place) for link, place in leading) <= _MOST_TOLD
-    # What a linked folder has is not known to be of that folder.
+    # Files in a linked folder cannot be assigned to the folder with the link.
     known = complete and not links and told_of <= _MOST_TOLD
     return Found(texts, complete and few_links, folders_with if known else None, leading if few_links else [])
 
@@ -82,7 +82,7 @@ def beginning(tree: Tree, path: str, length: int) -> bytes:
 
 
 def _linked(name: str, folder: int) -> tuple[int, int] | None:
-    """The folder that a link leads to; None: it is no link, or leads to nothing that can be seen."""
+    """The folder that a link leads to; None: it is not a link, or its target cannot be seen."""
     try:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return _identity(os.stat(name, dir_fd=folder))

@@ -1,4 +1,4 @@
-"""System calls that Python has no name for: openat2(2), renameat2(2), prctl(2) and Landlock (landlock(7))."""
+"""System calls that Python does not offer: openat2(2), renameat2(2), prctl(2) and Landlock (landlock(7))."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
-# The numbers are the same on every architecture: all are newer than the table that architectures share.
+# These numbers are the same on every architecture: the calls are newer than the shared table of numbers.
 _SYS_OPENAT2: Final = 437
 _SYS_LANDLOCK_CREATE_RULESET: Final = 444
 _SYS_LANDLOCK_ADD_RULE: Final = 445
@@ -28,9 +28,9 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 LOWEST_ABI: Final = 2
-"""Landlock's first version refuses every rename from one folder into another."""
+"""Landlock's first version denies every rename from one folder into another."""
 _RACES: Final = 64
-"""How often a path is looked up again when something above it was renamed meanwhile (openat2(2), EAGAIN)."""
+"""How often a lookup is repeated if a parent of the path was renamed meanwhile (openat2(2), EAGAIN)."""
 
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _WRITE_FILE, _REMOVE_DIR, _REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
@@ -39,7 +39,7 @@ _ALLOWED: Final = (
     _READ_FILE | _READ_DIR | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE
     | _MAKE_DIR | _MAKE_REG | _MAKE_SYM | _REFER | _TRUNCATE
 )  # fmt: skip
-"""Beneath the root. Running programs and making devices, sockets and pipes are handled, and allowed nowhere."""
+"""Allowed below the root. Running programs and creating devices, sockets and pipes are handled, and allowed nowhere."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -63,8 +63,8 @@ def _checked(result: int) -> int:
 
 
 def open_beneath(folder: int, path: bytes, flags: int, mode: int = 0, *, follow: bool = True) -> int:
-    """Open `path` relative to the descriptor `folder`. However it is written, and whatever is swapped on the way, it
-    leads nowhere but beneath that folder: OSError EXDEV. `follow` False: a link anywhere in it is ELOOP."""
+    """Open `path` relative to the descriptor `folder`. However it is written, and whatever is swapped meanwhile, it
+    cannot leave that folder: OSError EXDEV. `follow` False: a link anywhere in it is ELOOP."""
     how = _OpenHow(flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     if not follow:
         how.resolve |= RESOLVE_NO_SYMLINKS
@@ -84,12 +84,12 @@ def rename(source: int, old: bytes, target: int, new: bytes, *, replace: bool) -
 
 
 def exchange(source: int, old: bytes, target: int, new: bytes) -> None:
-    """Each gets the other's place, in one step."""
+    """Swap two entries, in one step."""
     _checked(_libc.renameat2(source, old, target, new, _RENAME_EXCHANGE))
 
 
 def refuse_new_privileges() -> None:
-    """No set-uid program gives any, and nobody of the same account may look into this process."""
+    """Set-uid programs give no rights from now on, and processes of the same account cannot inspect this one."""
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
 
@@ -101,15 +101,14 @@ def landlock_abi() -> int:
 
 
 def landlock(root: int, abi: int) -> None:
-    """From now on this thread, and those it starts, open nothing but what is beneath `root`; from version 4 on they
-    neither listen nor connect by TCP, from 6 on they signal nobody outside."""
+    """From now on this thread, and those it starts, can only open files below `root`; from version 4 on they can
+    neither listen nor connect by TCP, from 6 on they cannot signal processes outside."""
     _landlock([(root, _ALLOWED)], abi)
 
 
 def landlock_reading(readable: Sequence[int], executable: Sequence[int], abi: int) -> None:
-    """From now on this thread, and those it starts, write to no file, open for reading what is beneath `readable`
-    alone, and execute the files `executable` alone: a program and its interpreter, which loads it. TCP and signals are
-    as for `landlock`."""
+    """From now on this thread, and those it starts, write no files, read only below `readable`, and execute only the
+    files `executable`: a program and its interpreter, which loads it. TCP and signals are as for `landlock`."""
     _landlock(
         [
             *((descriptor, _READ_FILE | _READ_DIR) for descriptor in readable),

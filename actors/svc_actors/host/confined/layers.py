@@ -1,8 +1,8 @@
-"""The entries of an archive, and of the archives within it that its format has, in one pass through one stream.
+"""Reads an archive, and the archives within it that its format has, in one pass through one stream.
 
-Compressed by gzip, bzip2, xz or zstd, found in the content. A stream is read once, forwards; nothing is kept of it. An
-archive within the archive is a folder by its own name. All of them share one budget, so that what unpacks within what
-unpacks costs no more than the whole may.
+gzip, bzip2, xz and zstd are detected by content. A stream is read once, forwards; nothing of it is stored. An archive
+within the archive is a folder of its name. All of them share one budget, so that nested compression costs no more than
+the whole may.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from svc_actors.host.confined.protocol import Failed, FileError
 _INPUT: Final = 1 << 18
 _OUTPUT: Final = 1 << 20
 _MOST_WINDOW: Final = 25
-"""Of zstd, as a power of two: 32 MiB. More is asked for by `zstd --ultra --long` alone."""
+"""Window of zstd, as a power of two: 32 MiB. Only `zstd --ultra --long` uses more."""
 _ZSTD_D_WINDOW_LOG_MAX: Final = 100
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _MAGIC: Final = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", ZSTD: "zstd"}
 
 
 class Peeking:
-    """A stream whose beginning may be looked at."""
+    """A stream whose start can be read in advance."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -65,7 +65,7 @@ class Content:
 
 
 class _Unpacked:
-    """What a decompressor gives, buffered, so that small reads are cheap."""
+    """The output of a decompressor, buffered, so that small reads are cheap."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -87,7 +87,7 @@ class _Unpacked:
 
 
 class Inflating(_Unpacked):
-    """gzip, whose sums zlib compares; several of them after each other are one."""
+    """gzip, with checksums verified by zlib; concatenated members are one stream."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream)
@@ -112,7 +112,7 @@ class Inflating(_Unpacked):
 
 
 class _Stepwise(_Unpacked):
-    """bzip2 and xz: several of them after each other are one."""
+    """bzip2 and xz; concatenated streams are one stream."""
 
     def __init__(self, stream: Stream, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
         super().__init__(stream)
@@ -141,7 +141,7 @@ class _Buffer(ctypes.Structure):
 
 
 class Zstd(_Unpacked):
-    """By the library that dpkg itself needs, so there is no server without; loaded before this process is confined."""
+    """Uses the library that dpkg itself needs, so every server has it; loaded before this process is confined."""
 
     _library: ctypes.CDLL | None = None
 
@@ -195,7 +195,7 @@ class Zstd(_Unpacked):
 
 
 def unpacked(stream: Stream) -> Peeking:
-    """The stream, unpacked if its content says that it is packed."""
+    """The stream, decompressed if its content is compressed."""
     peeking = Peeking(stream)
     start = peeking.peek(6)
     name = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
@@ -212,7 +212,7 @@ def unpacked(stream: Stream) -> Peeking:
 
 
 def entries(archive: BinaryIO, budget: Budget, nested: Callable[[bytes], bool]) -> Iterator[Member]:
-    """Those of the archive, and of archives within it for whose names `nested` is true. Paths have no `./` in front."""
+    """Entries of the archive, and of archives within it whose names satisfy `nested`. Paths have no leading `./`."""
     start = archive.read(4)
     archive.seek(0)
     outer = members(archive) if start.startswith(b"PK") else _tar(archive, budget)
@@ -243,7 +243,7 @@ def _tar(archive: BinaryIO, budget: Budget) -> Iterator[Member]:
 
 
 def _tar_within(stream: Peeking, budget: Budget, name: bytes) -> Iterator[Member]:
-    """A dump that is packed alone, without an archive around it, is a file by the name that it would have."""
+    """A dump that is compressed by itself, without an archive, is a file with the name that it would have."""
     if stream.peek(512)[257:262] == b"ustar":
         yield from tar_members(stream, budget)
         return

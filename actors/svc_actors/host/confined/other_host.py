@@ -1,11 +1,11 @@
-"""Another host, as a process of this server's talks to it by SSH: as an account that owns nothing.
+"""Talks SSH to another host, in a process of an account that owns nothing.
 
-OpenSSH runs without new privileges. Its account has to be known to the system, so it sees an /etc/passwd of its own,
-and a home in memory that has what opens the other host: both are in a mount namespace that ends with this process. Only
-the key that was confirmed is talked to, and nothing of the user's or the system's configuration is read.
+OpenSSH runs without new privileges. The system must know its account, so it sees an /etc/passwd of its own, and a home
+in memory with the credentials of the other host: both are in a mount namespace that ends with this process. Only the
+confirmed host key is accepted, and no configuration of the user or the system is read.
 
 An order has `uid` and `gid` of the account, `address` and `port`; and to sign in `user`, `host_key` as in known_hosts,
-and of `password` and `private_key` one that is not null. `most`: the bytes of a file that may be written.
+and one of `password` and `private_key` that is not null. `most`: the bytes of a file that may be written.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from svc_actors.host.confined import kernel
 
 HOME: Final = "/root"
 _REFUSED: Final = 3
-"""The exit status of a process whose last line says why it ended."""
+"""Exit status of a process whose last line of output says why it ended."""
 FAILED: Final = 255
-"""OpenSSH's own exit status, where it is not what runs on the other host that failed."""
+"""OpenSSH's exit status for its own failures, as opposed to those of the remote command."""
 _NAME: Final = "svc-import"
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS: Final = 0x0002_0000
@@ -38,11 +38,11 @@ _MEANINGS: Final = {
 
 
 class FetchError(Exception):
-    """Nothing more comes; says why."""
+    """The transfer has failed; the message says why."""
 
 
 def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
-    """Do the work as that account. The exit status of this process, whose last line says what failed."""
+    """Do the work as that account. Returns the exit status of this process, whose last line of output is the error."""
     try:
         _see(order)
         _become(order["uid"], order["gid"], order.get("most", 0))
@@ -59,7 +59,7 @@ def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
 
 
 def _see(order: Mapping[str, Any]) -> None:
-    """A home in memory, and an /etc/passwd that has the account."""
+    """Mount a home in memory, and an /etc/passwd with the account."""
     uid, gid = order["uid"], order["gid"]
     _checked(_libc.unshare(_CLONE_NEWNS))
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
@@ -72,7 +72,7 @@ def _see(order: Mapping[str, Any]) -> None:
 
 
 def _become(uid: int, gid: int, most: int) -> None:
-    """`most`: the bytes of a file that it may write, beside a little. Raises FetchError."""
+    """`most`: the bytes of a file that it may write, plus a margin. Raises FetchError."""
     if uid == 0 or gid == 0:
         raise FetchError("Nothing is fetched as root.")
     room = most + (8 << 20)
@@ -87,12 +87,13 @@ def _become(uid: int, gid: int, most: int) -> None:
 
 
 def _keep(order: Mapping[str, Any]) -> None:
-    """In its home, what opens the other host."""
+    """Write the credentials of the other host into its home."""
     _write(f"{HOME}/known_hosts", f"{_NAME} {order['host_key']}\n")
     if order["private_key"] is not None:
         _write(f"{HOME}/key", order["private_key"].rstrip("\n") + "\n")
     if order["password"] is not None:
-        # ssh asks a program. This one prints its own second line, so neither its arguments nor any file say more.
+        # ssh asks a program for the password. This one prints its own second line, so no argument and no other file has
+        # it.
         _write(f"{HOME}/answer", f"#!/usr/bin/sed -ne2{{p;q}}\n{order['password']}\n", 0o700)
 
 
@@ -101,7 +102,7 @@ def environment() -> dict[str, str]:
 
 
 def ssh(order: Mapping[str, Any]) -> list[str]:
-    """OpenSSH, told everything but what to run there."""
+    """The OpenSSH command with all options, without the remote command."""
     options = {
         "BatchMode": "no" if order["password"] is not None else "yes",
         "StrictHostKeyChecking": "yes",
@@ -127,8 +128,8 @@ def ssh(order: Mapping[str, Any]) -> list[str]:
 
 
 def why_failed(status: int, said: Sequence[str], what: str) -> str:
-    """In a sentence. `said`: what ssh, or the program on the other host, wrote as errors. `what`: what did not
-    happen."""
+    """The failure as a sentence. `said`: errors that ssh, or the program on the other host, wrote. `what`: what
+    failed."""
     if status != FAILED:
         return f"{what}: {said[0] if said else f'exit status {status} there'}"
     whole = "\n".join(said).lower()

@@ -1,6 +1,6 @@
-"""Pages and sitemaps of a site, as its old host and this one answer them: compared by their words.
+"""Compares pages and sitemaps of a site's old host and this one, by their words.
 
-Words, and not bytes: times, nonces and numbers of visitors are different each time.
+Words instead of bytes, since times, nonces and visitor numbers differ each time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_sitemap(request: ReadSitemap, payload: bytes) -> tuple[dict[str, Any], 
 
 
 def similarity(one: bytes, other: bytes) -> float:
-    """The share of the longer page's words that the other has too, each as often as it stands there."""
+    """The share of the longer page's words that the other has too, counting repetitions."""
     left = Counter(words(one))
     most, total, shared = left.total(), 0, 0
     for word in words(other):
@@ -47,19 +47,19 @@ def similarity(one: bytes, other: bytes) -> float:
 
 
 def words(body: bytes) -> Iterator[str]:
-    """What visitors read: without tags, scripts, styles and comments."""
+    """The words that visitors read: without tags, scripts, styles and comments."""
     page = body.decode(errors="replace")
     return (found[0] for part in _shown(page) for found in _WORD.finditer(page, *part))
 
 
 def _shown(page: str) -> Iterator[tuple[int, int]]:
-    """From where to where. A tag without an end is text."""
+    """Ranges of visible text. A tag without an end is text."""
     begin, without_end = 0, set[str]()
     while (opens := _HIDDEN.search(page, begin)) is not None:
         yield begin, opens.start()
         begin = opens.start() + 1
         for kind in dict.fromkeys(((opens[1] or opens[2] or "").lower(), "")):
-            # An end that is not there is not there for what comes later either.
+            # If an end is missing here, it is missing for everything after, too.
             end = None if kind in without_end else _ENDS[kind].search(page, opens.end())
             if end is not None:
                 begin = end.end()
@@ -69,7 +69,7 @@ def _shown(page: str) -> Iterator[tuple[int, int]]:
 
 
 def paths_of_sitemap(body: bytes, names: frozenset[str]) -> Iterator[str]:
-    """Those of the site itself."""
+    """The paths of the site itself."""
     for found in _LOCATION.finditer(body.decode(errors="replace")):
         path = path_of(found[1], names)
         if path.startswith("/") and "&" not in path:
@@ -77,6 +77,6 @@ def paths_of_sitemap(body: bytes, names: frozenset[str]) -> Iterator[str]:
 
 
 def path_of(address: str, names: frozenset[str]) -> str:
-    """The path of an address of the site, and any other address as it is."""
+    """The path of a URL of the site; any other URL as it is."""
     found = re.fullmatch(r"https?://([^/:?#]+)(?::[0-9]+)?(/[^#]*)?(?:#.*)?", address)
     return address if found is None or found[1].lower() not in names else found[2] or "/"

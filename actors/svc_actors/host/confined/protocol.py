@@ -1,8 +1,8 @@
-"""What core and helper say to each other: frames, requests, and how a request can fail.
+"""The protocol between core and helper: frames, requests, and errors.
 
 A frame is two lengths (32 bits each, network order), a JSON header and bytes. A request's header is its number, its
 kind and its fields; the answer's is the number and either `result` or `failure` and `message`. Answers come in any
-order. Names are text in which bytes that are no UTF-8 stand as lone surrogates (PEP 383).
+order. Names are text, with lone surrogates for bytes that are not UTF-8 (PEP 383).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ MAX_HEADER: Final = 1 << 20
 MAX_PAYLOAD: Final = 8 << 20
 
 PARSING_SECONDS: Final = 60
-"""A regular expression holds the whole process while it is matched, so that no thread could end it: the kernel does."""
+"""A regular expression blocks the whole process while it is matched, and no thread could end it: the kernel does."""
 
 TEMPORARY: Final = b".svc-tmp"
-"""A folder in every site's root: uploads that are not finished, what is being written, what is being removed."""
+"""A folder in every site's root: unfinished uploads, files being written, files being removed."""
 
 
 class Failed(StrEnum):
     NOT_FOUND = "not_found"
     EXISTS = "exists"
     CONFLICT = "conflict"
-    """The thing is not of the kind that the request needs, or was changed meanwhile."""
+    """The entry is not of the kind that the request needs, or was changed meanwhile."""
     REFUSED = "refused"
-    """It leads out of the site, or belongs to somebody else."""
+    """It leads out of the site, or belongs to another account."""
     INVALID = "invalid"
     NO_SPACE = "no_space"
     BROKEN = "broken"
 
 
 class FileError(Exception):
-    """How a request ended; nothing was changed unless the message says what."""
+    """The error of a request; nothing was changed unless the message says so."""
 
     def __init__(self, code: Failed, message: str) -> None:
         super().__init__(message)
@@ -51,11 +51,11 @@ class FileRequest:
 
     kind: ClassVar[str]
     mutates: ClassVar[bool] = True
-    """Mutations are done one after the other, and beside them what does not mutate."""
+    """Mutations run one after the other, concurrently with requests that do not mutate."""
     long: ClassVar[bool] = False
-    """It prepares what it changes aside, beside other mutations; one such request at a time."""
+    """It prepares its change outside of the site, concurrently with other mutations; one such request at a time."""
     parses: ClassVar[bool] = False
-    """It parses what a tenant wrote, and ends by itself in `PARSING_SECONDS`; one such request at a time."""
+    """It parses a tenant's input, and is killed after `PARSING_SECONDS`; one such request at a time."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Stat(FileRequest):
 
 @dataclass(frozen=True)
 class Read(FileRequest):
-    """`length` bytes of a regular file from `offset` on, and which version of the file they are of."""
+    """`length` bytes of a regular file from `offset` on, with the version of the file."""
 
     kind = "read"
     mutates = False
@@ -89,7 +89,7 @@ class Read(FileRequest):
 
 @dataclass(frozen=True)
 class Write(FileRequest):
-    """The payload becomes the whole of a file. `expected`: the SHA-256 that a present file must have."""
+    """The payload becomes the whole file. `expected`: SHA-256 of the content that the file must have now."""
 
     kind = "write"
     path: str
@@ -114,7 +114,7 @@ class Rename(FileRequest):
 
 @dataclass(frozen=True)
 class Delete(FileRequest):
-    """Files, links, and folders with all that is in them."""
+    """Files, links, and folders with their content."""
 
     kind = "delete"
     paths: list[str]
@@ -150,8 +150,8 @@ class Compress(FileRequest):
 
 @dataclass(frozen=True)
 class Extract(FileRequest):
-    """What the archive `path` holds comes into the folder `to`, which is made if it is not there. Files that are there
-    already end it, before anything is placed, unless `replace`."""
+    """Unpack the archive `path` into the folder `to`, which is created if needed. Existing files are an error, before
+    anything is placed, unless `replace`."""
 
     kind = "extract"
     long = True
@@ -170,8 +170,8 @@ class UploadOpen(FileRequest):
 
 @dataclass(frozen=True)
 class UploadWrite(FileRequest):
-    """The payload is a part of an upload, in base64 as it came: decoding it is most of the work, and the core has that
-    of all sites. Uploads are no part of the site before they are finished, so this stands beside mutations."""
+    """The payload is a part of an upload, in base64 as received: decoding is most of the work, and the core is shared
+    by all sites. An unfinished upload is not a part of the site, so this runs concurrently with mutations."""
 
     kind = "upload_write"
     mutates = False
@@ -181,8 +181,8 @@ class UploadWrite(FileRequest):
 
 @dataclass(frozen=True)
 class UploadVerify(FileRequest):
-    """An upload has this size and SHA-256, or the file at `path`, if there is no such upload any more: it was placed,
-    and who asks had no answer."""
+    """Check size and SHA-256 of an upload; or, if it no longer exists, of the file at `path`: then it was placed, and
+    the caller missed the answer."""
 
     kind = "upload_verify"
     mutates = False
@@ -218,7 +218,7 @@ class JudgeHtaccess(FileRequest):
 
 @dataclass(frozen=True)
 class RewriteConfiguration(FileRequest):
-    """The wp-config.php at `path` gets other constants and folders: the payload is a JSON object, `values` and `paths`
+    """Rewrite constants and folders of the wp-config.php at `path`: the payload is a JSON object, `values` and `paths`
     as `archives.wpconfig.rewritten` takes them. `problem` of the result: why it was left as it is."""
 
     kind = "rewrite_configuration"
@@ -228,8 +228,7 @@ class RewriteConfiguration(FileRequest):
 
 @dataclass(frozen=True)
 class ComparePages(FileRequest):
-    """The payload is two pages, the first of `length` bytes. `similarity` of the result: the share of their words that
-    are the same."""
+    """The payload is two pages, the first of `length` bytes. `similarity` of the result: the share of common words."""
 
     kind = "compare_pages"
     mutates = False
@@ -239,8 +238,8 @@ class ComparePages(FileRequest):
 
 @dataclass(frozen=True)
 class ReadSitemap(FileRequest):
-    """The payload is a sitemap.xml; the answer's bytes are a JSON list of the first `most` paths of the site that has
-    these `names`."""
+    """The payload is a sitemap.xml; the answer's bytes are a JSON list of the first `most` paths of the site with these
+    `names`."""
 
     kind = "read_sitemap"
     mutates = False
@@ -251,8 +250,8 @@ class ReadSitemap(FileRequest):
 
 @dataclass(frozen=True)
 class PlaceRestored(FileRequest):
-    """What the core has put into the temporary folder comes to `path`, in place of what is there, which is removed.
-    Folders above it are made."""
+    """Move what the core has put into the temporary folder to `path`, replacing what is there. Parent folders are
+    created."""
 
     kind = "place_restored"
     name: str
@@ -276,7 +275,7 @@ REQUESTS: Final[dict[str, type[FileRequest]]] = {
 
 
 def encode(header: dict[str, Any], payload_length: int = 0) -> bytes:
-    """A frame but for its payload."""
+    """A frame without its payload."""
     text = json.dumps(header, separators=(",", ":")).encode()
     return LENGTHS.pack(len(text), payload_length) + text
 
@@ -286,7 +285,7 @@ def encode_request(number: int, request: FileRequest, payload_length: int) -> by
 
 
 def decode_request(header: dict[str, Any]) -> FileRequest:
-    """Raises `FileError` for what is no request: the other side is not trusted for being the core."""
+    """Raises `FileError` for an invalid request: the helper does not trust the core either."""
     kind = REQUESTS.get(header["kind"])
     given = header["fields"]
     if kind is None or set(given) != {field.name for field in fields(kind)}:

@@ -1,5 +1,5 @@
-"""How much a copy may still write, asked while it grows: what it is made of may change meanwhile, and a file may hold
-far less than its size (holes of a sparse file take no disk).
+"""Limits how much a copy may still write, checked while it grows: its source may change meanwhile, and a file may use
+far less disk than its size (holes of a sparse file take none).
 
 The standard library alone: helpers and programs that run as root use it.
 """
@@ -12,8 +12,7 @@ from typing import Final
 
 SPARE: Final = 256 << 20
 _SHARE: Final = 50
-"""What is left free on the disk, for the databases of all sites above all: so many bytes, and of a small disk a
-fiftieth."""
+"""Bytes to leave free on the disk, above all for the databases of all sites; on a small disk a fiftieth of it."""
 _BLOCK: Final = 1 << 20
 
 
@@ -25,7 +24,7 @@ class Room:
         self._left = most
 
     def take(self, size: int) -> None:
-        """So many bytes are about to be written. OSError EDQUOT where the plan, ENOSPC where the disk has no room."""
+        """Call it before writing so many bytes. OSError EDQUOT if the plan, ENOSPC if the disk has no room."""
         if self._left is not None:
             self._left -= size
             if self._left < 0:
@@ -36,15 +35,15 @@ class Room:
 
 
 def copy_content(source: int, target: int, room: Room) -> int:
-    """The content of a file into an empty one, whose holes are holes again. How many bytes were written; OSError as
-    `Room.take`, and EFBIG where the size is more than this process may make."""
+    """Copy the content of a file into an empty one, preserving holes. Returns how many bytes were written; OSError as
+    `Room.take`, and EFBIG if the size exceeds this process's limit."""
     written = at = 0
-    # First: what is too large is refused before anything is written.
+    # First, so that a file that is too large is refused before anything is written.
     os.ftruncate(target, os.fstat(source).st_size)
     while (begin := _next(source, at, os.SEEK_DATA)) is not None:
         hole = _next(source, begin, os.SEEK_HOLE)
         if hole is None:
-            return written  # It was cut short meanwhile.
+            return written  # It was truncated meanwhile.
         at = hole
         os.lseek(target, begin, os.SEEK_SET)
         while begin < at:
@@ -52,14 +51,14 @@ def copy_content(source: int, target: int, room: Room) -> int:
             room.take(size)
             sent = os.sendfile(target, source, begin, size)
             if not sent:
-                return written  # It was cut short meanwhile.
+                return written  # It was truncated meanwhile.
             begin += sent
             written += sent
     return written
 
 
 def _next(file: int, at: int, what: int) -> int | None:
-    """None where the file has ended by there."""
+    """None if the file ends before."""
     try:
         return os.lseek(file, at, what)
     except OSError as error:

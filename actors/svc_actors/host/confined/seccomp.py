@@ -1,14 +1,14 @@
-"""What of the kernel the programs of a site may call: a filter of system calls (seccomp(2)) that cannot be taken off.
+"""A filter of system calls (seccomp(2)) for the programs of a site, which cannot be removed once it is set.
 
-It takes away what no web application needs and what an unprivileged account has found holes by: user namespaces, by
+It denies calls that no web application needs and in which unprivileged accounts have found holes: user namespaces, in
 which an account is root over mounts, netlink and packet filters of its own; keyrings, BPF, io_uring, performance
-counters, page faults in user space, and kinds of sockets whose modules the kernel loads for the first who asks. All is
-refused with an error that programs know how to go on from; nothing is killed, but for a program of another
-architecture (32 bits), whose calls have other numbers.
+counters, page faults in user space, and kinds of sockets whose modules the kernel loads on first use. Denied calls fail
+with an error that programs can handle; only programs of another architecture (32 bits), whose calls have other numbers,
+are killed.
 
-Rejected: a list of what is allowed. It would have to be complete for every interpreter and library that a customer
-brings, and be mended with each of their releases. So that calls which are newer than this list are not open either,
-every number above `_NEWEST` is "not implemented", which libraries are written for.
+Rejected: a list of allowed calls. It would have to be complete for every interpreter and library that a customer
+brings, and be updated for each of their releases. To cover calls that are newer than this list as well, every number
+above `_NEWEST` is "not implemented", which libraries are written for.
 
 ptrace(2) stays: it reaches processes of the same account alone, and php-fpm's slow log and debuggers need it.
 
@@ -33,7 +33,7 @@ _NEWEST: Final = 452
 """fchmodat2(2), of Linux 6.6."""
 
 _CALLS: Final = {
-    # Mounts, and what is done with a file system as a whole.
+    # Mounts, and operations on a whole file system.
     "mount": (165, 40),
     "umount2": (166, 39),
     "pivot_root": (155, 41),
@@ -52,13 +52,13 @@ _CALLS: Final = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # Another's namespaces.
+    # Namespaces of others.
     "setns": (308, 268),
-    # Keyrings: they outlive processes, and are counted for the account.
+    # Keyrings: they outlive processes, and count for the account.
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
-    # Programs in the kernel, and what watches it.
+    # Programs in the kernel, and ways to watch it.
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -78,7 +78,7 @@ _CALLS: Final = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
-"""Refused with EPERM, whatever the arguments. None: there is no such call."""
+"""Denied with EPERM, whatever the arguments. None: the machine has no such call."""
 _CLONE: Final = (56, 220)
 _CLONE3: Final = (435, 435)
 _UNSHARE: Final = (272, 97)
@@ -89,15 +89,15 @@ _SOCKETPAIR: Final = (53, 199)
 _NEW_NAMESPACES: Final = 0x7E02_0000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _NEW_TIME: Final = 0x80
-"""CLONE_NEWTIME: of unshare(2) alone, it is part of a signal's number for clone(2)."""
+"""CLONE_NEWTIME: for unshare(2) alone; for clone(2) it is part of a signal's number."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-"""Types into a terminal in another's name."""
+"""They type into a terminal in another's name."""
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_TYPE_MASK, _SOCK_RAW = 0xF, 3
 _PROTOCOLS: Final = (0, 1, 6, 17, 58)
-"""The usual one, ICMP, TCP, UDP and ICMPv6. Others have the kernel load their module."""
+"""The default one, ICMP, TCP, UDP and ICMPv6. Others make the kernel load their module."""
 _NETLINK_ROUTE: Final = 0
-"""Which addresses there are: getifaddrs(3) and getaddrinfo(3) ask it."""
+"""Lists network addresses: getifaddrs(3) and getaddrinfo(3) use it."""
 
 _LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_ANY, _AND, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -116,8 +116,8 @@ class _Program(ctypes.Structure):
 
 
 def refuse() -> None:
-    """From now on, for this process and its descendants. No new privileges (prctl(2)) must be set. OSError where the
-    kernel has no filters, and where the calls of this machine are not known."""
+    """Set the filter, for this process and its descendants. Requires no_new_privs (prctl(2)). OSError if the kernel has
+    no filters, or this machine's calls are unknown."""
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(errno.ENOSYS, f"the system calls of {machine} are not known")
@@ -137,7 +137,7 @@ def program(machine: str) -> Block:
         _load(_NUMBER),
         # The numbers of x32 are above all others.
         *_when(_JUMP_ABOVE, _NEWEST, [_fails(errno.ENOSYS)]),
-        # Its flags are in memory, which another thread may change after a look at them; libraries fall back to clone.
+        # Its flags are in memory, which another thread may change after a check; libraries fall back to clone.
         *_equal(_CLONE3[column], [_fails(errno.ENOSYS)]),
         *_equal(_SOCKET[column], _socket()),
         *_equal(_SOCKETPAIR[column], [_argument(0), *_equal(_AF_UNIX, [_ALLOWED]), _fails(errno.EAFNOSUPPORT)]),
@@ -174,7 +174,7 @@ def _load(offset: int) -> Instruction:
 
 
 def _argument(index: int) -> Instruction:
-    """The lower half, which is all that the kernel takes of these: both machines are little-endian."""
+    """The lower half, which is all that the kernel uses of these: both machines are little-endian."""
     return _load(_ARGUMENTS + 8 * index)
 
 
@@ -187,7 +187,7 @@ def _fails(number: int) -> Instruction:
 
 
 def _when(jump: int, value: int, block: Block) -> Block:
-    """`block` ends with a return: what follows is what happens otherwise."""
+    """`block` ends with a return: the following code runs otherwise."""
     return [(jump, 0, len(block), value), *block]
 
 

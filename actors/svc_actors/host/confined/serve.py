@@ -1,8 +1,7 @@
 """The helper's loop: requests in, answers out, until the socket ends.
 
-Threads are started before the first request and no more afterwards: one for what changes the site, one for what
-prepares a large change beside that, and a few for what changes nothing. The end of the socket ends the process,
-whatever it is doing.
+All threads are started before the first request: one for changes of the site, one that prepares large changes
+meanwhile, and a few for requests that change nothing. The end of the socket ends the process, whatever it is doing.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _Answer = tuple[dict[str, Any], bytes]
 
 
 def serve(root: int, link: socket.socket, identity: Identity, *, without_landlock: bool) -> None:
-    """Confine this process and answer requests. Says first with which version of Landlock, or why it will not."""
+    """Confine this process and answer requests. First reports the version of Landlock, or why it will not serve."""
     try:
         abi = confine(root, identity, without_landlock=without_landlock)
         tree = Tree(root)
@@ -111,7 +110,7 @@ def _work(tree: Tree, queue: SimpleQueue[_Work], link: socket.socket, sending: t
     while True:
         number, request, payload = queue.get()
         try:
-            # In this order: what waits for other changes is not parsing yet.
+            # In this order: a request that waits for other changes is not parsing yet.
             with _alone(tree, request), _parsing() if request.parses else nullcontext():
                 outcome: _Answer | FileError = _handle(tree, request, payload)
         except FileError as failure:
@@ -127,7 +126,7 @@ def _alone(tree: Tree, request: FileRequest) -> AbstractContextManager[object]:
 
 @contextmanager
 def _parsing() -> Iterator[None]:
-    """SIGALRM, which nothing handles, ends the process: the core says so of all that it was asked."""
+    """SIGALRM, which has no handler, ends the process; the core reports that for all its requests."""
     with _PARSING:
         signal.alarm(PARSING_SECONDS)
         try:

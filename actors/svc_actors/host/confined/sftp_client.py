@@ -1,11 +1,11 @@
-"""Reads folders and files of another host by SFTP, in the version 3 that all servers speak
+"""Reads folders and files of another host by SFTP, in version 3, which all servers support
 (draft-ietf-secsh-filexfer-02), over the two pipes of a process such as `ssh -s HOST sftp`.
 
-Requests go out before the answers to earlier ones have come, or each file would take as long as several ways to the
-other host and back. What is under way is bounded: some files, and a MiB of their content.
+Requests are pipelined: without that each file would take several round trips to the other host. The amount in flight is
+limited: some files, and a MiB of their content.
 
-Invariant: of the other side nothing is believed but what was asked for: no more bytes than that, and names that are
-those of one folder's entries.
+Invariant: the other side is trusted for nothing beyond its request: no more bytes than requested, and only names of one
+folder's entries.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _END_OF_FILE, _NO_SUCH_FILE = 1, 2
 _HAS_SIZE, _HAS_OWNER, _HAS_MODE, _HAS_TIMES, _HAS_MORE = 0x1, 0x2, 0x4, 0x8, 0x8000_0000
 _TO_READ: Final = 0x1
 _BLOCK: Final = 1 << 15
-"""Bytes of a file that are asked for at once: every server gives as many."""
+"""Bytes of a file per request: every server supports as many."""
 _MOST_OF_AN_ANSWER: Final = 1 << 18
 _BLOCKS_AHEAD: Final = 32
 _FILES_AHEAD: Final = 32
 _MOST_ENTRIES: Final = 1_000_000
-"""Of one folder."""
+"""Per folder."""
 
 
 class EndedError(Exception):
@@ -39,7 +39,7 @@ class EndedError(Exception):
 
 
 class RefusedError(Exception):
-    """It does not do what it was asked for."""
+    """The server refuses a request."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(printable(said) or f"status {code}")
@@ -57,8 +57,8 @@ class Entry(NamedTuple):
 
 
 class SftpClient:
-    """`requests` and `answers` are descriptors. `stalled`: the seconds in which an answer has to come. Every method
-    raises FetchError for what no server says, and EndedError."""
+    """`requests` and `answers` are descriptors. `stalled`: seconds within which an answer must come. Every method
+    raises FetchError for violations of the protocol, and EndedError."""
 
     def __init__(self, requests: int, answers: int, stalled: float) -> None:
         self._requests = requests
@@ -69,7 +69,7 @@ class SftpClient:
         self._received = bytearray()
         self._number = 0
         self._early: dict[int, tuple[int, bytes]] = {}
-        """Answers to what was asked later than what is waited for."""
+        """Answers to later requests than the awaited one."""
         self._awaited: set[int] = set()
         self._unwanted: set[int] = set()
 
@@ -88,7 +88,7 @@ class SftpClient:
                 names = _Reader(self._answer(self._ask(_READDIR, _text(handle)), _NAME))
                 for _ in range(names.number()):
                     name = names.text()
-                    names.text()  # As `ls -l` would show it.
+                    names.text()  # Skip the long name, in the form of `ls -l`.
                     found += self._entry(folder, name, names)
                 if len(found) > _MOST_ENTRIES:
                     raise FetchError(f"{printable(os.fsdecode(folder))} has more than {_MOST_ENTRIES:,} entries.")
@@ -99,23 +99,23 @@ class SftpClient:
         return found
 
     def folder(self, path: bytes) -> Entry:
-        """It, or where a link of that name leads. Raises RefusedError."""
+        """The folder, or the target of a link of that name. Raises RefusedError."""
         return self._look(_STAT, path)
 
     def target(self, link: bytes) -> bytes:
-        """Where it leads. Raises RefusedError."""
+        """The link's target. Raises RefusedError."""
         answer = _Reader(self._answer(self._ask(_READLINK, _text(link)), _NAME))
         answer.number()
         return answer.text()
 
     def contents(self, files: Iterable[Entry]) -> Iterator[tuple[Entry, Iterator[bytes] | RefusedError]]:
-        """What is in each, block by block and no more than its `size`; less, where it was shortened meanwhile. The
-        blocks of one are taken before the next."""
+        """The content of each file, block by block, at most its `size`; less if it was truncated meanwhile. Take all
+        blocks of one file before the next."""
         ahead: deque[_File] = deque()
         for entry in files:
             ahead.append(_File(self, entry))
             if len(ahead) > _FILES_AHEAD // 2:
-                # It was asked to be opened so many files ago.
+                # Its open request was sent this many files ago.
                 ahead[-_FILES_AHEAD // 2].begin()
             if len(ahead) == _FILES_AHEAD:
                 yield from ahead.popleft().content()
@@ -157,7 +157,7 @@ class SftpClient:
         return self._number
 
     def _forget(self, number: int) -> None:
-        """Its answer is of no use."""
+        """Drop the answer to this request."""
         if self._early.pop(number, None) is None:
             self._unwanted.add(number)
 
@@ -212,7 +212,7 @@ class SftpClient:
 
 
 class _File:
-    """One that is opened and read while those before it are."""
+    """A file that is opened and read ahead while earlier ones are."""
 
     def __init__(self, client: SftpClient, entry: Entry) -> None:
         self._client = client
@@ -221,7 +221,7 @@ class _File:
         self._handle: bytes | None = None
         self._refused: RefusedError | None = None
         self._asked: deque[tuple[int, int, int]] = deque()
-        """Blocks that are under way, in their order: the number of the request, where it begins, its bytes."""
+        """Blocks in flight, in order: number of the request, offset, length."""
         self._next = 0
 
     def begin(self) -> None:
@@ -270,7 +270,7 @@ class _File:
 
 
 class _Reader:
-    """What an answer has in it, in turn. Raises FetchError where it ends before."""
+    """Reads the fields of an answer in order. Raises FetchError if it ends too early."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -286,7 +286,7 @@ class _Reader:
         return self._content[self._at :]
 
     def attributes(self) -> tuple[int, int | None, int]:
-        """Size, mode and time; a server need not say any of them."""
+        """Size, mode and time; a server may omit any of them."""
         said = self.number()
         size = int.from_bytes(self._take(8), "big") if said & _HAS_SIZE else 0
         if said & _HAS_OWNER:

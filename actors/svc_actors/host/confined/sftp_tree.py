@@ -1,4 +1,4 @@
-"""What lies beneath a folder of another host, read by SFTP, as the entries of a tar archive."""
+"""Reads the tree below a folder of another host by SFTP, as entries of a tar archive."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from svc_actors.host.confined.other_host import FetchError, printable
 from svc_actors.host.confined.sftp_client import Entry, RefusedError, SftpClient
 
 _MOST_WAITING: Final = 1_000_000
-"""Folders that are known and not read: a server that names ever more of them is not followed for ever."""
+"""Folders known but not yet read: protects against a server that lists ever more of them."""
 
 
 class Found(NamedTuple):
-    """`size`: of its content. `blocks`: which may be less, where it was shortened meanwhile; taken before the next."""
+    """`size`: of its content. `blocks`: the content, which may be shorter if it was truncated meanwhile; take it before
+    the next entry."""
 
     told: tarfile.TarInfo
     blocks: Iterator[bytes]
 
 
 def tree(client: SftpClient, folder: str) -> Iterator[Found]:
-    """Its folders, files and links, by their paths there behind a dot, as `tar -C / .FOLDER` names them; what vanished
-    meanwhile is left out. No link is followed. Raises FetchError for what may not be read."""
+    """Its folders, files and links, by their paths there after a dot, as `tar -C / .FOLDER` names them; entries that
+    vanish meanwhile are left out. Links are not followed. Raises FetchError for an unreadable entry."""
     path = os.fsencode(folder)
     try:
         waiting = [client.folder(path)]

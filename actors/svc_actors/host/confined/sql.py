@@ -1,24 +1,25 @@
-"""Runs the SQL of a file by an engine's own client, so that what is in the file reaches its database and nothing else:
-`python -I -S confined/sql.py ORDER`
+"""Runs a file of SQL in an engine's own client, so that its statements reach its database and nothing else: `python -I
+-S confined/sql.py ORDER`
 
-The order is a JSON object: `uid` and `gid` of a site's account; `root` and `path` of a file of the site's, both null
-where the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments; `rows`,
-whether a line `rows ["TABLE", NUMBER]` is said of each table of MariaDB that it fills (`sql_rows`). The account of the
-database comes in the environment. Without a `command` the file is looked at (`sql_look`), and a line `holds NUMBER`
+The order is a JSON object: `uid` and `gid` of a site's account; `root` and `path` of a file of the site's, both null if
+the file is standard input; `dialect`, mariadb or postgresql; `command`, the client and its arguments; `rows`, whether
+to print a line `rows ["TABLE", NUMBER]` for each table of MariaDB that it fills (`sql_rows`). The account of the
+database comes in the environment. Without a `command` the file is only checked (`sql_look`), and a line `holds NUMBER`
 says how many bytes of SQL it has.
 
-Dumps are written by anybody. What they could do beyond SQL is the client's own commands: running programs, reading and
-writing files, connecting elsewhere. It is started in the site's view of the server (`enter_site`), so that programs of
-the same account that reach into it find nothing else there. Four things stand against each of those:
+Anybody may have written a dump. Beyond SQL it could use the client's own commands: run programs, read and write files,
+connect elsewhere. The client runs in the site's view of the server (`enter_site`), so that other programs of the same
+account that reach into it find nothing else there. Four defences apply:
 
-- the client's own mode for that: `mariadb --sandbox`, `psql` after a \\restrict whose key no dump knows;
-- this process and the client are the site's account without any privilege, and by Landlock they write no file, read
-  what programs need alone, connect by no TCP, and execute the client alone: `mariadb --sandbox` still runs an editor;
-- the server knows the account as the owner of this one database, without any right on files, programs, or others;
-- a file that ends too early (a part of a compressed one) is never taken for a whole one: the client is killed before it
-  sees an end, since the beginning of a statement may be another statement.
+- the client's own restricted mode: `mariadb --sandbox`, `psql` after a \\restrict whose key no dump knows;
+- this process and the client are the site's account without any privilege, and Landlock lets them write no file, read
+  only what programs need, make no TCP connection, and execute the client alone: `mariadb --sandbox` still runs an
+  editor;
+- the server knows the account as the owner of this one database, without rights on files, programs, or others;
+- a file that ends too early (a part of a compressed one) is never taken for a complete one: the client is killed before
+  it sees an end, since the start of a statement may be another statement.
 
-It stands alone, and needs the standard library only.
+This module is standalone, and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, cast
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import kernel
@@ -57,12 +58,12 @@ _LIMITS: Final = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_FSIZE: 0,
     resource.RLIMIT_NOFILE: 256,
-    # A statement is held in memory whole, and no server takes one of more than a GiB.
+    # A whole statement is held in memory, and no server accepts one of more than a GiB.
     resource.RLIMIT_DATA: 1 << 30,
 }
 _READABLE: Final = ("/usr", "/etc")
 _INTERPRETERS: Final = "/lib*/ld-*.so.*"
-"""What loads a program: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1."""
+"""The program loader: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1."""
 
 _OWN_DUMP: Final = re.compile(rb"(/\*M!999999|-- (MariaDB|MySQL) dump )")
 _DEFINER: Final = re.compile(rb"DEFINER=`[^`\n]*`@`[^`\n]*`")
@@ -88,7 +89,7 @@ def main() -> int:
 
 
 def _confine(order: dict[str, Any]) -> int:
-    """Become the account; the file, opened by it."""
+    """Become the account; returns the file, opened by it."""
     uid, gid = order["uid"], order["gid"]
     if uid == 0 or gid == 0:
         raise RefusedError("A dump is never run as root.")
@@ -115,7 +116,7 @@ def _site_file(root: int, path: str, uid: int) -> int:
 
 
 def _look(order: dict[str, Any], file: int) -> int:
-    """Read the file to its end. Its whole size is unpacked, so what is told is what the engine would be given."""
+    """Read the file to its end. The size is that of the unpacked SQL, which the engine would get."""
     _lock(None)
     for limit, most in _LIMITS.items():
         resource.setrlimit(limit, (most, most))
@@ -137,7 +138,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
         resource.setrlimit(limit, (most, most))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     counter = RowCounter() if order["rows"] and order["dialect"] == "mariadb" else None
-    # Answers of the dump's own questions are nobody's; what the client says of errors is the job's.
+    # Output of the dump's own queries is dropped; the client's errors go to the job.
     with subprocess.Popen(
         order["command"], stdin=subprocess.PIPE, stdout=nowhere, preexec_fn=_ends_with_us, restore_signals=True
     ) as client:
@@ -151,7 +152,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
                         counter.feed(block)
             client.stdin.close()
         except BrokenPipeError:
-            pass  # It has stopped at an error, and says which.
+            pass  # It has stopped at an error, which it reports itself.
         except (OSError, EOFError, lzma.LZMAError, zlib.error, MemoryError) as error:
             client.kill()
             raise RefusedError(f"The file cannot be read to its end: {error}") from error
@@ -164,7 +165,7 @@ def _run(order: dict[str, Any], file: int, nowhere: int) -> int:
 
 
 def _lock(program: str | None) -> None:
-    """`program`: the one that may be started."""
+    """`program`: the only one that may be started."""
     abi = kernel.landlock_abi()
     if abi < kernel.LOWEST_ABI:
         raise RefusedError(
@@ -199,7 +200,7 @@ def _unpacked(raw: BinaryIO) -> BinaryIO:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
-    """Lines, or pieces of long ones; whether each begins a line."""
+    """Lines, or pieces of long ones; and whether each starts a line."""
     begins = True
     while piece := file.readline(_BLOCK):
         yield begins, piece
@@ -207,8 +208,8 @@ def _lines(file: BinaryIO) -> Iterator[tuple[bool, bytes]]:
 
 
 def _mariadb(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """Who defined views, triggers and routines is left out, so that it is the owner of the database, which nobody but a
-    superuser may say of somebody else. Only in what mariadb-dump has written: no line of its data begins so, as it
+    """Removes the definers of views, triggers and routines, so that the owner of the database becomes it: only a
+    superuser may name somebody else. Applies to output of mariadb-dump alone, whose data lines never start so, as it
     writes line breaks in data as \\n."""
     own, left_out = False, 0
     for number, (begins, piece) in enumerate(lines):
@@ -226,7 +227,7 @@ def _mariadb(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
 
 
 def _postgresql(lines: Iterator[tuple[bool, bytes]]) -> Iterator[bytes]:
-    """pg_dump's own \\restrict and \\unrestrict are left out: ours stands before them, and ends with the file."""
+    """Drops pg_dump's own \\restrict and \\unrestrict: ours comes before them, and ends with the file."""
     yield b"\\restrict " + secrets.token_hex(32).encode() + b"\n"
     header, closing = True, b""
     for begins, piece in lines:

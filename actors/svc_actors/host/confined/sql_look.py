@@ -1,21 +1,21 @@
-"""Looks at a dump before anything is removed for it: that it is SQL, of this engine, holds a statement, and is whole.
+"""Checks a dump before anything is removed for it: it must be SQL of this engine, have a statement, and be complete.
 
-A program that writes dumps names itself in the first lines, and most say at the end that they have come to it. A dump
-whose writer died (a full disk, a killed process) may be cut between two statements: each statement before the cut is
-right, so the engine takes it, and the tables behind it are missing. Here such a dump is refused. What its writer left
-without such comments (`mysqldump --skip-comments`, `--compact`) cannot be judged so, and is taken.
+Programs that write dumps name themselves in the first lines, and most mark the end. A dump whose writer died (a full
+disk, a killed process) may be cut between two statements: each statement before the cut is valid, so the engine accepts
+it, and the later tables are missing. Such a dump is refused here. Dumps without these comments (`mysqldump
+--skip-comments`, `--compact`) cannot be checked for completeness, and are accepted.
 
-What is found (first lines, last lines):
+Recognised (first lines, last lines):
 
     -- MySQL dump 10.13  Distrib 8.0.36          -- Dump completed on 2026-01-02  3:04:05 (no date by --skip-dump-date)
     -- MariaDB dump 10.19-11.4.2-MariaDB         the same; /*M!999999\\- enable the sandbox mode */ may come first
     -- PostgreSQL database dump                  -- PostgreSQL database dump complete, then perhaps \\unrestrict
     -- PostgreSQL database cluster dump          -- PostgreSQL database cluster dump complete (pg_dumpall)
-    -- phpMyAdmin SQL Dump                       what it set at the beginning is set back: COMMIT, character sets
+    -- phpMyAdmin SQL Dump                       settings from the start are restored: COMMIT, character sets
     -- Adminer 4.8.1 MySQL 8.0.29 dump           -- 2026-01-02 03:04:05
 
-Lines are looked at in one pass, each by its beginning, so the time is that of reading the file. It stands alone, and
-needs the standard library only.
+Lines are checked in one pass, each by its start, so the time is that of reading the file. This module is standalone,
+and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import re
 from typing import Final
 
 LOOKED: Final = "holds "
-"""Begins a line that says how many bytes of SQL a file that was looked at has."""
+"""Start of the line with the bytes of SQL of a checked file."""
 HEAD: Final = 1 << 13
 """Bytes in which a writer names itself: comments and warnings of other programs may come before."""
 _UTF_8: Final = b"\xef\xbb\xbf"
@@ -58,17 +58,17 @@ _PHPMYADMIN_SETS: Final = {
     ),
 }
 _CODE: Final = (b"/*!", b"/*M!")
-"""Begin comments that MariaDB and MySQL run as statements."""
+"""Starts of comments that MariaDB and MySQL run as statements."""
 _FIRST: Final = re.compile(rb"[(\\;/]|[A-Za-z]+(?![^\s(;/`\"'@:*=.+-])")
-"""What a statement, or a command of psql, begins with."""
+"""The start of a statement, or of a psql command."""
 
 
 class NoDumpError(Exception):
-    """It is none that can be loaded; the message says why."""
+    """The dump cannot be loaded; the message says why."""
 
 
 class SqlLook:
-    """Is given all lines of a file, or pieces of long ones."""
+    """Gets all lines of a file, or pieces of long ones."""
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -76,15 +76,15 @@ class SqlLook:
         self._named: set[str] = set()
         """The writer that named itself in the head."""
         self._open: set[str] = set()
-        """Writers of dumps that have begun and not ended."""
+        """Writers whose dump has started and not ended."""
         self._awaited: set[bytes] = set()
-        """Lines that phpMyAdmin ends with."""
+        """Lines that must still come before the end of a phpMyAdmin dump."""
         self._phpmyadmin = False
         self._in_comment = False
         self._has_statement = False
 
     def feed(self, piece: bytes, *, begins: bool) -> None:
-        """`begins`: it begins a line. Raises NoDumpError."""
+        """`begins`: the piece starts a line. Raises NoDumpError."""
         if self.size == 0:
             if piece.startswith(_UTF_16):
                 raise NoDumpError("It is text in UTF-16, as PowerShell writes it: convert it to UTF-8 first.")
@@ -107,7 +107,7 @@ class SqlLook:
 
     def _note(self, line: bytes) -> None:
         if line.startswith(b"-- "):
-            if self.size < HEAD and not self._named:  # The first counts: rows of data may look like another.
+            if self.size < HEAD and not self._named:  # The first one counts: rows of data may look like another.
                 self._note_writer(line)
             for writer, pattern in _BEGINS:
                 if writer in self._named and pattern.match(line):
@@ -131,7 +131,7 @@ class SqlLook:
         self._phpmyadmin |= line.startswith(_PHPMYADMIN)
 
     def _find_statement(self, piece: bytes) -> None:
-        """Whether there is more than blanks and comments by now."""
+        """Note whether the file has more than blanks and comments by now."""
         rest = piece
         while rest:
             if self._in_comment:

@@ -1,11 +1,12 @@
-"""Counts the rows that a dump of MariaDB or MySQL puts into each table, while the dump passes by.
+"""Counts the rows per table in a dump of MariaDB or MySQL, while the dump is read.
 
-What counts is `INSERT INTO table [(columns)] VALUES (...), (...);` at the beginning of a line, as every tool that dumps
-writes it; a table that is created and filled by nothing has none. Where a table is filled otherwise (`INSERT IGNORE`,
-`REPLACE`, `INSERT ... SELECT`, an own reaction to duplicate keys), or a row cannot be told from the next, how many
-there are is not known: None, which is never a wrong number.
+Counted is `INSERT INTO table [(columns)] VALUES (...), (...);` at the start of a line, as every dump tool writes it; a
+table that is created and never filled has none. If a table is filled in another way (`INSERT IGNORE`, `REPLACE`,
+`INSERT ... SELECT`, ON DUPLICATE KEY), or rows cannot be separated, the count is unknown: None, and never a wrong
+number.
 
-Memory is bounded by the longest row that a server takes. It stands alone, and needs the standard library only.
+Memory is limited by the longest row that a server accepts. This module is standalone, and uses the standard library
+only.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import re
 from typing import Final
 
 ROWS: Final = "rows "
-"""Begins a line that says how many."""
+"""Start of the line with a table's row count."""
 MOST_TABLES: Final = 5000
 _LEAST: Final = 1 << 18
-"""Bytes that are gathered before they are looked at."""
+"""Bytes to collect before they are parsed."""
 _LONGEST: Final = 64 << 20
-"""Of a row: a server takes none that is longer (max_allowed_packet of the client)."""
+"""Of a row: servers accept no longer ones (max_allowed_packet of the client)."""
 _LONGEST_HEAD: Final = 1 << 16
 _NAME: Final = rb"(?:`[^`]+`\s*\.\s*)?(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[A-Za-z0-9_$]+))"
 _STATEMENT: Final = re.compile(
@@ -33,9 +34,9 @@ _INTO: Final = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:(?:LOW_PRIORITY|DELAYED|HIGH_PRIORITY|IGNORE)\s+){0,3}INTO\s+" + _NAME + rb"[\s(]",
     re.IGNORECASE,
 )
-"""Words of any kind would be looked for in all statements that follow."""
+"""No other words between: such a pattern would be searched for in all following statements."""
 _STRING: Final = rb"'(?:[^'\\]++|\\.)*+'|\"(?:[^\"\\]++|\\.)*+\""
-# Possessive: a row that has not come to its end costs one look at it. A function within it may have arguments.
+# Possessive: an incomplete row costs a single scan. A function in it may have arguments.
 _ROW: Final = re.compile(
     rb"\s*+,?\s*+\((?:[^'\"()]++|" + _STRING + rb"|\((?:[^'\"()]++|" + _STRING + rb")*+\))*+\)", re.DOTALL
 )
@@ -54,7 +55,7 @@ class RowCounter:
         self._filling: str | None = None
         """The table whose rows come now."""
         self._odd = False
-        """Its strings are not written as usual: nothing can be counted."""
+        """Strings are not in the usual notation: nothing can be counted."""
 
     def feed(self, block: bytes) -> None:
         self._parts.append(block)
@@ -73,15 +74,15 @@ class RowCounter:
             pass
         rest = b"" if self._odd else self._text[self._at :]
         self._parts, self._size, self._text = [rest], len(rest), b""
-        # What is not whole yet is looked at again when there is twice as much, not for each line that comes.
+        # Incomplete data is parsed again when it has doubled, rather than for each line that comes.
         self._wanted = max(_LEAST, 2 * len(rest))
 
     def _statement(self, last: bool) -> bool:
-        """Goes to what follows the head of the next statement; False where more has to come."""
+        """Go past the head of the next statement; False if more input is needed."""
         found = _STATEMENT.search(self._text, self._at)
         if found is None:
             line = max(self._text.rfind(b"\n") + 1, self._at)
-            # A line that is longer than a head, and no statement by now, is none; \0 stands for its beginning.
+            # A line longer than any head, and not a statement by now, never will be; \0 stands for its start.
             short = len(self._text) - line < _LONGEST_HEAD
             self._text, self._at = (self._text[line:] if short else b"\0"), 0
             return False
@@ -105,7 +106,7 @@ class RowCounter:
         return True
 
     def _rows(self, last: bool) -> bool:
-        """Goes behind the rows that are whole; False where more have to come."""
+        """Go past the complete rows; False if more input is needed."""
         assert self._filling is not None
         table, rows = self._filling, 0
         while (row := _ROW.match(self._text, self._at)) is not None:

@@ -1,12 +1,12 @@
-"""Says what an archive of another host holds, and does nothing else with it: `python -I -S confined/survey.py ORDER`
+"""Reports what an archive of another host holds, and can do nothing else: `python -I -S confined/survey.py ORDER`
 
 The archive is standard input. The order is a JSON object: `uid` and `gid`, of an account that owns nothing. Before the
-first byte is read this process becomes that account, and by Landlock it opens no file, connects nowhere and executes
-nothing; what it holds in memory is bounded. It answers by lines that begin with `part `, which make up one JSON object.
+first byte is read this process becomes that account, and Landlock lets it open no file, connect nowhere and execute
+nothing; its memory is limited. Its answer is lines that start with `part `, which together are one JSON object.
 
-Refused are whole archives, by one entry: a name that leads out, a device, a name twice, and what is more than an
-archive may be (`archive_formats.Budget`). A link that leads out is no reason: every home of cPanel has one. It is not
-followed, not made, and named.
+A single bad entry refuses the whole archive: a name that leads out, a device, a duplicate name, or anything beyond the
+limits of an archive (`archive_formats.Budget`). A link that leads out is accepted, since every home of cPanel has one:
+it is not followed, not created, and reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Any, BinaryIO, Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.apache.passwords import MOST_BYTES
@@ -71,12 +71,12 @@ def main() -> int:
 
 
 def confine(uid: int, gid: int, root: int | None = None) -> None:
-    """Become the account, beneath the descriptor `root`, or beneath nothing."""
+    """Become the account, with access below the descriptor `root`, or to nothing."""
     if uid == 0 or gid == 0:
         raise FileError(Failed.REFUSED, "An archive is never read as root.")
     Zstd.load()
     for name in ("utf-8", "cp437", "ascii", "latin-1"):
-        codecs.lookup(name)  # Modules, which cannot be loaded any more.
+        codecs.lookup(name)  # Encodings are modules, which cannot be loaded later.
     for limit, most in _LIMITS.items():
         if root is None or limit is not resource.RLIMIT_FSIZE:
             resource.setrlimit(limit, (most, most))
@@ -115,8 +115,8 @@ def survey(archive: BinaryIO) -> Account:
 
 
 def _contents(archive: BinaryIO, wanted: set[str]) -> dict[str, bytes]:
-    """The beginnings of these files, where they are in the archive, which is read once more: only now it is known which
-    they are."""
+    """The starts of these files, if the archive has them. It is read a second time, since only now it is known which
+    files are needed."""
     contents: dict[str, bytes] = {}
     if not wanted:
         return contents
@@ -218,7 +218,7 @@ def shown(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Text that a database keeps: without half characters, and without those that mean something else."""
+    """Text that a database can store: without lone surrogates and control characters."""
     if isinstance(value, str):
         return "".join(c if c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF else "\ufffd" for c in value[:4096])
     if isinstance(value, dict):

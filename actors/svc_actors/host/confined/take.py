@@ -1,13 +1,13 @@
-"""Brings what belongs to one site out of an archive into its folder: `python -I -S confined/take.py ORDER`
+"""Unpacks one site's part of an archive into the site's folder: `python -I -S confined/take.py ORDER`
 
-The archive is standard input. The order is a JSON object: `uid` and `gid` of the site's account, `root`, its folder,
-`site`, as `archives.model.FoundSite` has it, and `files`, by paths of the archive where they come to lie beneath the
-folder: dumps, certificates and passwords, which are kept for the site alone until they were used. `private` are paths
-of the archive that lie among the site's files and that nobody but the site may read, above all no web server.
+The archive is standard input. The order is a JSON object: `uid` and `gid` of the site's account; `root`, its folder;
+`site`, an `archives.model.FoundSite`; and `files`, which maps paths of the archive to places below the folder: dumps,
+certificates and passwords, readable for the site alone until they were used. `private` are paths of the archive among
+the site's files that only the site may read, above all not the web server.
 
-This process becomes the account, and by Landlock it works beneath the folder alone. All is unpacked aside, and comes
-into the folder when the archive was read to its end; what lies in its place is replaced. Last it prints one line that
-begins with `took ` and a JSON object.
+This process becomes the account, and Landlock limits it to the folder. Everything is unpacked outside of its final
+place, and moved there once the archive was read to its end, replacing what is there. At last it prints one line that
+starts with `took ` and a JSON object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import BinaryIO, Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.archives import reading
@@ -44,8 +44,8 @@ _REFUSED: Final = 3
 _BLOCK: Final = 1 << 18
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _SERVED: Final = 0o044
-"""The web server is another account, and looks at what visitors ask for, scripts as well. Configurations are read by
-the site's own alone."""
+"""The web server has another account, and must read all that visitors request, including scripts. Only the site's own
+account reads configurations."""
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 class _Taken:
-    """Which entries are the site's, by the names that they get."""
+    """Selects the site's entries, and names them."""
 
     def __init__(self, site: FoundSite | None, files: Mapping[str, str], private: frozenset[str] = frozenset()) -> None:
         self._site = site
@@ -121,7 +121,7 @@ class _Taken:
 
 
 def _unzstd(content: Iterable[bytes], budget: Budget) -> Iterator[bytes]:
-    """What loads a dump reads gzip, bzip2 and xz itself."""
+    """Only zstd: the program that loads a dump reads gzip, bzip2 and xz itself."""
     stream = Peeking(Content(content))
     packed = stream.peek(4) == ZSTD
     whole = Zstd(stream) if packed else stream

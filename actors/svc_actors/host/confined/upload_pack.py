@@ -1,9 +1,9 @@
-"""Speaks for git with a repository on another host, by SSH: `python -I -S confined/upload_pack.py DESCRIPTOR`
+"""Connects git to a repository on another host, by SSH: `python -I -S confined/upload_pack.py DESCRIPTOR`
 
-git runs as the account of a site, whose programs see whatever that account has; the key that opens the repository is
-not for them. So git talks to a socket, and at its other end, the descriptor, this process has OpenSSH run
-git-upload-pack on the host. The order is a JSON object on standard input, so that the key stands in no process list and
-on no disk: what `other_host` says, and `path` of the repository there. The last line says what failed.
+git runs as the account of a site, whose programs can read whatever that account has; they must not get the key of the
+repository. So git talks to a socket, and at its other end, the descriptor, this process makes OpenSSH run
+git-upload-pack on the host. The order is a JSON object on standard input, so that the key is in no process list and on
+no disk: the fields of `other_host`, and `path` of the repository there. The last line of output is the error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from typing import Any, Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined import other_host
@@ -34,10 +34,10 @@ def main(arguments: list[str]) -> int:
 
 
 def speak(git: socket.socket, order: dict[str, Any]) -> None:
-    """Until git has hung up, or the other host. Raises FetchError."""
+    """Run until git or the other host has hung up. Raises FetchError."""
     command = shlex.join(["git-upload-pack", order["path"]])
-    # In git's protocol 2 any commit may be asked for. Hosts that do not take the variable answer in the first one,
-    # which git understands as well.
+    # git's protocol 2 allows requests for any commit. Hosts that ignore the variable use the first protocol, which git
+    # understands as well.
     with open(_SAID, "wb") as errors:
         status = subprocess.run(
             [*other_host.ssh(order), "-o", "SendEnv=GIT_PROTOCOL", command],

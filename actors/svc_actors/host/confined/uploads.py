@@ -1,4 +1,4 @@
-"""Uploads: files that come in parts, in any order and more than once, until they are whole."""
+"""Uploads: files received in parts, in any order and with repetitions, until they are complete."""
 
 from __future__ import annotations
 

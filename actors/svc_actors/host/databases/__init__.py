@@ -1,4 +1,4 @@
-"""The database servers of the sites, apart from the panel's own: what every engine's driver has in common."""
+"""The database servers of the sites, apart from the panel's own: the common part of all engines' drivers."""
 
 from svc_actors.host.databases.connections import CONNECTIONS, Connections
 from svc_actors.host.databases.memory import Session

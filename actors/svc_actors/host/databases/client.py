@@ -1,6 +1,6 @@
-"""A statement is given to an engine's own client program (psql, mariadb), and its answer read up to a bound.
+"""Runs statements in an engine's own client program (psql, mariadb), with a limit on its output.
 
-The client of an owner prints what customers have stored, which may be any number of rows of 64 MB.
+An owner's client prints what customers have stored, which may be any number of rows of 64 MB.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from svc_actors.host.programs import ENVIRONMENT, KILL_SECONDS
 
 STATEMENT_SECONDS: Final = 120.0
 MOST_ERROR_CHARACTERS: Final = 600
-"""Of an engine's error message, in ours."""
+"""Of an engine's error message, within ours."""
 _MOST_BYTES: Final = 16 << 20
 """Of an answer: the core asks for names of databases, users and tables, and for counts."""
 
@@ -60,7 +60,7 @@ async def ask_client(command: tuple[str, ...], sql: str, environment: Mapping[st
 
 @dataclass
 class _Output:
-    """Of a program that is killed once it has written too much."""
+    """Output of a program, which is killed once it has written too much."""
 
     process: trio.Process
     content: bytearray = field(default_factory=bytearray)

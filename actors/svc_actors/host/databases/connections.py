@@ -1,7 +1,7 @@
-"""How many connections of an engine a user, a site and a customer have at a time.
+"""How many connections to an engine a user, a site and a customer may have at a time.
 
-Both engines count by user alone. So each user has its part of what its site has and of what its customer has, and a
-customer has no more users than connections: the sum of a customer's users never passes the customer's share.
+Both engines limit users alone. So each user gets a share of its site's limit and of its customer's, and a customer has
+at most as many users as connections: the sum over a customer's users never exceeds the customer's limit.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from svc_actors.host.databases.server import EngineKind
 class Connections:
     site: int
     customer: int
-    """Also the most users that a customer has in the engine."""
+    """Also the maximum of a customer's users in the engine."""
     server: int
-    """Two customers with all of theirs leave some to the others, and to the panel."""
+    """Two customers who use up their limits leave some to others, and to the panel."""
 
     def of_user(self, *, of_site: int, of_customer: int) -> int:
-        """Of each of so many users, where its customer has so many in the engine."""
+        """Of each user, given the numbers of users of its site and of its customer in the engine."""
         return max(1, min(self.site // of_site, self.customer // of_customer))
 
     def is_shared(self, of_customer: int) -> bool:
-        """Whether a customer with so many users has less for each than a site of one user has."""
+        """Whether a user of a customer with so many users gets less than the only user of a site otherwise would."""
         return of_customer * self.site > self.customer
 
 
 CONNECTIONS: Final[Mapping[EngineKind, Connections]] = {
-    # A thread that waits takes some 200 KB.
+    # A waiting thread takes some 200 KB.
     EngineKind.MARIADB: Connections(site=30, customer=1000, server=2100),
     # Each is a process, of some 5 MB.
     EngineKind.POSTGRESQL: Connections(site=20, customer=400, server=850),

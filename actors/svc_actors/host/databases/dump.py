@@ -1,8 +1,8 @@
 """Writes a dump: `python -I -S dump.py FILE MARKER PROGRAM ARGUMENT... [--then PROGRAM ARGUMENT...]`
 
-What the programs write, one after the other, goes to FILE, compressed by gzip. It gets its name when each program has
-ended with success, the output has ended with a line that begins with MARKER, and all of it is on the disk. Otherwise
-nothing is left. It stands alone, and needs the standard library only.
+The output of the programs, one after the other, goes to FILE, compressed by gzip. The file gets its name when each
+program has succeeded, the output has ended with a line that starts with MARKER, and all of it is on the disk. Otherwise
+nothing is left. This module is standalone, and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 THEN = "--then"
-"""Before the next program."""
+"""Separates programs."""
 _BLOCK = 1 << 20
 _TAIL = 4096
-"""The marker is in the last so many bytes: behind it come empty lines, and what psql shall be told at the end."""
+"""The marker is within the last so many bytes: empty lines and psql's final commands follow it."""
 _LEVEL = 4
 """A third faster than gzip's 6, and a few percent larger."""
 

@@ -1,11 +1,11 @@
-"""One engine's own instance on this server: set up once, run by the launcher, and asked as root over its socket.
+"""One engine's own instance on this server: set up once, run by the launcher, and managed as root over its socket.
 
     databases/mariadb/     0711  root
         data/              0700  mysql
         log
     run/shared/mariadb/    0755  mysql   the socket: the programs of every site may connect
 
-Invariant: `data` is there if and only if setting up has come to its end; what is half made is called `data.new`.
+Invariant: `data` exists if and only if the set-up has finished; an unfinished one is called `data.new`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK: Final = 0.05
 
 @dataclass
 class Instance:
-    """`set_up` is the program that makes a data folder at a path, `asks` a statement that is answered when it is
+    """`set_up` is the command that creates a data folder at a path, `asks` a statement to find out whether it is
     ready."""
 
     folder: Path
@@ -105,7 +105,7 @@ class Instance:
         os.chown(unfinished, account.pw_uid, account.pw_gid)
 
     def _finish(self, unfinished: Path) -> None:
-        # The name must not outlive a power cut that the files do not.
+        # The rename must not reach the disk before the files do.
         os.sync()
         unfinished.rename(self.data)
         os.sync()

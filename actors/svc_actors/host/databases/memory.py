@@ -1,11 +1,11 @@
 """How much memory the sessions of sites take in an engine, and which of them are ended.
 
-Neither MariaDB 10.11 nor PostgreSQL bounds a session: a variable of MariaDB is counted and not refused, and a user of
-PostgreSQL sets work_mem as it likes. Two things together do:
+Neither MariaDB 10.11 nor PostgreSQL limits a session: MariaDB's variable counts and does not refuse, and a user of
+PostgreSQL sets work_mem freely. Two mechanisms together do:
 
-- a limit of the kernel that fails one allocation: the statement ends with "out of memory", the engine goes on;
-- a look each second that ends the sessions of the site that takes the most, largest first, before that limit is met by
-  others.
+- a kernel limit that fails one allocation: the statement ends with "out of memory", and the engine goes on;
+- a check each second that ends the sessions of the site that takes the most, largest first, before others run into that
+  limit.
 
 The sum fits the machine: `SHARE_BYTES` for each engine, whatever its sites do.
 """
@@ -24,22 +24,22 @@ from svc_actors.host.site_use import group_use
 
 _MIB: Final = 1 << 20
 _STEP: Final = 256 * _MIB
-"""Machines of nearly the same size get the same, so that an engine is not started anew for a balloon."""
+"""Rounding, so that a small change of the machine's memory (a balloon) does not restart an engine."""
 SITE_BYTES: Final = 512 * _MIB
 """Of all sessions of a site."""
 SESSION_BYTES: Final = 256 * _MIB
-"""Of one: the largest packet (64 MiB) is held some three times while it is inserted."""
+"""Of one session: the largest packet (64 MiB) is held some three times while it is inserted."""
 LOOK_SECONDS: Final = 1.0
 IDLE_BYTES: Final = 16 * _MIB
-"""An idle session with less is one of an application's pool: it takes some 3 MiB, most of them shared."""
+"""Idle sessions below this belong to an application's pool: they take some 3 MiB, most of them shared."""
 _RANKS: Final = 3
-"""Of `_rank`."""
+"""Number of ranks of `_rank`."""
 RESERVE_BYTES: Final = SESSION_BYTES + 64 * _MIB
-"""Of the group's limit: what one session may take until the next look."""
+"""Kept free of the group's limit: what one session may take until the next check."""
 
 
 def share_of(machine: int) -> int:
-    """Bytes that the sessions of one engine have together: a quarter of the machine, 512 MiB at least."""
+    """Bytes for the sessions of one engine together: a quarter of the machine, at least 512 MiB."""
     return max(2 * _STEP, machine // 4 // _STEP * _STEP)
 
 
@@ -57,7 +57,7 @@ def is_of_site(user: str) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """Of a site's user or a database's owner. `number` is what the engine calls it."""
+    """A session of a site's user or of a database's owner. `number` is the engine's id of it."""
 
     number: int
     user: str
@@ -70,16 +70,16 @@ class Session:
 
     @property
     def is_owner(self) -> bool:
-        """It is the panel's own, for a dump or a load."""
+        """Whether it is the panel's own, for a dump or a load."""
         return self.user.startswith("owner_")
 
 
 def to_end(
     sessions: Collection[Session], site_most: int = SITE_BYTES, most: int = SHARE_BYTES * 3 // 4
 ) -> list[Session]:
-    """Those by which a site has more than it may; then those of the largest site, while all together have more. Of
-    these last what gives little, which is an idle session, and what is the panel's own, come when nothing else is left.
-    An owner counts by itself, and may have `OWNER_BYTES`."""
+    """First the sessions with which a site exceeds its limit; then those of the largest site, until all together are
+    within theirs. For the latter, idle sessions, which free little, and the panel's own come last. An owner counts by
+    itself, and may have `OWNER_BYTES`."""
     sites = defaultdict(list)
     for session in sorted(sessions, key=lambda each: each.bytes):
         sites[session.user if session.is_owner else session.site].append(session)
@@ -110,18 +110,18 @@ def _rank(session: Session) -> int:
 
 
 def most_in_group(sessions: Collection[Session], pid: int) -> int:
-    """What all together may have: all that they have while the control group of the engine is not nearly full. Where
-    the group cannot be read, three quarters of the engine's share. Blocks."""
+    """The limit for all together: what they have now, unless the engine's control group is nearly full. If the group
+    cannot be read, three quarters of the engine's share. Blocks."""
     group = group_use(pid)
     if group is None:
         return SHARE_BYTES * 3 // 4
-    # Not the sum of the sessions: pages that processes share count for each of them there.
+    # Not the sum of the sessions, in which pages that processes share count for each of them.
     used, limit = group
     return sum(session.bytes for session in sessions) - max(0, used - (limit - RESERVE_BYTES))
 
 
 def resident(pid_file: Path) -> tuple[int, int]:
-    """The process that such a file names, and the bytes of memory that are its own; (0, 0) where none runs. Blocks."""
+    """The process that such a file names, and the bytes of its private memory; (0, 0) if none runs. Blocks."""
     try:
         pid = int(pid_file.read_text().split()[0])
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -1,10 +1,10 @@
-"""What databases and their users are called in the engines: the site's number and what the customer calls it.
+"""Names of databases and their users in the engines: the site's number and the customer's own name.
 
     s1001_shop         a database of the site 1001, or a user of its databases
-    owner_s1001_shop   the account that owns what is in that database; customers never have its password
+    owner_s1001_shop   the account that owns the content of that database; customers never have its password
 
-Site numbers are never given twice, so that nobody comes upon what was another's. No name has a character that SQL
-would need to be quoted for: whatever else is quoted, is checked here as well.
+Site numbers are never reused, so nobody gets what was another's. No name has a character that would have to be quoted
+in SQL; code that quotes all the same checks here as well.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final, NewType
 
 DatabaseName = NewType("DatabaseName", str)
 UserName = NewType("UserName", str)
-"""Of an account of an engine."""
+"""An account of an engine."""
 
 LABEL: Final = r"[a-z][a-z0-9_]{0,31}"
-"""What a customer calls a database or a user. With prefixes it is shorter than PostgreSQL's 63 and MariaDB's 64."""
+"""The customer's name of a database or a user. With prefixes it is shorter than PostgreSQL's 63 and MariaDB's 64."""
 _NAME: Final = re.compile(rf"s[1-9][0-9]{{0,14}}_{LABEL}")
 
 
@@ -34,7 +34,7 @@ def user_name(number: int, label: str) -> UserName:
 
 
 def prefix_of(name: str) -> str:
-    """The beginning that all databases and users of the same site have: `s1001_`."""
+    """The prefix of all databases and users of the same site: `s1001_`."""
     return name[: name.index("_") + 1]
 
 
@@ -47,7 +47,7 @@ def is_database(name: str) -> bool:
 
 
 def checked(name: str) -> str:
-    """ValueError for what is no name of ours: a driver that is given one has been called wrongly."""
+    """ValueError for a name in another form: it means that a driver was called wrongly."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a site's database or user")
     return name

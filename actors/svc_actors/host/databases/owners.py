@@ -1,11 +1,11 @@
-"""The owner of a database works: its account is open while something works as it, and locked otherwise.
+"""Opens a database owner's account while it is in use, and locks it otherwise.
 
-Whatever reads or writes what a customer has made works as the owner of that database and never as the engine's
-administrator: a table that was looked at may be a view by the time it is read, and what the view calls has the rights
-of who reads. The owner has rights on its own database alone.
+All work on a customer's data runs as the owner of that database and never as the engine's administrator: a table that
+was just checked may be a view by the time it is read, and functions in the view have the rights of the reader. The
+owner has rights on its own database alone.
 
-Several may work as the same owner at once (a preview during a backup). They share a password, which nobody else has;
-the last one locks the account. One that a killed core has left open gets another password before it is used again.
+Concurrent users of an owner (a preview during a backup) share a password, which nobody else has; the last one locks the
+account. An account that a killed core has left open gets a new password before its next use.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from svc_actors.host.databases.passwords import new_password
 from svc_actors.host.databases.server import DatabaseError
 
 CONNECTIONS: Final = 8
-"""Of one owner at a time. A customer who reads the password of a running import keeps no more of the engine busy."""
+"""Per owner. A customer who reads the password of a running import can use no more of the engine than that."""
 _LOCK_SECONDS: Final = 10.0
-"""A cancelled job waits so long for the lock of its owner."""
+"""How long a cancelled job waits for the lock of its owner."""
 
 
 @dataclass
@@ -36,8 +36,8 @@ class _Account:
 
 
 class Owners:
-    """Of one engine; one a process. `unlock` opens an owner's account with a password, `lock` closes it and ends its
-    connections. Both raise `DatabaseError`."""
+    """The owners of one engine; one per process. `unlock` opens an owner's account with a password, `lock` closes it
+    and ends its connections. Both raise `DatabaseError`."""
 
     def __init__(
         self, unlock: Callable[[DatabaseName, str], Awaitable[None]], lock: Callable[[DatabaseName], Awaitable[None]]
@@ -48,7 +48,7 @@ class Owners:
 
     @asynccontextmanager
     async def opened(self, name: DatabaseName) -> AsyncIterator[str]:
-        """The password of the owner, which works until the block ends. Raises `DatabaseError`."""
+        """Yields the password of the owner, which works until the block ends. Raises `DatabaseError`."""
         account = self._accounts[name]
         async with account.one:
             if account.holders == 0:
@@ -56,7 +56,7 @@ class Owners:
                 try:
                     await self._unlock(name, account.password)
                 except BaseException:
-                    # It may have been opened: what is cancelled does not know how far the engine came.
+                    # It may have been opened: after a cancellation it is unknown how far the engine came.
                     with trio.move_on_after(_LOCK_SECONDS, shield=True), suppress(DatabaseError):
                         await self._lock(name)
                     raise
@@ -70,14 +70,14 @@ class Owners:
         await self._leave(name, account)
 
     async def _leave(self, name: DatabaseName, account: _Account) -> None:
-        # Before anything is waited for: one that is counted for ever would keep the account open for ever.
+        # Before anything is awaited: a holder that is never removed would keep the account open for ever.
         account.holders -= 1
         if account.holders:
             return
         # Shielded: the password of a cancelled import was in the environment of a process of the site.
         with trio.move_on_after(_LOCK_SECONDS, shield=True) as scope:
             async with account.one:
-                # Another that came meanwhile locks it later: it has the password of now.
+                # A user who came meanwhile has the current password, and locks it later.
                 if account.holders == 0:
                     await self._lock(name)
                     if not account.one.statistics().tasks_waiting:

@@ -1,6 +1,6 @@
-"""Passwords of database accounts, and what an engine keeps of one: enough to check it, and not to know it.
+"""Passwords of database accounts, and their stored forms, which can verify a password but not reveal it.
 
-Who holds the stored form can make the account again with the password that its user knows.
+With the stored form an account can be created again with the password that its user knows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hmac
 import secrets
 
 _ITERATIONS = 4096
-"""PostgreSQL's own; these passwords are random, and no number of iterations makes them harder to guess."""
+"""PostgreSQL's default; these passwords are random, and iterations do not make them harder to guess."""
 
 
 def new_password() -> str:
@@ -20,7 +20,7 @@ def new_password() -> str:
 
 
 def native_hash(password: str) -> str:
-    """MariaDB's `mysql_native_password`, which every client knows."""
+    """MariaDB's `mysql_native_password`, which every client supports."""
     once = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
     return "*" + hashlib.sha1(once, usedforsecurity=False).hexdigest().upper()
 

@@ -1,10 +1,10 @@
-"""What the panel asks of a database server, whichever engine it is.
+"""The panel's interface to a database server, whichever engine it is.
 
-Everything may be repeated and begun anew after any failure: a method makes the engine as it is told, and one that was
-made already stays. An engine is set up and started by the first `ensure`; until then it takes neither memory nor disk.
+Every method may be repeated after any failure: it brings the engine into the given state, and what is so already stays.
+The first `ensure` sets an engine up and starts it; until then it takes neither memory nor disk.
 
-A database belongs to an account of its own, its owner, whose password nobody has: it is given a new one for the length
-of a dump or a load. So what is in a dump can do what the customer may do with this one database, and no more.
+A database belongs to an account of its own, its owner, whose password nobody has: it gets a new one for the time of a
+dump or a load. So the content of a dump can do only what the customer may do with this one database.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ class EngineKind(StrEnum):
 
 
 class Access(StrEnum):
-    """What a user may do with a database."""
+    """A user's access to a database."""
 
     FULL = "full"
     READ_ONLY = "read_only"
 
 
 class DatabaseError(Exception):
-    """The engine did not do it, or does not answer; the message has its own words. What was asked for may be asked for
-    again."""
+    """The engine refused, or does not answer; the message has its own words. The request may be repeated."""
 
 
 @dataclass(frozen=True)
 class SiteFile:
-    """A file of a site: opened by its account, beneath `root` wherever links in `path` lead."""
+    """A file of a site: opened by its account, within `root` wherever links in `path` lead."""
 
     root: Path
     path: str
 
 
 class RunProgram(Protocol):
-    """Runs a program to its end: `JobRun.program` is one. Raises where it does not end with exit status 0, the last
-    line that it wrote being why."""
+    """Runs a program to its end, like `JobRun.program`. Raises for an exit status other than 0, with the last line of
+    its output."""
 
     async def __call__(
         self,
@@ -69,80 +68,82 @@ class DatabaseServer(Protocol):
 
     @property
     def exists(self) -> bool:
-        """It was set up once, and may hold databases."""
+        """Whether it was set up, and may hold databases."""
         ...
 
     def verifier(self, password: str) -> str:
-        """What the engine keeps of a password."""
+        """The engine's stored form of a password."""
         ...
 
     async def ensure(self) -> None:
-        """It is set up, runs and answers."""
+        """Set it up and start it if needed; it then answers."""
         ...
 
     async def stop(self) -> None:
-        """It runs no more; what it holds stays. Raises `LauncherError`."""
+        """Stop it; its data stays. Raises `LauncherError`."""
         ...
 
     async def probe(self) -> None:
-        """It answers now, without having been told to start."""
+        """Raises unless it answers now, and does not start it."""
         ...
 
     async def end_greedy(self, site_most: int = SITE_BYTES) -> list[Session]:
-        """End the sessions of sites that take more memory than they may, and say which. None where it does not run."""
+        """End the sessions of sites that take more memory than allowed; returns them. Empty if it does not run."""
         ...
 
     async def sessions(self) -> list[Session]:
-        """Those of sites that are open. None where it does not run."""
+        """The open sessions of sites. Empty if it does not run."""
         ...
 
     async def create_database(self, name: DatabaseName) -> None: ...
 
     async def empty_database(self, name: DatabaseName) -> None:
-        """Nothing is in it any more; who may use it still may. `grant` again afterwards what the users had."""
+        """Drop the content; users keep the right to connect. Call `grant` afterwards for their access to the
+        content."""
         ...
 
     async def drop_database(self, name: DatabaseName) -> None:
-        """Its owner goes with it, and whoever is connected is disconnected."""
+        """Its owner is dropped with it, and connections are ended."""
         ...
 
     async def create_user(self, name: UserName, verifier: str, connections: int) -> None:
-        """The user is there with exactly this password, and has at most so many connections at a time."""
+        """Create the user, or set exactly this password and limit of concurrent connections."""
         ...
 
     async def drop_user(self, name: UserName) -> None:
-        """What the user has made belongs to the databases' owners from now on."""
+        """What the user has created belongs to the databases' owners from now on."""
         ...
 
     async def grant(self, name: UserName, access: Mapping[DatabaseName, Access]) -> None:
-        """The user may do exactly this."""
+        """Give the user exactly this access."""
         ...
 
     async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
-        """What the user may do, as the engine has it; nothing for one that is not there."""
+        """The user's access in the engine; empty for an unknown user."""
         ...
 
     async def databases(self) -> frozenset[DatabaseName]:
-        """All that there are, but for the engine's own."""
+        """All databases except the engine's own."""
         ...
 
     async def users(self) -> frozenset[UserName]:
-        """All that there are, but for owners and the engine's own."""
+        """All users except owners and the engine's own."""
         ...
 
     async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
-        """What each takes on the disk, in bytes; one that is not there is left out."""
+        """Disk size of each in bytes; unknown ones are left out."""
         ...
 
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:
-        """Write all of the database to `file`, as SQL compressed by gzip, which `load` reads. The file gets its name
-        when it is whole: the engine's own program has succeeded, and its last line is there. Raises what `run` does."""
+        """Write the whole database to `file`, as SQL compressed by gzip, which `load` reads. The file gets its name
+        when it is complete: the engine's own program has succeeded, and its last line is there. Raises what `run`
+        does."""
         ...
 
     async def look(self, source: Path | SiteFile, account: SiteAccount, run: RunProgram) -> None:
-        """Read a file to its end as `load` would, and change nothing: it is SQL of this engine, holds a statement, and
-        is whole where its writer says so (`svc_actors.host.confined.sql_look`). A line LOOKED says how many bytes of
-        SQL it has. Raises what `run` does."""
+        """Read a file to its end as `load` would, and change nothing: it must be SQL of this engine, have a statement,
+        and be complete if its writer marks the end (`svc_actors.host.confined.sql_look`). A line LOOKED has the bytes
+        of SQL. Raises what `run` does."""
         ...
 
     async def load(
@@ -156,7 +157,8 @@ class DatabaseServer(Protocol):
     ) -> None:
         """Run the SQL of a file, plain or compressed by gzip, bzip2 or xz, in the database, as its owner, in a process
         of the site's account that may write no file and start no program (`svc_actors.host.confined.sql`). A `Path` is
-        a file of ours. Raises what `run` does; PostgreSQL is as it was then, MariaDB has what came before the error."""
+        a file of ours. Raises what `run` does; PostgreSQL is then unchanged, MariaDB has all that came before the
+        error."""
         ...
 
 

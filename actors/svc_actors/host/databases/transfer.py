@@ -1,4 +1,4 @@
-"""The programs by which a database goes into a file and comes out of one: what runs where, and as whom."""
+"""Commands that dump a database into a file and load one from a file: which program runs where, and as whom."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from svc_actors.host.site_runtime import SiteCommands
 _SQL: Final = Path(confined.__file__).resolve().with_name("sql.py")
 _PACKAGE: Final = _SQL.parents[2]
 _INTERPRETER: Final = os.path.realpath(sys.executable)
-"""Of the system, and not the link of a virtual environment, which is where the code is."""
+"""The system's, rather than the link in a virtual environment, which is where the code is."""
 DUMP_SECONDS: Final = 3 * 3600.0
 LOOK_SECONDS: Final = 3600.0
 LOAD_SECONDS: Final = 5 * 3600.0
 
 
 def dump_command(file: Path, marker: str, *commands: tuple[str, ...]) -> tuple[str, ...]:
-    """What the commands write, one after the other, is the dump."""
+    """The output of the commands, one after the other, is the dump."""
     words = [word for command in commands for word in (dump.THEN, *command)][1:]
     return (sys.executable, "-I", "-S", dump.__file__, str(file), marker, *words)
 
@@ -41,9 +41,9 @@ async def load_command(
     *,
     rows: bool = False,
 ) -> tuple[str, ...]:
-    """`command` None: the file is looked at. As the site's account, and in its view of the server: its other programs
-    can reach into this one, and find nothing there that they do not have. The view has this code too where it lies in a
-    home of somebody's or in /tmp. Raises `DatabaseError`."""
+    """`command` None: the file is only checked. Runs as the site's account in its view of the server: the site's other
+    programs can reach into this one, and find nothing there that they do not have. The view includes this code even if
+    it lies in somebody's home or in /tmp. Raises `DatabaseError`."""
     site = source if isinstance(source, SiteFile) else None
     order = {
         "uid": account.uid,

@@ -1,4 +1,4 @@
-"""Knot DNS as the panel runs it: a configuration and a folder of its own, zones changed over the control socket."""
+"""Knot DNS as the panel runs it: with its own configuration and folder; zones are changed over the control socket."""
 
 from svc_actors.host.knot.configuration import KnotSettings
 from svc_actors.host.knot.control import KnotAway, KnotError

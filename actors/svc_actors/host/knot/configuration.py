@@ -1,8 +1,8 @@
-"""Knot's configuration, rendered: the server's file, and one small file a zone beside it.
+"""Renders Knot's configuration: the server's file, and one small file per zone next to it.
 
-A zone is added by writing its file and removed by removing it, with a reload after either: what is configured is what
-lies there, after a restart of Knot or of the host as before. The contents of zones are kept by Knot's journal and
-nowhere else (`zonefile-load: none`); they can all be made anew from the panel's records.
+A zone is added by writing its file and removed by deleting it, followed by a reload: the files are the configuration,
+also after a restart of Knot or of the host. Knot's journal alone stores the content of zones (`zonefile-load: none`);
+the panel's records can recreate all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JOURNAL_MIB: Final = 1024
 
 @dataclass(frozen=True)
 class KnotSettings:
-    """Where Knot listens; it answers who asks there and transfers zones to nobody."""
+    """Where Knot listens; it answers everybody there and transfers zones to nobody."""
 
     listen: tuple[IPv4Address | IPv6Address, ...] = (IPv4Address("0.0.0.0"), IPv6Address("::"))  # noqa: S104
     port: int = 53
@@ -61,7 +61,7 @@ class KnotFolders:
 
 
 def server_configuration(settings: KnotSettings, folders: KnotFolders) -> str:
-    """Says neither its version nor its name to who asks (`version.bind`, `id.server`): empty texts disable both."""
+    """Hides its version and name (`version.bind`, `id.server`): empty texts disable both."""
     listen = ", ".join(f'"{address}@{settings.port}"' for address in settings.listen)
     return f"""server:
     rundir: "{folders.run}"

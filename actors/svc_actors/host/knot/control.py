@@ -1,10 +1,10 @@
-"""Knot's control socket: what `knotc` speaks, spoken directly, so that a change of a hundred records is one
-conversation.
+"""A client of Knot's control socket: speaks the protocol of `knotc` directly, so that a change of a hundred records is
+one conversation.
 
-The protocol (libknot/control/control.c of Knot 3.2): a stream of units. A unit is a type, one byte, and for
-DATA and EXTRA a number of items, each a code (16 + index), a length of two bytes and that many bytes of text. BLOCK
-ends a request and an answer; END ends the conversation. A field that is an item cannot be taken for anything else,
-whatever it holds: nothing here is parsed as a command line is.
+The protocol (libknot/control/control.c of Knot 3.2): a stream of units. A unit is a type, one byte, and for DATA and
+EXTRA a number of items, each a code (16 + index), a length of two bytes and that many bytes of text. BLOCK ends a
+request and an answer; END ends the conversation. An item's text cannot be mistaken for another field, whatever it
+contains: unlike on a command line, nothing is parsed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import trio
 
 TIMEOUT: Final = 10.0
-"""Seconds for one request and its answer; Knot answers in milliseconds, a reload of many zones in some hundred."""
+"""Seconds for one request and its answer; Knot answers in milliseconds, and reloads many zones in some hundred."""
 _FIRST_ITEM: Final = 16
 _LONGEST: Final = 0xFFFF
 _CHUNK: Final = 65_536
@@ -33,7 +33,7 @@ class KnotError(Exception):
 
 
 class KnotAway(KnotError):  # noqa: N818 - named for what it says
-    """Knot does not answer: whether it did what it was last told is not known."""
+    """Knot does not answer: it is unknown whether it carried out the last command."""
 
 
 class UnitType(IntEnum):
@@ -44,7 +44,7 @@ class UnitType(IntEnum):
 
 
 class Item(IntEnum):
-    """What a member of a unit is (`knot_ctl_idx_t`)."""
+    """The meaning of a unit's item (`knot_ctl_idx_t`)."""
 
     COMMAND = 0
     FLAGS = 1
@@ -67,7 +67,7 @@ class Unit:
 
 
 def encoded(unit: Unit) -> bytes:
-    """Raises `KnotError` for a text that no item can hold."""
+    """Raises `KnotError` for a text that is too long for an item."""
     parts = [bytes((unit.type,))]
     for item, text in unit.items.items():
         data = text.encode()
@@ -78,14 +78,15 @@ def encoded(unit: Unit) -> bytes:
 
 
 class Decoder:
-    """Units out of a stream that comes in pieces of any size. A unit of data is complete when the next one begins."""
+    """Decodes units from a stream that comes in pieces of any size. A unit of data is complete when the next one
+    starts."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._open: tuple[UnitType, dict[Item, str]] | None = None
 
     def feed(self, data: bytes | bytearray) -> Iterator[Unit]:
-        """Raises `KnotError` for what is not this protocol."""
+        """Raises `KnotError` for input that is not this protocol."""
         self._buffer += data
         position = 0
         while position < len(self._buffer):
@@ -122,7 +123,7 @@ class Conversation:
         self._decoder = Decoder()
 
     async def ask(self, command: str, **items: str) -> list[Unit]:
-        """What Knot answers to `command`. Raises `KnotError` with its words, `KnotAway` where it does not answer."""
+        """Knot's answer to `command`. Raises `KnotError` with its words, `KnotAway` if it does not answer."""
         request = Unit(
             UnitType.DATA, {Item.COMMAND: command} | {Item[name.upper()]: text for name, text in items.items()}
         )
@@ -146,7 +147,7 @@ class Conversation:
 
 @asynccontextmanager
 async def conversation(socket: Path) -> AsyncIterator[Conversation]:
-    """Raises `KnotAway` where nobody listens at `socket`."""
+    """Raises `KnotAway` if nothing listens at `socket`."""
     try:
         with trio.fail_after(TIMEOUT):
             stream = await trio.open_unix_socket(str(socket))
@@ -155,7 +156,7 @@ async def conversation(socket: Path) -> AsyncIterator[Conversation]:
     try:
         yield Conversation(stream)
     finally:
-        # Closing says as much as END would, and cannot fail.
+        # Closing has the same effect as END, and cannot fail.
         await trio.aclose_forcefully(stream)
 
 

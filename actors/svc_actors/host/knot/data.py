@@ -1,8 +1,8 @@
-"""The data of records of every type that is offered: logical values, checked whole, and their form in the DNS.
+"""The data of records of every supported type: logical values, fully validated, and their form in the DNS.
 
-One model a type, told apart by `type`. What is stored and shown is the logical value (one text, however long; names
-as A-labels); only `rdata` knows how it is written in a zone. A value that a name server would refuse is refused here,
-in words.
+One model per type, distinguished by `type`. The logical value is stored and shown (one text, however long; names as
+A-labels); only `rdata` knows its form in a zone. A value that a name server would refuse is refused here, with an
+explanation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from svc_actors.host.knot.names import host_name, to_ascii
 
 LONGEST_TEXT: Final = 4096
-"""Bytes of a TXT record; every key of DKIM fits. An answer has room for 65,535 with everything else in it."""
+"""Bytes of a TXT record, enough for every DKIM key. An answer has room for 65,535 with everything else in it."""
 _STRING: Final = 255
 """Bytes of one character-string (RFC 1035, section 3.3): a longer text is several of them, one after the other."""
 _LONGEST_CAA: Final = 1024
@@ -66,7 +66,7 @@ def _hexadecimal(text: str) -> str:
 
 
 def _alias_target(text: str) -> str:
-    """What an alias leads to need not be a host: keys of DKIM are handed on as `s1._domainkey.example.net`."""
+    """The target of an alias need not be a host name: DKIM keys are delegated as `s1._domainkey.example.net`."""
     name = to_ascii(text)
     if "." not in name:
         raise ValueError("a target is given by its full name, such as www.example.com")
@@ -111,7 +111,7 @@ Hexadecimal = Annotated[
 
 
 def _address_text(value: object) -> object:
-    """Numbers would be taken for addresses as well."""
+    """Without this, numbers would be accepted as addresses."""
     if isinstance(value, int | bytes):
         raise ValueError("must be an address")
     return value
@@ -228,7 +228,7 @@ class CaaData(_Data):
 
     def rdata(self) -> dns.rdata.Rdata:
         flags = 128 if self.critical else 0
-        # The text of a zone file: of what is printable ASCII only these two mean something within quotes.
+        # The text of a zone file: of printable ASCII only these two are special within quotes.
         value = self.value.replace("\\", "\\\\").replace('"', '\\"')
         return _rdata(self.type, f'{flags} {self.tag} "{value}"')
 
@@ -320,7 +320,7 @@ RecordData = Annotated[
 
 
 def split_text(text: bytes) -> tuple[bytes, ...]:
-    """The character-strings of a text, each as long as it can be; an empty text is one empty string."""
+    """The character-strings of a text, each as long as possible; an empty text is one empty string."""
     return tuple(text[start : start + _STRING] for start in range(0, len(text), _STRING)) or (b"",)
 
 

@@ -1,6 +1,6 @@
-"""Names of the DNS in one form: A-labels in lower case, without the final dot. What does not fit says why (ValueError).
+"""DNS names in their canonical form: A-labels in lower case, without the final dot. Invalid names are a ValueError.
 
-Underscores are taken (`_dmarc`, `_443._tcp`), and `*` as the first label, where the caller allows them.
+Underscores are allowed (`_dmarc`, `_443._tcp`), and `*` as the first label if the caller allows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def to_ascii(name: str, *, wildcard: bool = False) -> str:
 
 
 def host_name(name: str) -> str:
-    """The full name of a host, such as an MX leads to: two labels at least, no underscores, no wildcard, no address."""
+    """The full name of a host, such as an MX target: two labels at least, no underscores, no wildcard, no address."""
     labels = _labels(name)
     for label in labels:
         if _HOST_LABEL.fullmatch(label) is None:
@@ -40,7 +40,7 @@ def host_name(name: str) -> str:
 
 
 def is_within(name: str, zone: str) -> bool:
-    """Whether `name` is `zone` or below it: by labels, never by letters (`badexample.com` is not in `example.com`)."""
+    """Whether `name` is `zone` or below it: by labels, not by letters (`badexample.com` is not in `example.com`)."""
     return name == zone or name.endswith("." + zone)
 
 

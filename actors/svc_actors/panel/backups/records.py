@@ -390,7 +390,7 @@ async def put_back(tx: Transaction, backup_id: UUID) -> None:
 
 
 async def delete_backups(tx: Transaction, repository_id: UUID, backup_ids: Sequence[UUID]) -> None:
-    """Delete the records, and record the deletions, by which jobs remove their snapshots wherever they find them."""
+    """Delete the records, and record the deletions, so that jobs remove the snapshots wherever they find them."""
     await tx.execute(
         """INSERT INTO backup_deletions (repository_id, backup_id)
            SELECT $1, * FROM unnest($2::uuid[]) ON CONFLICT DO NOTHING""",

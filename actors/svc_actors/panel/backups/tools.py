@@ -165,8 +165,8 @@ class Tools:
         return True
 
     async def begin_with(self, run: JobRun, repository: RepositoryRow, backup_id: UUID) -> None:
-        """`begin` for the steps of a restoration of this backup, which then find its snapshots with `kept`. Raises
-        not_found unless the repository holds it complete."""
+        """Open the repository for the steps of a restoration of this backup, which then find its snapshots with `kept`.
+        Raises not_found unless the repository holds it complete."""
         kept = kept_of(await self.begin(run, repository), backup_id)
         if kept is None:
             raise not_found("The backup is no longer in its repository.", hint="Restore another backup.")

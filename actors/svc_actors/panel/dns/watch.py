@@ -1,7 +1,7 @@
 """Makes sure that Knot serves exactly the recorded zones, whatever happened to either since the last round.
 
 A round costs two queries and one question to Knot. Zones are compared record by record only in the first round, and
-when a revision or serial says that something changed. Knot raises a zone's serial with every change, whoever makes it.
+when a revision or serial says that something changed. Knot raises a zone's serial with every change by anybody.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ async def write_received(queryable: Queryable, import_id: UUID, begin: int, end:
 
 
 async def write_lost(queryable: Queryable, import_id: UUID) -> None:
-    """What had come of it is not there any more."""
+    """Its received bytes are gone."""
     await queryable.execute("UPDATE imports SET received = '{}' WHERE id = $1 AND status = 'uploading'", import_id)
 
 
@@ -152,7 +152,7 @@ async def write_move(
     job_id: int | None = None,
     sha256: str | None = None,
 ) -> None:
-    """What opens the other host is forgotten by whatever moves. Raises `conflict`."""
+    """Every move deletes the credentials of the other host. Raises `conflict`."""
     await tx.execute(
         """UPDATE imports SET status = $2, problem = $3, sealed_secret = NULL, job_id = coalesce($4, job_id),
                sha256 = coalesce($5, sha256), touched_at = now() WHERE id = $1""",
@@ -188,7 +188,7 @@ async def write_site(tx: Transaction, import_id: UUID, domain: str, site_id: UUI
 
 
 async def write_tables(tx: Transaction, site_id: UUID, database: str, tables: Mapping[str, Sequence[Any]]) -> None:
-    """What came into a database, by its name on the old host: of each table rows of the dump, rows here, checksum."""
+    """Record the rows of a database, named as on the old host. Per table: rows of the dump, rows here, checksum."""
     await tx.execute(
         "UPDATE import_sites SET tables = tables || jsonb_build_object($2::text, $3::jsonb) WHERE site_id = $1",
         *(site_id, database, {table: list(facts) for table, facts in tables.items()}),
@@ -196,11 +196,11 @@ async def write_tables(tx: Transaction, site_id: UUID, database: str, tables: Ma
 
 
 async def sites_of(queryable: Queryable, import_id: UUID) -> dict[str, UUID]:
-    """Those that it has made, by the names that the archive has for them."""
+    """Ids of the sites that it has created, by their domains in the archive."""
     rows = await queryable.fetch("SELECT domain, site_id FROM import_sites WHERE import_id = $1", import_id)
     return {row["domain"]: row["site_id"] for row in rows}
 
 
 async def remove_import(tx: Transaction, import_id: UUID) -> None:
-    """The sites that it has made stay."""
+    """The sites that it has created stay."""
     await tx.execute("DELETE FROM imports WHERE id = $1", import_id)

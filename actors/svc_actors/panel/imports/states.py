@@ -1,9 +1,9 @@
 """The statuses of an import and every move between them. Nothing else decides a status.
 
 `uploading` until every byte of the archive has come, or `fetching` while it comes from another host; `analysing` while
-the confined process reads it; `ready` when its plan can be gone through. `applying` makes sites of it, and is over by
-`applied`, or by `failed`, from where it may be applied again: it goes on with the sites that it has made. One that
-could not be fetched or read is `failed` too, without a plan.
+the confined process reads it; `ready` once its plan can be reviewed. `applying` makes sites of it and ends in
+`applied`, or in `failed`, from where it may be applied again: it continues with the sites that it has created. An
+import that could not be fetched or read is `failed` too, without a plan.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOVES: Final[dict[ImportStatus, dict[ImportMove, ImportStatus]]] = {
 
 
 def move(status: ImportStatus, by: ImportMove) -> ImportStatus:
-    """Where `by` leads. Raises `conflict`, and nothing was changed."""
+    """The status after the move `by`. Raises `conflict`; nothing was changed."""
     found = MOVES[status].get(by)
     if found is None:
         raise conflict(

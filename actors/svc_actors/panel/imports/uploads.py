@@ -1,9 +1,9 @@
-"""Archives that come in parts, as files of sites do (`svc_actors.panel.files.uploads`): into a folder of their own,
-beneath an account of their own, since there is no site yet.
+"""Archives uploaded in parts, like files of sites (`svc_actors.panel.files.uploads`), but into a folder and account of
+their own, since no site exists yet.
 
     imports/i<number>/archive
 
-Invariant: a folder without a record is removed by `sweep`, and a record that nobody continues with it.
+Invariant: `sweep` removes folders without a record, and abandoned records with their folders.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ARCHIVE: Final = "archive"
 MOST_OF_AN_OWNER: Final = 5
 SWEEP_SECONDS: Final = 3600.0
 KEPT_HOURS: Final = 24
-"""Of an upload that nobody continues."""
+"""For an upload that nobody continues."""
 KEPT_DAYS: Final = 7
-"""Of everything else, after its last change."""
+"""For all other imports, after their last change."""
 _MOST_RANGES: Final = 1000
 _HASH_BYTES_PER_SECOND: Final = 50 << 20
 
@@ -50,7 +50,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.imports")
 
 
 class Imports:
-    """One a process."""
+    """One per process."""
 
     def __init__(self, database: Database, files: ConfinedFiles, folders: HostFolders) -> None:
         self._database = database
@@ -74,7 +74,7 @@ class Imports:
         return row
 
     async def write(self, row: ImportRow, offset: int, encoded: str) -> ImportRow:
-        """`encoded` is base64: what it holds is decoded by the helper."""
+        """`encoded` is base64, which the helper decodes."""
         _require_uploading(row)
         end = offset + len(encoded) // 4 * 3 - encoded.count("=", -2)
         if end > row.size:
@@ -96,7 +96,7 @@ class Imports:
         return written
 
     async def finish(self, caller: Caller, row: ImportRow, sha256: str) -> ImportRow:
-        """The archive is whole, and is read by a job. May be repeated when the answer was lost."""
+        """The archive is complete: queue the job that reads it. May be repeated if the answer was lost."""
         if row.sha256 is not None:
             if row.sha256 != sha256:
                 raise conflict("The upload was finished with another SHA-256.")
@@ -120,7 +120,7 @@ class Imports:
         return await self._database.transact(write)
 
     async def delete(self, caller: Caller, row: ImportRow) -> None:
-        """Its archive goes with it; the sites that it has made stay."""
+        """Its archive goes with it; the sites that it has created stay."""
 
         async def write(tx: Transaction) -> None:
             locked = await lock_import(tx, row.id)
@@ -133,7 +133,7 @@ class Imports:
         await self._remove(row.folder(self._folders))
 
     async def sweep(self) -> None:
-        """Remove what nobody continues, and folders that no import has."""
+        """Remove abandoned imports, and folders without a record."""
         rows = await self._database.fetch(
             """SELECT id FROM imports WHERE status = 'uploading' AND touched_at < now() - make_interval(hours => $1)
                OR status IN ('ready', 'applied', 'failed') AND touched_at < now() - make_interval(days => $2)""",
@@ -142,7 +142,7 @@ class Imports:
         )
         for found in rows:
             await self._database.transact(partial(_removed, found["id"]))
-        # Folders first: one that comes after it has a record that is read.
+        # List the folders first: a later folder has a record that is read below.
         folders = await trio.to_thread.run_sync(_folders_in, self._folders.imports)
         known = {f"i{row['number']}" for row in await self._database.fetch("SELECT number FROM imports")}
         for folder in folders:
@@ -160,7 +160,8 @@ class Imports:
 
 
 async def require_room(tx: Transaction, owner_id: UUID, size: int, *, more: bool = True) -> int | None:
-    """`more`: an import more. How many bytes more the owner's plan allows, None without a bound. Raises `conflict`."""
+    """`more`: for another import. Returns how many more bytes the owner's plan allows, None without a limit. Raises
+    `conflict`."""
     owner = await lock_owner(tx, owner_id)
     held = await tx.fetchrow(
         """SELECT count(*) AS number, coalesce(sum(size), 0)::bigint AS bytes FROM imports

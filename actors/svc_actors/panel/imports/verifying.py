@@ -1,8 +1,8 @@
-"""The job that compares a site here with the host that it comes from, and says whether visitors may be sent here.
+"""The job that compares a site here with its old host, and reports whether visitors may be sent here.
 
-The old host is asked at the address that is given, vetted as every server that a customer names
-(`svc_actors.outbound`); here the web server is asked as visitors ask it. Only GET is asked, of pages and of files that
-are given as they are. What is found is a report, which is kept until the next one.
+The old host is requested at the given address, which is vetted like every server that a customer names
+(`svc_actors.outbound`); the web server here is requested as visitors do. Only GET requests are sent, for pages and
+static files. The result is a report, which is kept until the next one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PARSING_SECONDS: Final = 30.0
 _MOST_BODY: Final = 64 << 20
 _ANSWER_SECONDS: Final = 20.0
 _COMPARE_SECONDS: Final = 1200.0
-"""For all addresses together: hosts that are slow have a report of what was compared, and the job does not run out."""
+"""For all URLs together: a slow host still gets a report of what was compared, before the job's own limit."""
 _AT_ONCE: Final = 4
 _NAMED: Final = 100
 _HTTP_ERRORS: Final = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError)
@@ -70,7 +70,7 @@ class Report:
 
 @dataclass(frozen=True)
 class SitesPorts:
-    """Where this server's visitors come in."""
+    """The ports that visitors connect to."""
 
     http: int
     https: int
@@ -169,7 +169,7 @@ class MigrationVerification:
     async def _differences(
         self, run: JobRun, site: SiteRow, old: _Asking, new: _Asking, urls: list[str], names: frozenset[str]
     ) -> tuple[list[dict[str, str]], int]:
-        """Those that are answered otherwise, and how many the old host did not answer, or not in time."""
+        """URLs with different answers, and how many URLs the old host did not answer, or not in time."""
         found: dict[str, str] = {}
         done = compared = 0
         limit = trio.CapacityLimiter(_AT_ONCE)
@@ -216,7 +216,7 @@ class MigrationVerification:
         return paths
 
     async def _tree(self, site: SiteRow) -> AsyncIterator[str]:
-        """Addresses of what lies in the document root, folder by folder."""
+        """URLs of the files in the document root, folder by folder."""
         folder = site_folder(self._folders, site)
         waiting, looked = deque(["public"]), 0
         while waiting and looked < _MOST_FOLDERS:
@@ -233,7 +233,7 @@ class MigrationVerification:
                     yield quote(path.removeprefix("public"))
 
     async def _imported(self, site: SiteRow) -> tuple[list[dict[str, Any]], FoundSite | None]:
-        """What the import that has made the site says that it had, and what it calls the site."""
+        """What the site's import says that it had, and what it calls the site."""
         row = await self._database.fetchrow("SELECT import_id, domain FROM import_sites WHERE site_id = $1", site.id)
         if row is None:
             return [], None
@@ -273,8 +273,8 @@ class _Asking:
         self._host = host
 
     async def answer(self, path: str) -> Answer | None:
-        """None where there is none in time, or it is larger than what is compared. Raises `invalid` for an address that
-        may not be asked."""
+        """None if there is no answer in time, or it is too large to compare. Raises `invalid` for a URL that may not be
+        requested."""
         extensions = {"sni_hostname": self._host, "timeout": dict.fromkeys(("connect", "read", "write", "pool"), 10.0)}
         headers = [("Host", self._host), ("User-Agent", "svc-migration-verify"), ("Accept-Encoding", "identity")]
         with trio.move_on_after(_ANSWER_SECONDS):
@@ -301,7 +301,7 @@ class _Asking:
 @asynccontextmanager
 async def _asking(host: str, base: str, network: httpcore.AsyncNetworkBackend | None = None) -> AsyncIterator[_Asking]:
     context = ssl.create_default_context()
-    # What is answered is compared, not believed; an old host may have lost its certificate.
+    # Answers are compared rather than trusted; an old host may have lost its certificate.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     async with httpcore.AsyncConnectionPool(

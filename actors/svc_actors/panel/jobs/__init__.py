@@ -1,4 +1,4 @@
-"""Jobs: slow work in steps, a few at a time, which ends with the core that runs it (docs/jobs.md)."""
+"""Jobs: slow work in steps, a few at a time. They end with the core that runs them (docs/jobs.md)."""
 
 from svc_actors.panel.jobs.bounds import require_turn
 from svc_actors.panel.jobs.jobs import Jobs

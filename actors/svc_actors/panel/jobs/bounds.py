@@ -1,7 +1,7 @@
-"""How many jobs may wait for one site and for one customer, of those that customers order as often as they like.
+"""Limits how many jobs may wait for one site and for one customer, for jobs that customers may order at will.
 
-The queues are fair, so one tenant's jobs keep nobody waiting (`queue`); but each is a row with steps and a log, and its
-answer comes later with each that is before it. Deletions and what the panel orders by itself are not bounded.
+The queues are fair, so one tenant's jobs do not hold up others (`queue`). But each job is a row with steps and a log,
+and every waiting job delays those behind it. Deletions and the panel's own jobs have no limit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ MOST_WAITING_OF_CUSTOMER: Final = 30
 
 
 async def require_turn(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
-    """Raises `rate_limited` where so many jobs wait already that no further one is taken. Of several that order at
-    once each sees those before it: they are kept apart until the transaction ends."""
+    """Raises `rate_limited` if the site or the customer has too many waiting jobs. An advisory lock, held until the
+    transaction ends, makes concurrent orders count each other."""
     await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended('waiting jobs ' || $1, 0))", str(owner_id))
     row = await tx.fetchone(
         """SELECT count(*) FILTER (WHERE site_id = $1) AS of_site, count(*) FILTER (WHERE owner_id = $2) AS of_customer

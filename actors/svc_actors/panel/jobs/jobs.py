@@ -1,11 +1,11 @@
-"""The work of jobs: known by kind, hosted from their beginning to their end.
+"""Runs the work of jobs: registers it by kind, and hosts each job from start to end.
 
-A job is not resumed. When the core ends, however it does, what was running is failed by the next one with `interrupted:
-core restarted`, and its programs are gone by then; what was queued runs.
+A job is not resumed. However the core ends, the next one fails its running jobs with `interrupted: core restarted`,
+after ending their programs; queued jobs then run.
 
 Invariants:
-- the end of a job, what it means for what the job is about (`ended` of the work) and the webhook of its failure are one
-  transaction, however it ends, which begins the next job of the class as well;
+- one transaction writes the end of a job, its consequences (`ended` of the work), the webhook of its failure, and the
+  start of the next job of the class;
 - an end is stored, however long the database is away; until then the job holds its slot.
 """
 
@@ -44,9 +44,9 @@ from svc_actors.runtime import ActorSystem, Draining, Ref
 from svc_actors.store import Caller, Database, LoopAlert, Transaction, keep_running
 
 LONGEST_SECONDS: Final = 6 * 3600.0
-"""What a job may take that says nothing else."""
+"""Limit of a job whose kind sets none."""
 SWEEP: Final = 15.0
-"""Seconds after which a queue looks by itself whether it has something to begin."""
+"""Seconds after which a queue looks by itself whether it has jobs to start."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,15 +55,15 @@ StepWork = Callable[[JobRun], Awaitable[None]]
 
 @runtime_checkable
 class Ends(Protocol):
-    """Work that has a method `ended` writes with it what the end of a job means, in the transaction of the end: also
-    of a job that was cancelled before it began, or that a restart interrupted. It only writes."""
+    """Work with a method `ended` writes the consequences of a job's end in the transaction of the end: also for a job
+    that was cancelled before it started, or that a restart interrupted. The method only writes."""
 
     async def ended(self, tx: Transaction, job: Job) -> None: ...
 
 
 @runtime_checkable
 class Steps(Protocol):
-    """Work whose steps are not known beforehand has a method `step` that gives each by its name."""
+    """Work whose steps are not known beforehand has a method `step` that returns each by its name."""
 
     def step(self, name: str) -> StepWork | None: ...
 
@@ -76,7 +76,7 @@ class _Kind:
 
 
 class Jobs:
-    """One a process, run under the composer's nursery once all work is known."""
+    """One per process, run under the composer's nursery once all work is known."""
 
     def __init__(self, database: Database, actors: ActorSystem, *, alert: LoopAlert | None = None) -> None:
         self._database = database
@@ -96,17 +96,17 @@ class Jobs:
     def handle(
         self, kind: str, work: object, *, seconds: float = LONGEST_SECONDS, irrevocable: str | None = None
     ) -> None:
-        """Say how jobs of this kind are done: each step by the method of `work` that has its name, given a `JobRun`.
+        """Register the work of a kind of jobs: each step is the method of `work` with its name, called with a `JobRun`.
 
         A step fails by raising ServiceError. The whole job may take so many `seconds`. `irrevocable` says why such a
-        job cannot be cancelled. See `Ends` for what its end may mean.
+        job cannot be cancelled. See `Ends` for the consequences of its end.
         """
         if kind in self._kinds:
             raise ValueError(f"jobs of the kind {kind} have their work already")
         self._kinds[kind] = _Kind(work, seconds, irrevocable)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fail what an earlier core left running, then serve the queues until cancelled."""
+        """Fail jobs that an earlier core left running, then serve the queues until cancelled."""
         self._installation = await self._database.fetchval("SELECT install_id FROM panel_installation")
         await self._fail_interrupted()
         async with trio.open_nursery() as nursery:
@@ -122,8 +122,8 @@ class Jobs:
                     self._nursery = None
 
     async def drain(self, deadline: float) -> None:
-        """Shut down: begin nothing more, and let what runs end for at most `deadline` seconds. What does not is left
-        to the next start, which fails it."""
+        """Shut down: start no job, and give running ones at most `deadline` seconds. The next start fails those that
+        are left."""
         self.draining = True
         with trio.move_on_after(deadline):
             while self._hosted:
@@ -131,7 +131,7 @@ class Jobs:
                 await self._emptied.wait()
 
     async def cancel(self, caller: Caller, job_id: int) -> Job | None:
-        """See `JobQueue.cancel`. None where there is no such job."""
+        """See `JobQueue.cancel`. None if there is no such job."""
         job = await get_job(self._database, job_id)
         if job is None:
             return None
@@ -142,8 +142,8 @@ class Jobs:
 
     @contextmanager
     def watching(self, job_id: int) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Wait, by the function that is given, until something of the job may have changed since it was last called, or
-        since the block was entered: its state, or its log."""
+        """Yields a function that waits until the state or log of the job may have changed since its last call, or since
+        the block was entered."""
         watchers = self._watchers.setdefault(job_id, set())
         watcher = trio.Event()
         watchers.add(watcher)
@@ -163,7 +163,7 @@ class Jobs:
                 self._watchers.pop(job_id, None)
 
     def changed(self, job_id: int) -> None:
-        """Something of the job was committed."""
+        """A change of the job was committed."""
         for watcher in self._watchers.get(job_id, ()):
             watcher.set()
 
@@ -171,8 +171,8 @@ class Jobs:
         return job_id in self._hosted
 
     def host(self, begun: Begun) -> None:
-        """Begin the work of a job that is running in the database, once. One that is begun while this ends is the next
-        core's to fail."""
+        """Start the work of a job that is running in the database, once. A job that comes during shutdown is failed by
+        the next core."""
         if self._nursery is None:
             return
         job = begun.job
@@ -180,12 +180,12 @@ class Jobs:
             log.error("job.begun_twice", job_id=job.id, kind=job.kind)
             return
         self._hosted[job.id] = run = JobRun(begun, self._database, self.changed, self._installation)
-        # Begun from an actor's handler, the work is not that handler's.
+        # A fresh context, so that work that an actor's handler starts does not count as the handler's.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
         self.changed(job.id)
 
     def ended(self, job_id: int) -> None:
-        """The end of a job that was hosted is stored."""
+        """The end of a hosted job is stored."""
         run = self._hosted.pop(job_id, None)
         if run is not None and run.job.site_id is not None:
             # A job of another class may be waiting for the site.
@@ -207,12 +207,12 @@ class Jobs:
         return found.irrevocable if found is not None else None
 
     async def end(self, tx: Transaction, job_id: int, status: JobStatus, error: JobError | None) -> Job | None:
-        """Write the end of an open job and what it means. None when it had ended."""
+        """Write the end of an open job and its consequences. None if it had ended already."""
         job = await end_job(tx, job_id, status, error)
         if job is None:
             return None
         if job.error is not None:
-            # Not the error's words: they may be what a program of the customer's said.
+            # Without the error's text, which may come from a program of the customer's.
             data = {
                 "kind": job.kind,
                 "code": job.error.code.value,
@@ -224,14 +224,15 @@ class Jobs:
             try:
                 async with tx.savepoint():
                     await kind.work.ended(tx, job)
-            except Exception as error:  # A job that has ended is written as ended, whatever its kind makes of that.
+            except Exception as error:  # The job ends, even if its kind cannot write the consequences.
                 if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
-                    raise  # The database's: the whole transaction is tried again.
+                    raise  # The database's error: the whole transaction is retried.
                 log.exception("job.end_crashed", job_id=job.id, kind=job.kind)
         return job
 
     async def _fail_interrupted(self) -> None:
-        """Nothing of an earlier core's jobs is at work when they are called failed, nor when the next ones begin."""
+        """First end the programs of an earlier core's jobs, so that none runs when these are failed and the next ones
+        start."""
         try:
             ended = await end_marked(MARK, f"{self._installation}/")
         except LeftBehindError as error:
@@ -253,10 +254,10 @@ class Jobs:
             try:
                 await self.queue_of(job_class).ask(JobQueue.begin_next)
             except Draining:
-                await trio.sleep_forever()  # The core is ending: nothing begins any more, and this loop is cancelled.
+                await trio.sleep_forever()  # The core is ending: nothing is started, and this loop is cancelled.
             with trio.move_on_after(SWEEP):
                 await woken.wait()
-                while self._full(job_class):  # The end of one of its jobs begins the next.
+                while self._full(job_class):  # The end of one of its jobs starts the next.
                     woken = self._woken[job_class] = trio.Event()
                     await woken.wait()
 
@@ -278,7 +279,7 @@ class Jobs:
         )
 
     async def _work(self, run: JobRun) -> tuple[JobStatus, JobError | None]:
-        """Do the steps one after the other; how the job ends."""
+        """Run the steps one after the other; returns how the job ends."""
         kind = self._kinds.get(run.job.kind)
         if kind is None:
             return _failed(f"This version of the service does not know how to do {run.job.kind}.")
@@ -303,7 +304,7 @@ class Jobs:
                         await run.transact(done)
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None
-            except Exception as error:  # A defect met by one job fails that job, never the queues of all the others.
+            except Exception as error:  # A defect in one job fails that job and never stops the queues.
                 if (refusal := refusal_in(error)) is not None:
                     return JobStatus.FAILED, JobError.of(refusal)
                 log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.steps[run.position - 1])

@@ -1,19 +1,19 @@
-"""Which jobs run: one queue for each class, with the slots of that class.
+"""Decides which jobs run: one queue for each class, with the slots of that class.
 
-Turns. The jobs of a site, or of a person where a job is of no site, are a flow, served in the order in which they were
-queued. A free slot goes to the person of whom the fewest jobs are running, then to the one, and of theirs to the flow,
-who was served longest ago. So a hundred jobs of one site keep nobody else waiting for longer than one job takes. The
-last free slot of a class that has several goes to nobody who holds one: with any number of long jobs of one person, the
-job of another starts at once. A class of one slot has no such share: there everybody waits for the job that runs, and
-for no second one of the same person.
+Turns. The jobs of a site, or of a person if a job has no site, are a flow, served in the order in which they were
+queued. A free slot goes to the person with the fewest running jobs; of these to the person, and of their flows to the
+flow, that was served longest ago. So a hundred jobs of one site hold up others for no longer than one job takes. If a
+class has several slots, its last free one goes only to a person without a running job: however many long jobs one
+person has, another person's job starts at once. A class with one slot cannot keep one free: there everybody waits for
+the running job, but for no second one of the same person.
 
 Invariants:
-- a class never has more jobs running than it has slots;
+- a class never has more running jobs than slots;
 - one person's jobs never hold all slots of a class that has more than one;
-- never two jobs of one site run at the same time, whatever their classes: an index keeps them apart; a staging copy
-  counts as the site that it is of;
-- no job of a site begins while a push to it is still to be undone;
-- a job that is running in the database is hosted by this process: it was failed at the start otherwise.
+- two jobs of one site never run at the same time, whatever their classes: an index prevents it; a staging copy counts
+  as its live site;
+- no job of a site starts while a push to it is still to be undone;
+- this process hosts every job that is running in the database: others were failed at the start.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from svc_actors.runtime import Actor
 from svc_actors.store import Caller, Database, Queryable, Target, Transaction, UniqueViolationError, audit
 
 ONE_AT_A_SITE: Final = "jobs_one_at_a_site"
-"""The index that holds jobs of different classes off each other's sites."""
+"""The unique index that prevents two running jobs of one site, whatever their classes."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The first of a flow. Turns are places in the order in which jobs were begun, 0 for never."""
+    """The first job of a flow. Turns number the starts of jobs in order, 0 for none yet."""
 
     id: int
     site_id: UUID | None
@@ -63,7 +63,7 @@ class Running:
 
 
 def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Running]) -> list[int]:
-    """Which of the waiting begin now, in this order."""
+    """The waiting jobs to start now, in this order."""
     busy = {job.site_id for job in running if job.site_id is not None}
     held = Counter(job.owner_id for job in running if job.job_class is job_class)
     left = list(waiting)
@@ -84,7 +84,7 @@ def pick(job_class: JobClass, waiting: Sequence[Waiting], running: Sequence[Runn
 
 
 class Hosting(Protocol):
-    """What the queues need of whoever runs the jobs."""
+    """What the queues need of the object that runs the jobs."""
 
     @property
     def draining(self) -> bool: ...
@@ -105,7 +105,7 @@ class Hosting(Protocol):
 
 
 class JobQueue(Actor):
-    """The queue of the class that is its key."""
+    """The queue of one class; its key is the class."""
 
     def __init__(self, job_class: JobClass, database: Database, hosting: Hosting) -> None:
         self._class = job_class
@@ -113,12 +113,12 @@ class JobQueue(Actor):
         self._hosting = hosting
 
     async def begin_next(self) -> None:
-        """Give free slots to jobs that wait."""
+        """Give free slots to waiting jobs."""
         self._host(await self._transact(self._begin))
 
     async def end(self, job_id: int, status: JobStatus, error: JobError | None) -> None:
-        """Write how a job that was hosted has ended, and give its slot to the next, in one transaction. Repeating it
-        changes nothing."""
+        """Write the end of a hosted job and give its slot to the next, in one transaction. Repeating it changes
+        nothing."""
 
         async def hand_over(tx: Transaction) -> list[Begun]:
             await self._hosting.end(tx, job_id, status, error)
@@ -129,9 +129,9 @@ class JobQueue(Actor):
         self._host(begun)
 
     async def cancel(self, caller: Caller, job_id: int) -> Job:
-        """End a queued job, or have the work of a running one stopped: it ends once that has given up.
+        """End a queued job, or stop the work of a running one: it ends once the work has given up.
 
-        Raises not_found; conflict when it has ended, or when its kind cannot be taken back.
+        Raises not_found; conflict if it has ended, or if its kind cannot be cancelled.
         """
 
         async def decide(tx: Transaction) -> Job:
@@ -154,8 +154,8 @@ class JobQueue(Actor):
         return job
 
     async def _transact(self, write: Callable[[Transaction], Awaitable[list[Begun]]]) -> list[Begun]:
-        """A transaction that begins jobs. Where another class has begun one of the same site since this one looked, it
-        is done again, and finds the site taken."""
+        """A transaction that starts jobs. If another class has started a job of the same site meanwhile it is repeated,
+        and sees that the site is busy."""
         while True:
             try:
                 return await self._database.transact(write)
@@ -169,7 +169,7 @@ class JobQueue(Actor):
         waiting, running = await _look(tx, self._class)
         chosen = pick(self._class, waiting, running)
         begun = await begin_jobs(tx, chosen) if chosen else []
-        # Begun by a transaction whose answer was lost with its connection.
+        # Also host jobs started by an earlier transaction whose answer was lost with its connection.
         if any(job.job_class is self._class and not self._hosting.hosts(job.id) for job in running):
             of_class = [each for each in await running_jobs(tx) if each.job.job_class is self._class]
             return [each for each in of_class if not self._hosting.hosts(each.job.id)]
@@ -181,10 +181,10 @@ class JobQueue(Actor):
 
 
 async def _look(queryable: Queryable, job_class: JobClass) -> tuple[list[Waiting], list[Running]]:
-    """What waits in this class, the first of each flow, and what runs in all of them.
+    """The waiting jobs of this class, the first of each flow, and the running jobs of all classes.
 
-    The first of a flow is found by a step from flow to flow in the index, so that this costs what there are flows, and
-    not jobs: some 30 us each."""
+    The recursive query steps from flow to flow in the index, so the cost depends on the number of flows rather than
+    jobs: some 30 us each."""
     rows = await queryable.fetch(
         """WITH RECURSIVE heads AS (
                (SELECT id, flow, site_id, owner_id, tenant FROM jobs

@@ -3,11 +3,11 @@
 Invariants:
 - a job is written with all of its steps, in the transaction of the change that it is for;
 - queued -> running -> succeeded, failed or cancelled; queued may be cancelled; an ended job never changes again;
-- while a job is running exactly one of its steps is, those before it have succeeded, or have failed where the work goes
-  on without them, and those behind it are queued;
-- when it fails the running step fails with the same error, and every later one is recorded as cancelled;
-- the numbers of its lines are 1, 2, 3, ... without a gap, in the order of commits: they are given under the lock of the
-  job's row, so who polls with `after` never misses a line and never reads one twice.
+- a running job has exactly one running step; earlier steps have succeeded, or have failed if the work goes on without
+  them, and later ones are queued;
+- when a job fails, its running step fails with the same error, and every later one is recorded as cancelled;
+- the lines of a log are numbered 1, 2, 3, ... without a gap, in the order of commits, under the lock of the job's row:
+  a client that polls with `after` never misses a line and never reads one twice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from svc_actors.panel.event_kinds import PanelEvent
 from svc_actors.store import NewEvent, Queryable, Record, Transaction, events
 
 CHANNEL: Final = "panel_jobs"
-"""Is announced the class of a job that was queued, or may begin now."""
+"""Announces the class of a job that was queued, or that may start now."""
 LONGEST_LINE: Final = 4000
 _STEP: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class JobStatus(StrEnum):
-    """Of a job and of a step (hosting-panel-api.md, Job)."""
+    """Status of a job or of a step (hosting-panel-api.md, Job)."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -45,7 +45,7 @@ class JobStatus(StrEnum):
 
 
 class JobClass(StrEnum):
-    """What takes slots from each other."""
+    """Jobs of one class share its slots."""
 
     BACKUPS = "backups"
     MIGRATIONS = "migrations"
@@ -76,8 +76,8 @@ INTERRUPTED: Final = JobError(
 
 @dataclass(frozen=True)
 class NewJob:
-    """`steps` are the names of the methods of its work, in order: `remove_files`. `parameters` is what the work is
-    told: JSON, and never a secret. `site_id` is required of the class `sites`; `owner_id` is the person whose it is."""
+    """`steps`: names of methods of its work, in order, for example `remove_files`. `parameters`: JSON input of the
+    work, without secrets. `site_id` is required for the class `sites`; `owner_id` is the person that it belongs to."""
 
     kind: str
     title: str
@@ -113,7 +113,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Begun:
-    """A job that is running, with the names of its steps in order."""
+    """A running job, with the names of its steps in order."""
 
     job: Job
     steps: tuple[str, ...]
@@ -121,7 +121,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Step:
-    """Positions are 1, 2, 3, ...; the name is that of the method that does it."""
+    """Positions are 1, 2, 3, ...; the name is that of the method that runs the step."""
 
     job_id: int
     position: int
@@ -138,7 +138,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Line:
-    """`step` is the position of the step that it is from; None of one that no step wrote."""
+    """`step` is the position of the step that wrote it; None for lines from outside of steps."""
 
     seq: int
     at: datetime
@@ -147,7 +147,7 @@ class Line:
 
 
 async def enqueue(tx: Transaction, new: NewJob) -> Job:
-    """Write a queued job with its steps and its event. It begins after the commit, once there is a slot for it."""
+    """Write a queued job with its steps and its event. It starts after the commit, once there is a slot for it."""
     row = await tx.fetchone(
         """WITH job AS (
                INSERT INTO jobs (kind, title, class, site_id, owner_id, parameters)
@@ -173,13 +173,13 @@ async def enqueue(tx: Transaction, new: NewJob) -> Job:
 
 
 def wake_queues(tx: Transaction) -> None:
-    """Every queue looks again: what kept jobs of a site from beginning is over."""
+    """Make every queue look again, because jobs of a site may start again."""
     for job_class in JobClass:
         tx.announce(CHANNEL, job_class.value)
 
 
 async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:
-    """Mark queued jobs and their first steps as running. One that is queued no more is left out."""
+    """Mark queued jobs and their first steps as running. Jobs that are not queued are left out."""
     rows = await tx.fetch(
         """WITH job AS (
                UPDATE jobs SET status = 'running', started_at = now(), turn = nextval('job_turns')
@@ -201,8 +201,8 @@ async def begin_jobs(tx: Transaction, job_ids: Sequence[int]) -> list[Begun]:
 async def next_step(
     tx: Transaction, job_id: int, position: int, progress: int, error: JobError | None = None
 ) -> Job | None:
-    """The step at `position` has succeeded, or failed by `error`, and the one behind it is running. Repeating it
-    changes nothing."""
+    """The step at `position` has succeeded, or failed with `error`, and the next one runs. Repeating it changes
+    nothing."""
     row = await tx.fetchrow(
         """WITH steps AS (
                UPDATE job_steps
@@ -223,7 +223,7 @@ async def next_step(
 
 
 async def set_progress(tx: Transaction, job_id: int, progress: int) -> Job | None:
-    """Never backwards; nothing is told when nothing changes."""
+    """Progress never decreases; no event is written if nothing changes."""
     row = await tx.fetchrow(
         "UPDATE jobs SET progress = $2 WHERE id = $1 AND status = 'running' AND progress < $2 RETURNING *",
         job_id,
@@ -233,7 +233,7 @@ async def set_progress(tx: Transaction, job_id: int, progress: int) -> Job | Non
 
 
 async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobError | None = None) -> Job | None:
-    """Write the end of an open job, of its running step and of those that will not run. None when it had ended already:
+    """Write the end of an open job, of its running step and of those that will not run. None if it had ended already:
     then the caller, whose transaction this is, must change nothing else on its behalf."""
     if error is not None:
         last = error.message if error.hint is None else f"{error.message.rstrip('.')}. {error.hint}"
@@ -259,13 +259,13 @@ async def end_job(tx: Transaction, job_id: int, status: JobStatus, error: JobErr
 
 
 async def end_all(tx: Transaction) -> None:
-    """Of a server that was lost: nobody does what was queued or ran on it."""
+    """For a server that was lost: its queued and running jobs end."""
     for row in await tx.fetch("SELECT id FROM jobs WHERE status IN ('queued', 'running') ORDER BY id"):
         await end_job(tx, row["id"], JobStatus.FAILED, INTERRUPTED)
 
 
 async def hand_over_jobs(tx: Transaction, site_id: UUID, owner_id: UUID) -> None:
-    """What is queued or runs in a site becomes its new owner's; what has ended stays with whom it was shown to."""
+    """Queued and running jobs of the site go to its new owner; ended jobs stay with the previous one."""
     rows = await tx.fetch(
         """UPDATE jobs SET owner_id = $2
            WHERE site_id = $1 AND status IN ('queued', 'running') AND owner_id <> $2 RETURNING *""",
@@ -277,8 +277,8 @@ async def hand_over_jobs(tx: Transaction, site_id: UUID, owner_id: UUID) -> None
 
 
 async def write_lines(queryable: Queryable, job_id: int, step: int | None, messages: Sequence[str]) -> int:
-    """Add lines to the log of an open job; how many were written. One statement, so all of them or none: what a core
-    that was killed had sent is there before the end, or not at all."""
+    """Add lines to the log of an open job; returns how many were written. A single statement writes all of them or
+    none: even after a kill they are either there before the end, or missing."""
     return await queryable.change(
         """WITH job AS (
                UPDATE jobs SET last_seq = last_seq + cardinality($3::text[])
@@ -333,7 +333,7 @@ async def read_lines(queryable: Queryable, job_id: int, *, after: int, limit: in
 
 
 async def announce(tx: Transaction, job: Job) -> None:
-    """The event of a job's change, for its owner and for administrators."""
+    """Write the event of a job's change, for its owner and for administrators."""
     await events.append(
         tx,
         NewEvent(
@@ -400,5 +400,5 @@ def _as_error(stored: Mapping[str, Any] | None) -> JobError | None:
 
 
 def _storable(message: str) -> str:
-    """What a text column takes: no NUL and no lone surrogates, which names of files may have."""
+    """Text that a column accepts: without NUL and lone surrogates, which file names may contain."""
     return message[:LONGEST_LINE].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

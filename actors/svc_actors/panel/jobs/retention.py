@@ -1,4 +1,4 @@
-"""Old jobs go, with their steps and their logs."""
+"""Deletes old jobs with their steps and logs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import trio
 from svc_actors.store import Database
 
 KEPT_DAYS: Final = 90
-"""After their end."""
+"""Days after their end."""
 REMOVAL_PERIOD: Final = 3600.0
 _BATCH: Final = 20
-"""Jobs at a time: each may have a million lines."""
+"""Jobs per batch: each may have a million lines."""
 
 
 async def forget_old_jobs(database: Database) -> int:
@@ -31,5 +31,5 @@ async def forget_old_jobs(database: Database) -> int:
         removed += number
         if number < _BATCH:
             return removed
-        # Writers come first, as in the controller's retention.
+        # Leave time for other writers, as in the controller's retention.
         await trio.sleep(4 * (trio.current_time() - began))

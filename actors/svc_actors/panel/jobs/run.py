@@ -1,4 +1,4 @@
-"""A job under way, as its work sees it: its log, its progress, and the programs that it runs."""
+"""A running job, as its work sees it: its log, its progress, and the programs that it runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
 
 MARK: Final = "SVC_PANEL_JOB"
-"""The variable by which the programs of jobs are known: the installation's id, a slash, the job's."""
+"""Environment variable that marks the programs of jobs: `<installation id>/<job id>`."""
 MOST_OUTPUT: Final = 64 * 2**20
-"""Characters of what one program writes that go to the log: a program that runs wild must not fill the database."""
+"""Characters of one program's output that go to the log: a runaway program must not fill the database."""
 LEFT_OUT: Final = "The output exceeds 64 MiB; the rest is left out."
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -29,7 +29,7 @@ Read = Callable[[list[str]], Awaitable[None]]
 
 
 _ADVICE: Final = re.compile(r"\s*(hint:|note:|\[notice\])", re.IGNORECASE)
-"""What uv, pip and git write after the line that says what failed."""
+"""Lines that uv, pip and git write after the error line."""
 
 
 class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
@@ -47,17 +47,17 @@ class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
 
 
 class JobRun:
-    """Given to each step of the work. What it is asked for waits while the database is away."""
+    """Passed to each step of the work. Its methods wait while the database is away."""
 
     def __init__(self, begun: Begun, database: Database, changed: Callable[[int], None], installation: UUID) -> None:
         self.job = begun.job
         self.steps = begun.steps
         self.position = 1
-        """Of the step that is running."""
+        """Position of the running step."""
         self.scope = trio.CancelScope()
         self.cancel_requested = False
         self.step_error: JobError | None = None
-        """Of the step that is running, where the work goes on without it."""
+        """Error of the running step, if the work goes on without it."""
         self._database = database
         self._changed = changed
         self._mark = f"{installation}/{begun.job.id}"
@@ -72,30 +72,29 @@ class JobRun:
 
     @property
     def site_id(self) -> UUID:
-        """The site of a job that is of one."""
+        """The site of a job that has one."""
         assert self.job.site_id is not None
         return self.job.site_id
 
     def about(self, site_id: UUID, parameters: Mapping[str, Any]) -> JobRun:
-        """For work on a site that is a part of this job, and not of the site's own: its log and programs are this
-        job's."""
+        """For work on another site as a part of this job: it uses this job's log and programs."""
         part = copy(self)
         part.job = replace(self.job, site_id=site_id, parameters=parameters)
         return part
 
     async def log(self, *messages: str) -> None:
-        """Add lines to the log. Should the connection to the database be lost in the midst they may be there twice."""
+        """Add lines to the log. If the connection to the database is lost meanwhile, they may be there twice."""
         lines = [line for message in messages for line in message.splitlines() or [""]]
         await self.persist(lambda: write_lines(self._database, self.id, self.position, lines))
         self._changed(self.id)
 
     async def progress(self, percent: float) -> None:
-        """How much of the step that is running is done."""
+        """Report how much of the running step is done."""
         done = self.part_done(percent)
         await self.persist(lambda: self._database.transact(lambda tx: set_progress(tx, self.id, done)))
 
     def part_done(self, percent: float) -> int:
-        """Of the whole job, in percent; a job is done when it has succeeded."""
+        """Progress of the whole job in percent; 100 only once it has succeeded."""
         share = (self.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
         return min(int(share * 100), 99)
 
@@ -110,11 +109,11 @@ class JobRun:
         descriptors: tuple[int, ...] = (),
         read: Read | None = None,
     ) -> None:
-        """Run a program to its end. What it writes goes to the log, or to `read`, in lines, several at a time.
-        `descriptors`: of this process's, those that it has too.
+        """Run a program to its end. Its output goes to the log, or to `read`, in lines, several at a time.
+        `descriptors`: file descriptors of this process that it inherits.
 
-        It is gone with all that it has started when this returns or raises, when the job is cancelled, and when the
-        core dies. Raises ProgramFailed, and `unavailable` past `seconds`.
+        When this returns or raises, when the job is cancelled, and when the core dies, the program and its children are
+        ended. Raises ProgramFailed, and `unavailable` past `seconds`.
         """
         last = ""
         room = MOST_OUTPUT
@@ -139,11 +138,11 @@ class JobRun:
             raise ProgramFailed(name, status, last)
 
     async def transact(self, write: Callable[[Transaction], Awaitable[object]]) -> None:
-        """Have a transaction committed, however long the database is away."""
+        """Commit a transaction, however long the database is away."""
         await self.persist(lambda: self._database.transact(write))
 
     async def persist(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Do what may be repeated until the database, or the actor that it is asked of, has taken it."""
+        """Repeat `write`, which must be repeatable, until the database or the actor has taken it."""
         pause = _FIRST_PAUSE
         while True:
             try:

@@ -1,1 +1,1 @@
-"""The panel's own update: signed releases, prepared beside the one that runs, tried, and kept or given up."""
+"""The panel's own updates: signed releases, prepared next to the running one, tried, and kept or rolled back."""

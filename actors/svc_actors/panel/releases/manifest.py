@@ -1,9 +1,9 @@
-"""What is said of a release, signed by who makes them.
+"""The signed manifest of a release.
 
 The file `svc-panel.release` is one line, `<manifest>.<signature>`, both in base64url without padding: the manifest is
-JSON (`Manifest`), the signature Ed25519 over `SIGNED_AS` and its bytes. It is verified with the keys that lie in the
-release that runs (`release-keys.pem`), of which any may have signed: a key is exchanged by a release that has both, and
-the one after it has the new one alone. The manifest names the archive by its SHA-256, so that the signature covers it.
+JSON (`Manifest`), the signature Ed25519 over `SIGNED_AS` and its bytes. It is verified with the keys in the running
+release (`release-keys.pem`), any of which may have signed: to rotate a key, one release has both keys, and the next one
+the new key alone. The manifest has the SHA-256 of the archive, so that the signature covers it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 SIGNED_AS: Final = b"svc-panel-release-v1\n"
-"""Before the manifest in what is signed, so that a signature made for anything else is none of a release."""
+"""Prefix of the signed bytes, so that a signature made for anything else is not valid for a release."""
 FILE: Final = "svc-panel.release"
 KEYS_FILE: Final = "release-keys.pem"
 MOST_BYTES: Final = 2 << 30
@@ -34,7 +34,7 @@ FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-
 
 
 class ReleaseError(Exception):
-    """Why something is no release that this panel takes; nothing was changed."""
+    """Why the panel does not accept a release; nothing was changed."""
 
 
 class Archive(BaseModel):
@@ -64,7 +64,7 @@ class Manifest(BaseModel):
 
 
 def age(version: str) -> tuple[int, ...]:
-    """To compare versions by."""
+    """Sort key of versions."""
     return tuple(map(int, version.split(".")))
 
 
@@ -89,7 +89,7 @@ def verified(line: str, keys: Iterable[Ed25519PublicKey]) -> Manifest:
 
 
 def keys_in(pem: str) -> tuple[Ed25519PublicKey, ...]:
-    """Raises ValueError where one of them is none of Ed25519."""
+    """Raises ValueError if a key is not an Ed25519 key."""
     found = []
     for text in _KEY.findall(pem):
         key = load_pem_public_key(text.encode())
@@ -100,7 +100,7 @@ def keys_in(pem: str) -> tuple[Ed25519PublicKey, ...]:
 
 
 def keys_of(release: Path) -> tuple[Ed25519PublicKey, ...]:
-    """Those that a release trusts; a build without keys trusts nobody."""
+    """The keys that a release trusts; a build without keys trusts nobody."""
     try:
         return keys_in((release / KEYS_FILE).read_text())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The release of the panel that runs, and what can be done with others beside it."""
+"""The running release of the panel, and access to the other installed ones."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ PACKAGE_FOLDER: Final = Path("/usr/lib/svc/panel")
 SWITCH_UNIT: Final = "svc-panel-switch.service"
 _SECONDS: Final = 30.0
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Debian's names of what the kernel calls a machine."""
+"""Debian's names of the kernel's machine types."""
 
 
 @dataclass(frozen=True)
 class OwnRelease:
-    """`name` and `version` are of what runs; `package` is the version of the Debian package, which brought the units.
-    `keys` are whom it trusts; `begin_switch` starts the program that takes up an order, or raises `ReleaseError`."""
+    """`name` and `version` are those of the running release; `package` is the version of the Debian package, which
+    installed the units. `keys` are the keys that it trusts; `begin_switch` starts the program that carries out an
+    order, or raises `ReleaseError`."""
 
     releases: Releases
     name: str
@@ -41,7 +42,7 @@ class OwnRelease:
 
 
 def this_release() -> OwnRelease | None:
-    """None where the panel was not installed by its package: there is nothing to switch then."""
+    """None if the panel was not installed from its package: then there is nothing to switch."""
     folder = Path(sys.path[0])  # Where /usr/bin/svc has found the release.
     releases = Releases(ROOT, PACKAGE_FOLDER)
     if folder == PACKAGE_FOLDER:

@@ -1,4 +1,4 @@
-"""What the database keeps of the panel's own releases."""
+"""The panel's own releases as the database keeps them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from svc_actors.store import Queryable, Record, Transaction
 class RunState(StrEnum):
     PREPARING = "preparing"
     REFUSED = "refused"
-    """Its job ended before it was tried: nothing was switched."""
+    """Its job ended before the trial: nothing was switched."""
     TRIAL = "trial"
     KEPT = "kept"
     RETURNED = "returned"
-    """It was tried, and the release before runs again."""
+    """It was tried, and the previous release runs again."""
 
 
 @dataclass(frozen=True)
 class ReleaseLook:
-    """`line` is the manifest that was found, and None where none was; the others are as of `Look` of packages."""
+    """`line` is the newest manifest, None if there was none; the others are as in `Look` of packages."""
 
     looked_at: datetime | None
     tried_at: datetime
@@ -47,7 +47,7 @@ async def read_look(queryable: Queryable) -> ReleaseLook | None:
 
 
 async def write_look(tx: Transaction, *, line: str | None = None, error: str | None = None) -> None:
-    """What was found before stays known where this look failed."""
+    """A failed look keeps the earlier result."""
     await tx.execute(
         """INSERT INTO release_looks (looked_at, error, line) VALUES (CASE WHEN $1::text IS NULL THEN now() END, $1, $2)
            ON CONFLICT (one) DO UPDATE SET tried_at = now(), error = EXCLUDED.error,
@@ -74,12 +74,12 @@ async def write_trial(tx: Transaction, *, job_id: int) -> None:
 
 
 async def write_untried(tx: Transaction, *, job_id: int) -> None:
-    """The order was taken back before anybody had it."""
+    """The order was withdrawn before the switching program took it."""
     await tx.execute("UPDATE release_runs SET state = 'preparing' WHERE job_id = $1", job_id)
 
 
 async def write_refused(tx: Transaction, *, job_id: int, reason: str | None) -> None:
-    """Nothing happens where it was tried."""
+    """Does nothing if the release was tried."""
     await tx.execute(
         """UPDATE release_runs SET state = 'refused', reason = $2, ended_at = now()
            WHERE job_id = $1 AND state = 'preparing'""",
@@ -91,7 +91,7 @@ async def write_refused(tx: Transaction, *, job_id: int, reason: str | None) -> 
 async def write_outcome(
     tx: Transaction, *, job_id: int, kept: bool, reason: str | None, silent: tuple[str, ...]
 ) -> ReleaseRun | None:
-    """The run that has ended by this; None where it had ended before, or nobody knows it."""
+    """Returns the run that this ends; None if it had ended before, or does not exist."""
     row = await tx.fetchrow(
         """UPDATE release_runs SET state = $2, reason = $3, silent = $4, ended_at = now()
            WHERE job_id = $1 AND state IN ('preparing', 'trial') RETURNING *""",

@@ -1,6 +1,6 @@
-"""Where releases are offered: a folder of this server or an HTTPS address, with `svc-panel.release` and its archive.
+"""Sources of releases: a folder of this server or an HTTPS URL, with `svc-panel.release` and its archive.
 
-Nothing that comes from there is believed before the signature is verified. What is fetched is bounded in size and time.
+Nothing from a source is trusted before the signature is verified. Downloads are limited in size and time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _QUIET_SECONDS: Final = 30.0
 
 
 class Source(Protocol):
-    """Both raise `ReleaseError`."""
+    """Both methods raise `ReleaseError`."""
 
     async def line(self) -> str | None:
-        """The signed manifest of the newest release; None where none is offered."""
+        """The signed manifest of the newest release; None if none is offered."""
         ...
 
     async def fetch(self, archive: Archive, to: Path) -> None:
-        """Write it to `to`, in the place of what is there. Where this returns it is the file that was signed."""
+        """Write the archive to `to`, replacing that file. When this returns it is the file that was signed."""
         ...
 
 
@@ -61,8 +61,8 @@ class FolderSource:
 
 @dataclass(frozen=True)
 class HttpsSource:
-    """`url` without a slash at its end. No redirect is followed, and no proxy of the environment used. `context` is
-    how its server is verified: by the authorities that this system trusts."""
+    """`url` without a slash at its end. Redirects are not followed, and proxies of the environment are not used.
+    `context` verifies the server: with the authorities that this system trusts."""
 
     url: str
     context: ssl.SSLContext

@@ -1,4 +1,4 @@
-"""A release's archive becomes its folder: all of it, on disk, or nothing under its name."""
+"""Unpacks a release's archive into its folder: all of it, on disk, or nothing under its name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PART: Final = ".part"
 
 
 def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
-    """Nothing happens where it is there. Files and folders alone are taken, readable for everybody, writable for root.
-    Raises `ReleaseError`."""
+    """Does nothing if the folder exists. Accepts only files and folders, and makes them readable for everybody and
+    writable for root. Raises `ReleaseError`."""
     if folder.is_dir():
         return
     part = folder.with_name(f"{folder.name}{_PART}")
@@ -54,7 +54,7 @@ def _put(entries: tarfile.TarFile, entry: tarfile.TarInfo, part: Path) -> None:
         mode = 0o755 if entry.mode & 0o100 else 0o644
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             shutil.copyfileobj(content, file)
-        # Python goes by it whether what was compiled is of this file.
+        # Python compares the mtime to decide whether a .pyc belongs to this file.
         os.utime(path, (entry.mtime, entry.mtime))
     else:
         raise ReleaseError(f"the archive has {entry.name!r} in it, which is neither a file nor a folder")

@@ -1,4 +1,4 @@
-"""What became of a trial is written down by the core that runs after it; each day a newer release is looked for."""
+"""Records the outcome of a trial, in the core that runs after it, and looks for a newer release each day."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.releases")
 
 @dataclass(frozen=True)
 class ReleaseWatch:
-    """One a process. `offered`: the operator has named a source of releases."""
+    """One per process. `offered`: the operator has configured a source of releases."""
 
     database: Database
     own: OwnRelease | None
     offered: bool
 
     async def begin(self) -> None:
-        """Before any job begins: an order that an earlier core has given and nobody has taken is none any more."""
+        """Call it before any job starts: withdraw an order of an earlier core that no program has taken."""
         if self.own is not None and self.own.releases.trial() is None:
             self.own.releases.withdraw()
 
@@ -50,7 +50,7 @@ class ReleaseWatch:
         if outcome is None or outcome.job != last.job_id:
             if own.releases.ordered() or own.releases.trial() is not None:
                 return
-            # Its files are gone, or nobody has taken the order.
+            # Its files are gone, or no program has taken the order.
             kept = own.name == last.release
             reason = None if kept else "it was not tried: the program that switches releases did not start"
             outcome = Outcome(last.job_id, last.release, last.before, kept, reason)

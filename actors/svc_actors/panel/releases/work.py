@@ -1,8 +1,8 @@
-"""The jobs of the panel's own releases: one looks for the newest that is offered, the other installs it.
+"""The jobs of the panel's own releases: one looks for the newest offered release, the other installs it.
 
-A job ends with the core, and the core ends when a release is tried. So the job prepares everything beside what runs,
-and its last step gives an order to the program that switches (`svc_actors.host.releases`); what becomes of the trial
-is found out by the core that runs after it (`watch`). Until that step nothing of what runs was touched.
+A job ends with the core, and the core ends when a release is tried. So the job prepares everything next to the running
+release, and its last step gives an order to the program that switches (`svc_actors.host.releases`); the core that runs
+after the trial records its outcome (`watch`). Until that step nothing of the running release was touched.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ STEPS: Final = ("look", "fetch", "unpack", "check", "try")
 _CHECK_SECONDS: Final = 120.0
 _MOST_VISITED: Final = 100
 _SPARE_BYTES: Final = 256 << 20
-"""What has to be free beside what a release takes: less would be the end of whatever else writes."""
+"""Bytes to leave free besides the release's own: a full disk would stop everything else that writes."""
 _JOBS_SECONDS: Final = 600.0
-"""How long other jobs are waited for: the core ends, and they with it."""
+"""How long to wait for other jobs, which end with the core."""
 _PAUSE: Final = 1.0
 
 
 async def enqueue_look(tx: Transaction, own: OwnRelease | None, *, daily: bool = False) -> Job:
-    """`daily`: nobody has ordered it."""
+    """`daily`: not ordered by a person."""
     await require_on(tx)
     _require(own)
     title = "Look for a newer release of the panel"
@@ -59,7 +59,7 @@ async def enqueue_look(tx: Transaction, own: OwnRelease | None, *, daily: bool =
 
 
 async def enqueue_install(tx: Transaction, own: OwnRelease | None) -> Job:
-    """Raises `conflict` where updates are off, or another release is being installed or tried."""
+    """Raises `conflict` if updates are off, or another release is being installed or tried."""
     await require_on(tx)
     _require(own)
     if (other := await under_way(tx)) is not None:
@@ -86,7 +86,7 @@ def _require(own: OwnRelease | None) -> OwnRelease:
 
 
 def acceptable(manifest: Manifest, own: OwnRelease) -> str | None:
-    """Why it may not take the place of what runs; None where it may, or is what runs."""
+    """Why it may not replace the running release; None if it may, or is the running one."""
     if manifest.architecture != own.architecture:
         return f"it is for {manifest.architecture}, and this server is {own.architecture}"
     if age(manifest.version) < age(own.version):
@@ -103,8 +103,8 @@ def acceptable(manifest: Manifest, own: OwnRelease) -> str | None:
 
 @dataclass(frozen=True)
 class ReleaseWork:
-    """The work of both kinds. `source`: what the operator has configured, if anything; releases that were put into the
-    folder `incoming` by hand count as well. `socket` is where the core listens."""
+    """The work of both kinds. `source`: the operator's configured source, if any; releases that were put into the
+    folder `incoming` by hand count as well. `socket` is the socket of the core."""
 
     database: Database
     own: OwnRelease | None
@@ -120,7 +120,7 @@ class ReleaseWork:
         except ReleaseError as error:
             await run.transact(partial(write_look, error=f"{error}."))
             if run.parameters.get("daily"):
-                # It is what was found, and shown: what nobody has ordered does not fail day by day.
+                # The failure is recorded and shown: a look that no person has ordered does not fail every day.
                 await run.log(f"The offered release could not be determined: {error}.")
                 return
             raise unavailable(f"The offered release could not be determined: {error}.") from error
@@ -172,7 +172,7 @@ class ReleaseWork:
             archive.unlink(missing_ok=True)
 
     async def check(self, run: JobRun) -> None:
-        """The release says itself whether it could serve here, with these settings and this database."""
+        """The release itself checks whether it can serve here, with these settings and this database."""
         own = _require(self.own)
         _, release = await self._chosen(own)
         settings = {name: value for name, value in os.environ.items() if name.startswith("SVC_")}
@@ -200,7 +200,7 @@ class ReleaseWork:
             tuple(row["domain"] for row in sites),
         )
         await run.log("The trial starts now: this core ends. `svc update panel show` says whether it was kept.")
-        # A trial that is written down and has no order would be one that nobody took up.
+        # Order before recording: a recorded trial without an order would look like one that was never taken.
         own.releases.order(trial)
         await run.transact(partial(write_trial, job_id=run.id))
         try:
@@ -218,7 +218,7 @@ class ReleaseWork:
         return (FolderSource(own.releases.incoming), *([self.source] if self.source is not None else []))
 
     async def _newest(self, own: OwnRelease) -> tuple[str | None, Manifest | None, Source | None]:
-        """Of what all sources offer. Raises `ReleaseError` where any offers what cannot be believed."""
+        """The newest of all sources. Raises `ReleaseError` if any of them offers an untrusted one."""
         best: tuple[str | None, Manifest | None, Source | None] = (None, None, None)
         if not own.keys:
             raise ReleaseError("this build of the panel has no key to verify releases with")
@@ -230,7 +230,7 @@ class ReleaseWork:
         return best
 
     async def _chosen(self, own: OwnRelease) -> tuple[Manifest, str]:
-        """What the first step has found, verified again."""
+        """The result of the first step, verified again."""
         look = await read_look(self.database)
         assert look is not None, "the first step writes it"
         assert look.line is not None, "the first step ends the job otherwise"
@@ -248,7 +248,7 @@ class ReleaseWork:
             while True:
                 if not await others():
                     return
-                await trio.sleep(_PAUSE)  # Jobs are of other queues, whose ends nobody tells here.
+                await trio.sleep(_PAUSE)  # Those jobs belong to other queues, which do not signal their ends here.
         raise conflict(
             f"Other jobs were still running after {_JOBS_SECONDS / 60:g} minutes, and would end with this core. The "
             "release is prepared but was not tried.",

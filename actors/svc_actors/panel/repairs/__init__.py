@@ -1,4 +1,4 @@
-"""What is wrong with a site, and the six repairs that mend it."""
+"""Diagnosis of a site, and six repairs."""
 
 from svc_actors.panel.repairs.diagnosis import Checked, CheckState, Diagnosis
 from svc_actors.panel.repairs.parts import Finding, Part, Parts, Repair

@@ -1,4 +1,4 @@
-"""The certificate of a site: its files, its time, and what visitors are shown."""
+"""The certificate of a site: its files, its expiry, and what visitors are shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Recorded:
 
 
 class SiteCertificatePart:
-    """What is recorded is put back; where it is over, or there is none, another is asked for of the authority."""
+    """Restores the recorded certificate; if it has expired, or there is none, orders another."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SiteCertificatePart:
         recorded = await self._recorded(site)
         if recorded is None:
             if not self._certificates.by_acme:
-                return []  # Nobody gives any out: the site is served by HTTP alone, as it shall be.
+                return []  # No authority is configured: the site is served by HTTP alone, as intended.
             return [Finding(f"{site.domain} has no certificate yet.")]
         findings = []
         if not await self._of_files(self._files.holds, site, recorded):

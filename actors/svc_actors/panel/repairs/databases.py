@@ -1,4 +1,4 @@
-"""The databases of a site and who may use them, as their engines have them."""
+"""The databases and users of a site, compared with their engines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from svc_actors.store import Database, Transaction
 
 
 class Databases:
-    """A database that is gone is not made anew: it would be empty, and look as if all was well."""
+    """A lost database is not created anew: it would be empty, and look as if all was well."""
 
     def __init__(self, database: Database, databases: SiteDatabases) -> None:
         self._database = database
@@ -58,7 +58,7 @@ class Databases:
         await self._databases.agree(site.id)
 
     async def _recorded(self, site: SiteRow) -> tuple[list[DatabaseRow], list[DatabaseUserRow]]:
-        """What is there and stays."""
+        """Databases and users that exist and are not being deleted."""
         databases = await self._database.fetch(
             f"SELECT {DATABASE_COLUMNS} FROM databases WHERE site_id = $1 AND status = $2 ORDER BY name",
             site.id,

@@ -1,9 +1,9 @@
-"""All parts of a site looked at side by side, within the time that whoever asks may wait.
+"""Checks all parts of a site concurrently, within the time that a caller may wait.
 
-A look asks every program that serves the site, so those who ask again and again must not cost other customers theirs:
-of the sites of one customer one is looked at at a time, of all sites `_AT_ONCE`; and those who wait for the same site
-share its next look. Nobody shares one that had begun before: it may show what a repair has mended since. An operator
-has turns of his own, and waits for no customer's.
+A check asks every program that serves the site, so repeated requests must not cost other customers theirs: only one
+site of a customer is checked at a time, and `_AT_ONCE` of all sites. Callers that wait for the same site share its next
+check. Nobody joins one that has started: it may show what a repair has fixed since. An operator has turns of their own,
+and does not wait for customers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.panel.sites.states import SiteStatus
 
 LOOK_SECONDS: Final = 1.6
-"""Of each part. Once its turn has come an answer takes two seconds, its way through the service included."""
+"""Per part. Once its turn has come an answer takes two seconds, including its way through the service."""
 _AT_ONCE: Final = 4
 _WAIT_SECONDS: Final = 10.0
-"""For its turn."""
+"""How long to wait for a turn."""
 _MOST_FINDINGS: Final = 20
 _LOOKED_AT: Final = (SiteStatus.ACTIVE, SiteStatus.SUSPENDED)
 
@@ -35,7 +35,7 @@ class CheckState(StrEnum):
     HEALTHY = "healthy"
     FAULTY = "faulty"
     UNKNOWN = "unknown"
-    """It could not be looked at, or not in time."""
+    """It could not be checked, or not in time."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +47,28 @@ class Checked:
 
 @dataclass
 class _Look:
-    """The next look at a site, for all who ask until it begins."""
+    """The next check of a site, shared by all callers until it starts."""
 
     site: SiteRow
-    """As the last of them read it."""
+    """As the last caller read it."""
     begun: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
     found: list[Checked] | None = None
-    """None where the one who looked has left or failed."""
+    """None if the caller that ran it was cancelled or failed."""
 
 
 class Diagnosis:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._next: dict[tuple[UUID, UUID | str], _Look] = {}
-        """By the site, and whose turn it waits for."""
+        """By site and whose turn it waits for."""
         self._turns = WeakValueDictionary[UUID | str, trio.Lock]()
-        """By the owner or the operator, for as long as somebody has the turn or waits for it."""
+        """By owner or operator, for as long as a caller has the turn or waits for it."""
         self._all = trio.CapacityLimiter(_AT_ONCE)
 
     async def of(self, site: SiteRow, operator: str | None = None) -> list[Checked]:
-        """Every part, in the order of `Repair`. `operator`: who asks, where that is one. Raises conflict for a site
-        that is not finished, or goes, and rate_limited where its turn does not come in time."""
+        """Every part, in the order of `Repair`. `operator`: the caller, if they are an operator. Raises conflict for a
+        site that is being created or deleted, and rate_limited if its turn does not come in time."""
         require_finished(site)
         until = trio.current_time() + _WAIT_SECONDS
         whose = operator or site.owner_id
@@ -99,7 +99,7 @@ class Diagnosis:
             look.over.set()
 
     def _begin(self, look: _Look, whose: UUID | str) -> None:
-        """From here on nobody joins it."""
+        """From here on no caller joins it."""
         if not look.begun.is_set():
             look.begun.set()
             del self._next[look.site.id, whose]
@@ -117,7 +117,7 @@ class Diagnosis:
 
 
 async def checked(repair: Repair, part: Part, site: SiteRow, seconds: float) -> Checked:
-    """One part, looked at for so long at the most."""
+    """Check one part, for at most `seconds`."""
     with trio.move_on_after(seconds):
         try:
             findings = await part.look(site)
@@ -142,7 +142,7 @@ def require_finished(site: SiteRow) -> None:
 
 
 def _shortened(findings: list[Finding]) -> list[Finding]:
-    """With what is left out in one more."""
+    """With one more finding that counts those left out."""
     if len(findings) <= _MOST_FINDINGS:
         return findings
     left = findings[_MOST_FINDINGS:]

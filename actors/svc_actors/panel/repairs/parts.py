@@ -1,4 +1,4 @@
-"""A site taken apart as it is repaired: six parts, each of which is compared with its records and made as they say."""
+"""The six parts of a site that are checked and repaired: each is compared with its records, and made to match them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from svc_actors.panel.sites.records import SiteRow
 
 
 class Repair(StrEnum):
-    """All that there are; none takes an argument."""
+    """All repairs; none takes an argument."""
 
     PERMISSIONS = "permissions"
     CONFIGURATION = "configuration"
@@ -23,8 +23,8 @@ class Repair(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`evidence` is a sentence of what was seen. `mendable`: the repair of the part helps; else a person has to.
-    `count`: of how many things it tells."""
+    """`evidence` is a sentence about what was seen. `mendable`: the repair of the part helps; else a person must.
+    `count`: number of things that it covers."""
 
     evidence: str
     mendable: bool = True
@@ -32,14 +32,14 @@ class Finding:
 
 
 class Part(Protocol):
-    """Both raise `ServiceError` where they could not do it."""
+    """Both methods raise `ServiceError` on failure."""
 
     async def look(self, site: SiteRow) -> list[Finding]:
-        """What is not as the records say. Changes nothing."""
+        """Differences from the records. Changes nothing."""
         ...
 
     async def mend(self, site: SiteRow) -> None:
-        """Make it as the records say. May be repeated."""
+        """Make it match the records. May be repeated."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a site is served by: the configuration that web server and PHP have of it, and the programs that answer."""
+"""What serves a site: the configuration that the web server and PHP have, and the programs that answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CALLER: Final = "site.repair"
 
 
 class Configuration:
-    """What nginx and PHP are configured with, against what the records lead to."""
+    """The configuration of nginx and PHP, compared with what the records result in."""
 
     def __init__(
         self, database: Database, actors: ActorSystem, folders: HostFolders, web: WebServing, php: PhpServing
@@ -58,7 +58,7 @@ class Configuration:
     async def mend(self, site: SiteRow) -> None:
         pool = _pool(site)
         if pool is not None and not await self._php.holds(pool):
-            # What runs may have been started with what was found: another takes its place.
+            # The running master may have read the wrong configuration: restart it.
             await _restart_php(self._actors, site)
         else:
             await finished(self._actors.ref(Site, str(site.id)).ask(Site.serve_again))
@@ -85,7 +85,7 @@ class Runtime:
         return [] if problem is None else [Finding(problem)]
 
     async def mend(self, site: SiteRow) -> None:
-        """Visitors notice nothing of a restart: what is new takes the place of what was, once it answers."""
+        """Visitors do not notice a restart: the new program takes over once it answers."""
         if _pool(site) is not None:
             await _restart_php(self._actors, site)
         elif await self._running_app(site) is not None:
@@ -93,7 +93,7 @@ class Runtime:
             await finished(self._actors.ref(SiteApp, str(site.id)).ask(SiteApp.order, *restart))
 
     async def _running_app(self, site: SiteRow) -> AppRow | None:
-        """Of a site whose application shall run."""
+        """The application of an active site, if it should run."""
         app = await read_app(self._database, site.id) if site.status is SiteStatus.ACTIVE else None
         return app if app is not None and app.wanted is not None else None
 
@@ -113,7 +113,7 @@ async def _restart_php(actors: ActorSystem, site: SiteRow) -> None:
 
 
 def _pool(site: SiteRow) -> Pool | None:
-    """What shall run of PHP."""
+    """The PHP pool that should run."""
     if site.type not in PHP_TYPES or site.status is not SiteStatus.ACTIVE:
         return None
     try:

@@ -1,7 +1,7 @@
-"""A repair is a job of its site: the part is looked at, mended where something is wrong, and looked at again.
+"""A repair is a job of its site: it checks the part, repairs it if something is wrong, and checks it again.
 
-On a site whose part is healthy nothing is done. What was wrong and is not any more is what the log says was changed. A
-job whose part is still wrong afterwards fails, with what is left.
+A healthy part is left alone. The log lists the findings that are gone afterwards as changes. If findings are left, the
+job fails with them.
 """
 
 from __future__ import annotations

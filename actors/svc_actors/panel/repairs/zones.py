@@ -1,4 +1,4 @@
-"""The zones of a site's names, as Knot serves them against their records."""
+"""The zones of a site's names: what Knot serves, compared with the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from svc_actors.store import Database
 
 
 class Zones:
-    """Of a zone that other sites of its owner share, what is said in words is of this site's names alone."""
+    """If other sites of its owner share a zone, findings mention this site's names alone."""
 
     def __init__(self, database: Database, actors: ActorSystem, name_server: NameServer, authority: Authority) -> None:
         self._database = database

@@ -1,1 +1,1 @@
-"""Scheduled tasks of sites: when they are due, and what became of their runs."""
+"""Scheduled tasks of sites: when they are due, and the results of their runs."""

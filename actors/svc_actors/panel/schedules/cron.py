@@ -1,14 +1,14 @@
-"""Times in the five fields of cron(5): read, checked, and when they come next. Pure functions.
+"""Parses and checks the five time fields of cron(5), and computes the next time. Pure functions.
 
     minute  hour  day of the month  month  day of the week
     */15    8-18  *                 *      mon-fri
 
 A field is `*` or a list of numbers, ranges (`8-18`) and steps (`*/15`, `8-18/2`); months and days of the week have
-names of three letters, and Sunday is 0 and 7. Where both days are restricted, a day that fits either of them counts, as
-in cron(5). Nothing here is a command: what is done at these times is said elsewhere.
+names of three letters, and Sunday is 0 and 7. If both day fields are restricted, a day that fits either of them counts,
+as in cron(5). There is no command here: the task itself is defined elsewhere.
 
-Times are those of a time zone. One that a change of the clock leaves out (02:30 when 02:00 becomes 03:00) comes as if
-the clock had not been changed yet; one that comes twice counts once, unless every hour counts.
+Times are those of a time zone. A time that a change of the clock skips (02:30 when 02:00 becomes 03:00) comes as if the
+clock had not been changed yet; a time that comes twice counts once, unless every hour counts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from zoneinfo import ZoneInfo, available_timezones
 LONGEST: Final = 100
 """Characters of an expression."""
 _MOST_DAYS: Final = 8 * 366 + 1
-"""A 29th of February may be eight years away: 2100 is no leap year."""
+"""Two 29ths of February can be eight years apart, since 2100 is not a leap year."""
 _LONGEST_CHANGE: Final = timedelta(hours=3)
-"""By which a clock is set at once; more than any zone has done since 2012."""
+"""The largest change of a clock; more than in any zone since 2012."""
 
 
 class BadCronError(ValueError):
-    """An expression that says no times; the message says which part is wrong."""
+    """An invalid expression; the message names the wrong part."""
 
 
 class _Field(NamedTuple):
@@ -62,7 +62,7 @@ class Cron:
     weekdays: frozenset[int]
     """0 is Sunday."""
     either_day: bool
-    """Both days are restricted, and one of them is enough."""
+    """Both day fields are restricted, and a match of one is enough."""
 
     @classmethod
     def parse(cls, text: str) -> Cron:
@@ -94,7 +94,7 @@ class Cron:
         return len(self.hours) == 24
 
     def times_from(self, start: datetime) -> Iterator[datetime]:
-        """The times of its days as a clock on the wall shows them, without a zone, from `start` on in their order."""
+        """Times on the matching days from `start` on, in order, as a wall clock shows them, without a zone."""
         for offset in range(_MOST_DAYS):
             day = start.date() + timedelta(offset)
             if not self.is_day(day):
@@ -109,12 +109,12 @@ _DAYS_OF: Final = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31
 
 
 def next_time(cron: Cron, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """The first of its times after `after`, which has a zone, in UTC; None where there is none for eight years."""
+    """The first matching time after `after`, which has a zone, in UTC; None if there is none for eight years."""
     found: datetime | None = None
     start = after.astimezone(zone).replace(tzinfo=None) - _LONGEST_CHANGE
     latest: datetime | None = None
     for wall in cron.times_from(start):
-        # Walls are in order, and the moments that they mean are but for a change of the clock.
+        # Wall times are in order; so are the moments that they mean, except around a change of the clock.
         if latest is not None and wall > latest:
             break
         for moment in _moments(wall, zone, twice=cron.every_hour):
@@ -129,7 +129,7 @@ def _moments(wall: datetime, zone: ZoneInfo, *, twice: bool) -> Iterator[datetim
     yield first
     if twice:
         second = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
-        # Of a time that is left out it would be before the first.
+        # For a skipped time this moment would come before the first.
         if second > first:
             yield second
 
@@ -146,10 +146,10 @@ def _part(field: _Field, part: str) -> range:
     if step == 0:
         raise BadCronError(f"{field.name}: a step is 1 or more")
     if found["all"]:
-        # Of the days of a week 7 is 0 again, which a step must not count twice.
+        # 7 is Sunday again, which a step must not count twice.
         return range(field.first, (6 if field.last == 7 else field.last) + 1, step)
     low = _number(field, found["low"])
-    # A step counts from a single number on.
+    # A step after a single number starts there.
     high = _number(field, found["high"]) if found["high"] else field.last if found["step"] else low
     if high < low:
         raise BadCronError(f"{field.name}: {part!r} ends before it starts")
@@ -167,12 +167,12 @@ def _number(field: _Field, word: str) -> int:
 
 @cache
 def zone_names() -> frozenset[str]:
-    """Of the time zones that this server knows."""
+    """The time zones that this server knows."""
     return frozenset(name for name in available_timezones() if not name.startswith(("posix/", "right/")))
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Raises `BadCronError`. Only names of the list are looked up: others would be paths of files."""
+    """Raises `BadCronError`. Only listed names are looked up: others would be paths of files."""
     if name not in zone_names():
         raise BadCronError(f"{name!r} is not a time zone such as UTC or Europe/Berlin")
     return ZoneInfo(name)

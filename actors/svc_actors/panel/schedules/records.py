@@ -15,10 +15,10 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
 
 CHANNEL: Final = "schedules"
-"""Announced when a schedule or a run of one was written that the scheduler should look at."""
+"""Announced when the scheduler should look at a changed schedule or run."""
 MOST_OF_A_SITE: Final = 50
 KEPT_RUNS: Final = 50
-"""Of one schedule, those that are over."""
+"""Ended runs per schedule."""
 
 
 class ScheduleKind(StrEnum):
@@ -37,7 +37,7 @@ class RunStatus(StrEnum):
     STOPPED = "stopped"
     """The site was suspended or deleted meanwhile."""
     SKIPPED = "skipped"
-    """The run before was not over."""
+    """The previous run had not ended."""
     MISSED = "missed"
     """The core was down when it was due."""
     INTERRUPTED = "interrupted"
@@ -84,7 +84,7 @@ SCHEDULE_COLUMNS: Final = """schedules.id, schedules.site_id, schedules.name, sc
 
 
 def as_schedule(row: Record) -> Schedule:
-    """What `SCHEDULE_COLUMNS` give."""
+    """Converts a row of `SCHEDULE_COLUMNS`."""
     members: dict[str, Any] = {name: row[name] for name in Schedule.__dataclass_fields__}
     return Schedule(**members | {"kind": ScheduleKind(row["kind"]), "args": tuple(row["args"])})
 
@@ -95,7 +95,7 @@ def as_run(row: Record) -> Run:
 
 
 async def insert_schedule(tx: Transaction, site: SiteRow, values: Mapping[str, Any]) -> Schedule:
-    """`values` are the columns that a caller says. The site's row is locked. Raises `conflict`."""
+    """`values` are the columns that a caller sets. The site's row is locked. Raises `conflict`."""
     if await tx.fetchval("SELECT count(*) FROM schedules WHERE site_id = $1", site.id) >= MOST_OF_A_SITE:
         raise conflict(f"A site has at most {MOST_OF_A_SITE} scheduled tasks; nothing was created.")
     names = ["site_id", *values]
@@ -135,7 +135,7 @@ async def lock_schedule(tx: Transaction, schedule_id: UUID) -> Schedule:
 
 
 async def update_due(tx: Transaction, schedule: Schedule, following: datetime | None) -> None:
-    """One that is never due again is disabled."""
+    """A schedule that is never due again is disabled."""
     await tx.execute(
         "UPDATE schedules SET next_run_at = $2::timestamptz, enabled = $2::timestamptz IS NOT NULL WHERE id = $1",
         schedule.id,
@@ -161,7 +161,8 @@ async def has_open_run(tx: Transaction, schedule: Schedule) -> bool:
 
 
 async def insert_run(tx: Transaction, schedule: Schedule, due_at: datetime | None) -> Run:
-    """One that is to begin. Raises `conflict` where one is under way. Without `due_at` somebody asked for it."""
+    """A run that is about to start. Raises `conflict` while one is under way. Without `due_at` a caller requested
+    it."""
     if await has_open_run(tx, schedule):
         raise conflict(f"{schedule.name} is already running; nothing was started.", hint="Its runs say since when.")
     row = await tx.fetchone(
@@ -176,7 +177,7 @@ async def insert_run(tx: Transaction, schedule: Schedule, due_at: datetime | Non
 async def insert_past_run(
     tx: Transaction, schedule: Schedule, status: RunStatus, due_at: datetime, now: datetime
 ) -> None:
-    """One that never began."""
+    """A run that never started."""
     await tx.execute(
         "INSERT INTO schedule_runs (schedule_id, status, due_at, ended_at) VALUES ($1, $2, $3, $4)",
         schedule.id,
@@ -188,7 +189,7 @@ async def insert_past_run(
 
 
 async def write_started(tx: Transaction, run_id: int, now: datetime) -> bool:
-    """False where the run is gone, with its schedule or its site."""
+    """False if the run is gone, with its schedule or its site."""
     began = await tx.fetchval(
         """UPDATE schedule_runs SET status = 'running', started_at = $2
            WHERE id = $1 AND status = 'queued' RETURNING true""",
@@ -215,7 +216,7 @@ async def write_ended(
 
 
 async def end_open_runs(tx: Transaction, now: datetime) -> int:
-    """Those that an earlier core has left, of which nothing runs any more."""
+    """End runs of an earlier core, whose programs have ended."""
     rows = await tx.fetch(
         "UPDATE schedule_runs SET status = 'interrupted', ended_at = $1 WHERE ended_at IS NULL RETURNING id", now
     )
@@ -223,7 +224,7 @@ async def end_open_runs(tx: Transaction, now: datetime) -> int:
 
 
 async def read_runs(queryable: Queryable, schedule_id: UUID) -> Sequence[Run]:
-    """Newest first; all that are kept."""
+    """All that are kept, the newest first."""
     rows = await queryable.fetch("SELECT * FROM schedule_runs WHERE schedule_id = $1 ORDER BY id DESC", schedule_id)
     return [as_run(row) for row in rows]
 

@@ -1,12 +1,12 @@
-"""What begins the runs of schedules, at their time or when somebody asks, and keeps what became of them.
+"""Starts the runs of schedules, at their time or on request, and stores their results.
 
 Invariants:
-- when a schedule is next due is in its row: nothing is known here that a restart would lose;
+- a schedule's next due time is in its row: a restart loses nothing;
 - a schedule has one run at a time, and one that is due meanwhile is recorded as skipped;
-- what was due while no core ran begins late, once, within `LATE`; what is later is recorded as missed;
-- nothing begins by its time for a site whose files a recovery has not brought back yet;
-- nothing begins for a site that is not active, and what runs when it is suspended or deleted is ended;
-- the programs of a run are gone before its end is stored, and when this process dies.
+- a run that was due while no core ran starts late, once, within `LATE`; later ones are recorded as missed;
+- no run starts by its time for a site whose files a recovery has not restored yet;
+- no run starts for a site that is not active, and runs end when their site is suspended or deleted;
+- the programs of a run have ended before its end is stored, and when this process dies.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from svc_actors.store import Database, LoopAlert, Queryable, Transaction, keep_r
 LATE: Final = timedelta(minutes=10)
 MOST_AT_ONCE: Final = 32
 MOST_OF_AN_OWNER: Final = 4
-"""Runs at once; more wait, so that at midnight no single customer takes the server from the others."""
+"""Concurrent runs; more wait, so that at midnight no single customer takes the server from the others."""
 LONGEST_OUTPUT: Final = 32 * 1024
-"""Characters of what a run wrote that are kept: the last."""
+"""Characters of a run's output that are kept: the last ones."""
 MOST_OUTPUT: Final = 16 * 1024 * 1024
-"""Characters: what writes more is stopped. All of it passes through the core, which has more to do."""
+"""Characters: a run that writes more is stopped. All output passes through the core, which has other work."""
 _LONGEST_LOOK: Final = 30.0
-"""Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
+"""Most seconds between two looks: an announcement may be lost with the process that wrote it."""
 _NOT_RECORDED: Final = "The service could not record this run or its output; its log has the cause."
 _AT_A_TIME: Final = 100
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -77,12 +77,12 @@ class _Begun:
 
 
 class _TooMuchError(Exception):
-    """A run wrote more than any may."""
+    """A run wrote more than `MOST_OUTPUT`."""
 
 
 @dataclass
 class _Output:
-    """The end of what was written."""
+    """The end of the output."""
 
     lines: deque[str] = field(default_factory=deque)
     size: int = 0
@@ -97,7 +97,7 @@ class _Output:
 
     async def add(self, lines: list[str]) -> None:
         for line in lines:
-            # PostgreSQL's texts have no NUL.
+            # PostgreSQL's texts cannot hold NUL.
             kept = line.replace("\0", "\N{REPLACEMENT CHARACTER}")[-LONGEST_OUTPUT + 1 :]
             self.lines.append(kept)
             self.size += len(kept) + 1
@@ -111,7 +111,7 @@ class _Output:
 
 
 class Scheduler:
-    """One a process."""
+    """One per process."""
 
     def __init__(
         self, database: Database, tasks: SiteTasks, clock: Callable[[], datetime], alert: LoopAlert | None = None
@@ -129,7 +129,7 @@ class Scheduler:
         self._installation = UUID(int=0)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """End what an earlier core left, then begin what is due until cancelled."""
+        """End runs that an earlier core left, then start due runs until cancelled."""
         self._installation = await self._database.fetchval("SELECT install_id FROM panel_installation")
         await self._end_interrupted()
         async with trio.open_nursery() as nursery:
@@ -165,7 +165,7 @@ class Scheduler:
         self._woken.set()
 
     async def _decide(self) -> None:
-        """Of each schedule that is due: whether it runs now, and when it is due next."""
+        """For each due schedule, decide whether it runs now, and when it is due next."""
         now = self._clock()
         due = "SELECT id FROM schedules WHERE next_run_at <= $1 ORDER BY next_run_at LIMIT $2"
         while rows := await self._database.fetch(due, now, _AT_A_TIME):
@@ -182,7 +182,7 @@ class Scheduler:
                     nursery.start_soon(self._carry_out, begun, name=f"run {begun.run_id} of a schedule")
 
     async def _read(self, queryable: Queryable, run_id: int, schedule_id: UUID) -> _Begun | None:
-        """None where it has been deleted meanwhile."""
+        """None if it was deleted meanwhile."""
         schedule = await queryable.fetchrow(f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE id = $1", schedule_id)
         site = await queryable.fetchrow(
             f"""SELECT {SITE_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes,
@@ -223,7 +223,7 @@ class Scheduler:
         try:
             status, exit_status = await self._run_one(queued, output)
             await self._write_ended(queued, status, exit_status, str(output))
-        except Exception:  # A run that cannot be recorded ends alone: what raises here ends all schedules.
+        except Exception:  # A run that cannot be recorded ends alone: an exception here would end all schedules.
             log.exception("schedule.run_not_recorded", schedule_id=str(queued.schedule.id), run=queued.run_id)
             await self._end_without_output(queued, status, exit_status)
         finally:
@@ -232,15 +232,15 @@ class Scheduler:
     async def _run_one(self, queued: _Begun, output: _Output) -> tuple[RunStatus, int | None]:
         with queued.scope:
             async with self._places_of[queued.site.owner_id], self._places:
-                # What it is by now: it may have waited for its place for an hour.
+                # Read again: it may have waited an hour for its place.
                 begun = await self._read_again(queued)
                 if begun is not None and await self._store(lambda tx: write_started(tx, begun.run_id, self._clock())):
                     return await self._outcome(begun, output)
         return RunStatus.STOPPED, None
 
     async def _end_without_output(self, queued: _Begun, status: RunStatus, exit_status: int | None) -> None:
-        """However long it takes: the records of a run that has not ended keep its task from running again. Until then
-        the run is known here, so that one that is still queued is not started anew at once."""
+        """Retried for as long as it takes: a run without a recorded end keeps its task from running again. Until then
+        the run stays known here, so that one that is still queued is not started anew."""
         while True:
             try:
                 return await self._write_ended(queued, status, exit_status, _NOT_RECORDED)
@@ -252,7 +252,7 @@ class Scheduler:
         await self._store(lambda tx: write_ended(tx, queued.run_id, status, self._clock(), exit_status, output))
 
     async def _read_again(self, queued: _Begun) -> _Begun | None:
-        """None where it is not to run any longer: deleted, disabled since it was queued, or its site is not active."""
+        """None if it must not run any longer: deleted, disabled since it was queued, or its site is not active."""
         begun = await self._store(lambda tx: self._read(tx, queued.run_id, queued.schedule.id))
         if begun is None or begun.site.status is not SiteStatus.ACTIVE:
             return None
@@ -273,7 +273,7 @@ class Scheduler:
         except _TooMuchError:
             await output.add([f"It wrote more than {MOST_OUTPUT >> 20} MiB and was stopped."])
             return RunStatus.FAILED, None
-        except Exception:  # A defect met by one run ends that run, never the scheduler of all the others.
+        except Exception:  # A defect in one run ends that run and never stops the scheduler.
             log.exception("schedule.crashed", schedule_id=str(begun.schedule.id), run=begun.run_id)
             await output.add(["The service failed while doing this; its log has the cause."])
             return RunStatus.FAILED, None
@@ -296,7 +296,7 @@ class Scheduler:
         return await self._tasks.run(script, output.take)
 
     async def _store(self, write: Callable[[Transaction], Awaitable[Result]]) -> Result:
-        """Have it read or written, however long the database is away."""
+        """Read or write, however long the database is away."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -309,8 +309,8 @@ class Scheduler:
 
 
 async def miss_what_was_due(tx: Transaction, now: datetime) -> None:
-    """Of a database that has lost its last commits: what it shows as due may have run, and is not run again. Runs that
-    it shows as open are ended by the next start."""
+    """For a database that has lost its last commits: schedules that look due may have run, and are not run again. The
+    next start ends the runs that look open."""
     rows = await tx.fetch(
         f"SELECT {SCHEDULE_COLUMNS} FROM schedules WHERE next_run_at <= $1 ORDER BY id FOR NO KEY UPDATE", now
     )
@@ -342,7 +342,7 @@ async def _decide_one(tx: Transaction, schedule_id: UUID, now: datetime) -> None
     try:
         following = schedule.next_after(now)
     except BadCronError as error:
-        # A time zone that this server has no more.
+        # A time zone that this server no longer has.
         log.warning("schedule.unreadable", schedule_id=str(schedule_id), error=str(error))
         following = None
     await update_due(tx, schedule, following)

@@ -1,7 +1,7 @@
-"""The SFTP server is told who may sign in: at once after a change, and whenever a site's status changes.
+"""Gives the SFTP server the current logins: after every change, and whenever a site's status changes.
 
-Invariant: what the server was told last is what the records said at some moment after the change that it was told for:
-one at a time reads them and tells. What could not be told is told again, by the next change and every half minute.
+Invariant: one task at a time reads the records and updates the server, so the server's last update is from after the
+change that caused it. A failed update is repeated with the next change and every half minute.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SftpAccess:
         self._one = trio.Lock()
 
     async def agree(self, *ended: str) -> None:
-        """The server lets in those of the records, and nobody else; sessions of others, and of the logins `ended`, are
-        over. Raises `unavailable`."""
+        """Make the server accept exactly the recorded logins, and end all other sessions and those of the logins
+        `ended`. Raises `unavailable`."""
         async with self._one:
             logins = await open_logins(self._database)
             try:
@@ -40,5 +40,5 @@ class SftpAccess:
                 ) from error
 
     async def run(self) -> None:
-        """Until cancelled. Raises what `agree` does, and is to be begun again then."""
+        """Run until cancelled. Raises what `agree` raises; the caller starts it again."""
         await whenever_sites_change(self._events, LOOK_SECONDS, self.agree)

@@ -17,7 +17,7 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Record, Target, Transaction, UniqueViolationError
 
 MOST_LOGINS: Final = 20
-"""Of one site."""
+"""Per site."""
 _COLUMNS: Final = """sftp_accounts.id, sftp_accounts.site_id, sftp_accounts.name, sftp_accounts.folder,
     sftp_accounts.password_hash, sftp_accounts.keys, sftp_accounts.created_at, sftp_accounts.kind, sites.number,
     sites.owner_id"""
@@ -47,7 +47,7 @@ class SftpRow:
 
 
 def login_name(number: int, name: str) -> str:
-    """What its owner signs in as: names of two sites never meet."""
+    """The login's user name, with the site's number so that names of two sites never collide."""
     return f"{SiteAccount(number).name}-{name}"
 
 
@@ -60,7 +60,7 @@ async def add(
     password_hash: str | None,
     keys: Sequence[str],
 ) -> SftpRow:
-    """The site's row is locked. Raises `conflict`, and `forbidden` for a shell where the site may have none."""
+    """The site's row is locked. Raises `conflict`, and `forbidden` for a shell if the site may not have one."""
     if kind is AccessKind.SHELL and not await tx.fetchval(f"SELECT {SHELL_ALLOWED} FROM sites WHERE id = $1", site.id):
         raise forbidden(
             f"{site.domain} is not allowed a shell; nothing was created.",
@@ -103,8 +103,8 @@ async def read_all(queryable: Queryable, site_id: UUID) -> list[SftpRow]:
 
 
 async def open_logins(queryable: Queryable) -> list[SftpLogin]:
-    """Of all sites that are active: those of a suspended one stay recorded, and open nothing; nor does a shell of a
-    site that may have none any more."""
+    """Logins of all active sites. Those of a suspended site stay recorded but do not work; nor do shells of a site that
+    may no longer have one."""
     rows = await queryable.fetch(
         f"""SELECT {_COLUMNS}, sites.cpu_percent, sites.memory_mib, sites.processes, sites.staging_of {_FROM}
             WHERE sites.status = 'active' AND (sftp_accounts.kind = 'sftp' OR {SHELL_ALLOWED})

@@ -1,1 +1,1 @@
-"""Sites: what visitors open on this server, each with an account, names and a state of its own."""
+"""Sites, which visitors open on this server: each has an account, names and a status of its own."""

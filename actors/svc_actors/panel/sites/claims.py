@@ -1,10 +1,10 @@
-"""Names are claimed for sites: one name leads to one site, and all names of one registrable domain are one customer's.
+"""Claims names for sites: a name leads to one site, and all names of a registrable domain belong to one customer.
 
 If `example.org` is one customer's, another could take `login.example.org`, get a certificate for it, and set cookies
 that browsers send to the first one's sites; and they would share a zone.
 
-Invariant: whoever claims or moves names below a registrable domain holds its lock, so that two who claim at once see
-each other.
+Invariant: code that claims or moves names below a registrable domain holds the lock of the domain, so that concurrent
+claims see each other.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction
 
 MOST_NAMES: Final = 100
-"""Of one site."""
+"""Per site."""
 
 
 async def claim(
     tx: Transaction, site_id: UUID, owner_id: UUID, names: Sequence[SiteName], *, redirect_to_primary: bool = False
 ) -> list[UUID]:
-    """Add names to a site; their ids. Raises `conflict`, and nothing was claimed."""
+    """Add names to a site; returns their ids. Raises `conflict`; then nothing was claimed."""
     await _lock(tx, (name.registrable for name in names))
     await _require_free(tx, [name.name for name in names])
     await _require_own(tx, owner_id, names)
@@ -48,13 +48,13 @@ async def claim(
 
 
 async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
-    """The names of a site become another person's, and their zones with all records; its members go. Raises
-    `conflict` where a further name of the same domain is not."""
+    """Give the names of a site to another person, and their zones with all records; the site's members are removed.
+    Raises `conflict` if another name of the same domain does not belong to that person."""
     rows = await tx.fetch("SELECT name, registrable FROM site_domains WHERE site_id = $1", site.id)
     names = [SiteName(row["name"], row["registrable"]) for row in rows]
     await _lock(tx, (name.registrable for name in names))
     await _require_own(tx, owner_id, names, but=site.id)
-    # A zone in which its owner has no site is removed; nobody but the site's old owner had one in these.
+    # A zone is removed when its owner has no site in it; only the site's old owner had sites in these.
     await tx.execute(
         "UPDATE dns_zones SET owner_id = $1 WHERE owner_id = $2 AND name = ANY($3)",
         owner_id,
@@ -67,7 +67,7 @@ async def hand_over(tx: Transaction, site: SiteRow, owner_id: UUID) -> None:
 async def set_domain(
     tx: Transaction, site: SiteRow, domain_id: UUID, *, primary: bool, redirect_to_primary: bool | None
 ) -> str:
-    """Change what a name of the site is for; the name. The primary is never redirected."""
+    """Change what a name of the site is for; returns the name. The primary is never redirected."""
     name = await _name_of(tx, site, domain_id)
     if primary:
         await tx.execute("UPDATE sites SET domain = $2 WHERE id = $1", site.id, name)
@@ -82,14 +82,14 @@ async def set_domain(
 
 
 async def set_redirected(tx: Transaction, site: SiteRow, name: str, to_primary: bool) -> None:
-    """Of a name that is not the primary."""
+    """For a name other than the primary."""
     await tx.execute(
         "UPDATE site_domains SET redirect_to_primary = $3 WHERE site_id = $1 AND name = $2", site.id, name, to_primary
     )
 
 
 async def release(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
-    """Take a name from the site; the name. Raises `conflict` for its primary."""
+    """Take a name from the site; returns the name. Raises `conflict` for its primary."""
     name = await _name_of(tx, site, domain_id)
     if name == site.domain:
         raise conflict(
@@ -109,7 +109,7 @@ async def _name_of(tx: Transaction, site: SiteRow, domain_id: UUID) -> str:
 
 
 async def _lock(tx: Transaction, registrables: Iterable[str]) -> None:
-    """In one order, so that no two wait for each other."""
+    """In sorted order, to avoid deadlocks."""
     for registrable in sorted(set(registrables)):
         await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended('site name ' || $1, 0))", registrable)
 
@@ -123,7 +123,7 @@ async def _require_free(tx: Transaction, names: Sequence[str]) -> None:
 
 
 async def _require_own(tx: Transaction, owner_id: UUID, names: Sequence[SiteName], *, but: UUID | None = None) -> None:
-    """No other person has a name of the same registrable domain."""
+    """Raises `conflict` if another person has a name of the same registrable domain."""
     found = await tx.fetchval(
         """
         SELECT held.registrable FROM site_domains AS held JOIN sites ON sites.id = held.site_id

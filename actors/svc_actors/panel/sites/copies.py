@@ -1,4 +1,4 @@
-"""Staging copies that follow their site: suspended with it, put back with it, deleted with it."""
+"""Staging copies follow their live site: they are suspended, restored and deleted with it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ async def copies_of(tx: Transaction, live: SiteRow) -> list[SiteRow]:
 
 
 async def suspend_copies(tx: Transaction, live: SiteRow, reason: str, by: SuspendedBy) -> None:
-    """The web server is told by the next round of `resuming`."""
+    """The next round of `resuming` updates the web server."""
     for copy in await copies_of(tx, live):
         if copy.status is SiteStatus.ACTIVE:
             await write_status(tx, copy, SiteStatus.SUSPENDED, reason, by)
 
 
 async def restore_copies(tx: Transaction, live: SiteRow) -> None:
-    """Those that were suspended by whom the site was."""
+    """Restores the copies that were suspended by the same party as the site."""
     for copy in await copies_of(tx, live):
         if copy.status is SiteStatus.SUSPENDED and copy.suspended_by is live.suspended_by:
             await write_status(tx, copy, SiteStatus.ACTIVE, None)

@@ -1,12 +1,11 @@
-"""Programs that end by themselves again and again: an alert while one does, for operators, and of a site's program in
-the words of its owner.
+"""Alerts about programs that end by themselves again and again: for operators, and for a site's program in words for
+its owner.
 
-The launcher starts again whatever ends, so that a single end is in its log alone and nobody is told. `MANY` ends within
-`WINDOW_SECONDS` are an incident. It is over when the program has run so long without one, or is there no more: it was
-stopped, or another release has taken its place.
+The launcher restarts every program that ends, so a single end appears only in the program's log, without an alert.
+`MANY` ends within `WINDOW_SECONDS` are an incident. It is over when the program has run that long without an end, or is
+gone: it was stopped, or another release has replaced it.
 
-Invariant: an incident is told once, also when the core is started again in the midst of it: its alert is what the next
-core goes on from.
+Invariant: an incident is reported once, even if the core restarts meanwhile: the next core continues from its alert.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from svc_actors.store import Database, Transaction
 
 ROUND_SECONDS: Final = 15.0
 WINDOW_SECONDS: Final = 180.0
-"""Several times the longest pause before a program is started again (30 s)."""
+"""Several times the longest pause before a restart (30 s)."""
 MANY: Final = 3
 _ALERTS: Final = "crashes:"
 _OF_A_SITE: Final = re.compile(r"site-(?P<number>[0-9]+)-(?P<kind>[a-z]+-)?.*")
 _KINDS: Final = {PHP: "PHP", APP: "The application"}
-"""Of the programs of sites that are looked at: a shell ends as whoever sits at it likes."""
+"""Kinds of site programs that are watched: a shell ends as its user likes."""
 
 
 class CrashWatch:
@@ -43,9 +42,9 @@ class CrashWatch:
         self._clock = clock
         self._restarts: Mapping[ServiceName, int] = {}
         self._ends: dict[ServiceName, list[float]] = {}
-        """When they ended, of those that have within the window."""
+        """Times of the ends within the window."""
         self._told: set[ServiceName] | None = None
-        """Those with an open alert; None until it is known."""
+        """Programs with an open alert; None until it is known."""
 
     async def round(self) -> None:
         """Raises `LauncherError`, and what the database raises."""
@@ -53,10 +52,10 @@ class CrashWatch:
         now = self._clock()
         if self._told is None:
             self._told = await _told(self._database)
-            # An earlier core saw them end, and not when.
+            # An earlier core counted the ends, but their times are lost.
             self._ends = {name: [now] for name in self._told}
         for name, count in restarts.items():
-            # Of one that is new here it is not known when it ended.
+            # The times of a new program's earlier ends are unknown, so they do not count.
             more = min(max(count - self._restarts.get(name, count), 0), MANY)
             self._ends[name] = [*self._ends.get(name, ()), *[now] * more]
         self._restarts = restarts
@@ -83,7 +82,7 @@ async def _told(database: Database) -> set[ServiceName]:
 
 
 async def _tell(tx: Transaction, new: Mapping[ServiceName, str | None], troubled: Collection[ServiceName]) -> None:
-    """Alerts of the `new` ones, with how each ended last, are opened, and of all but the `troubled` closed."""
+    """Open alerts for the `new` programs, with how each ended last, and close all but those of `troubled`."""
     await close_alerts(tx, _ALERTS, keep=[f"{_ALERTS}{name}" for name in troubled])
     for name, last_exit in new.items():
         happens = f"crashes repeatedly ({last_exit or 'cause unknown'}) and is restarted each time"

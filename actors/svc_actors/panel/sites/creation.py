@@ -1,4 +1,4 @@
-"""A site's record is made here, before there is an actor that it is a matter of."""
+"""Creates a site's record, before its actor exists."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class NewSite:
 
 
 async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
-    """The record of a site that the Site actor is to `build`. The same call again after it has failed takes up what is
-    there. It begins with the limits of its owner's plan. Raises `conflict` where that allows no further site, and
-    `forbidden` while the owner's account is suspended."""
+    """The record of a new site, which the Site actor then builds (`build`). Repeating the same call after a failure
+    continues the failed site. It gets the limits of its owner's plan at first. Raises `conflict` if the plan allows no
+    further site, and `forbidden` while the owner's account is suspended."""
     owner = await lock_owner(tx, new.owner_id)
     failed = await _failed(tx, new)
     if failed is not None:
@@ -73,7 +73,7 @@ async def create_site(tx: Transaction, caller: Caller, new: NewSite) -> SiteRow:
 
 
 async def _failed(tx: Transaction, new: NewSite) -> SiteRow | None:
-    """The site that this call has left behind as failed. It may only be taken up by the call that it is of."""
+    """The failed site that an earlier, identical call has left. Only an identical call may continue it."""
     row = await tx.fetchrow(
         f"""SELECT {SITE_COLUMNS}, ARRAY(SELECT name FROM site_domains WHERE site_id = sites.id) AS names
             FROM sites WHERE domain = $1 AND owner_id = $2 AND status = 'failed' FOR NO KEY UPDATE""",

@@ -1,8 +1,8 @@
 """The deletion of a site: a job that leaves nothing of it on the server.
 
-Every step may be done again, and removes what is there; so a deletion that a restart has interrupted goes on as a new
-job. What another area keeps for a site is removed by a step of its own: `STEPS` is the one list of them, in their
-order. The record is removed last: as long as anything of the site is left, the site can be seen and deleted again.
+Every step may be repeated, and removes whatever is there, so a deletion that a restart has interrupted continues as a
+new job. Each area's data is removed by a step of its own: `STEPS` is the one list of them, in their order. The record
+is removed last: as long as anything of the site is left, the site can be seen and deleted again.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ STEPS: Final = (
     "remove_record",
 )
 FINAL_BACKUP: Final = "final_backup"
-"""A step before all others, unless whoever deletes the site refuses it: nothing is lost when it fails."""
+"""The first step, unless the caller declines it: nothing is lost if it fails."""
 _ORDERED_AT: Final = "ordered_at"
-"""Of a job that goes on with an interrupted one: when the deletion was ordered."""
+"""For a job that continues an interrupted one: when the deletion was ordered."""
 IRREVOCABLE: Final = "A site that is being deleted has lost some of its files already."
 
 
 async def delete_site(tx: Transaction, caller: Caller, site: SiteRow, *, final_backup: bool) -> Job:
-    """Have a site, whose row is locked, deleted, and backed up before if `final_backup`. Raises `conflict` while it is
-    being created or deleted. Who suspended it stays known: should the deletion fail, the site is not free of it."""
+    """Delete a site, whose row is locked, with a backup before that if `final_backup`. Raises `conflict` while it is
+    being created or deleted. The record keeps who suspended it: if the deletion fails, the suspension stands."""
     try:
         status = move(site.status, SiteOrder.DELETE)
     except IllegalSiteMove:
@@ -73,7 +73,7 @@ async def _enqueue(tx: Transaction, site: SiteRow, *, final_backup: bool, ordere
 
 
 class BackedUp(Protocol):
-    """What deletion asks of the backups."""
+    """What a deletion needs of the backups."""
 
     async def back_up_finally(self, run: JobRun, site: SiteRow, ordered_at: datetime) -> None: ...
 
@@ -114,7 +114,7 @@ class SiteDeletion:
             raise ServiceError(error.code, message, hint="Delete it without a final backup to go on.") from error
 
     async def remove_copy(self, run: JobRun) -> None:
-        """Its staging copy, by a job of its own: nothing is kept of it."""
+        """Delete its staging copy, in a job of its own and without a backup."""
         site = await self._site(run)
 
         async def work(tx: Transaction) -> None:
@@ -130,7 +130,8 @@ class SiteDeletion:
     async def stop_serving(self, run: JobRun) -> None:
         site = await self._site(run)
         try:
-            # By the site's actor, which alone tells the web server of it: so no change under way serves it again.
+            # Through the site's actor, which alone updates the web server: so no concurrent change serves the site
+            # again.
             await finished(self._actors.ref(Site, str(site.id)).ask(Site.stop_serving))
         except DeliveryError as error:
             raise _not_removed(error) from error
@@ -174,7 +175,7 @@ class SiteDeletion:
         await self._database.transact(remove)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """A deletion that was interrupted goes on; one that has failed or was cancelled leaves the site as failed."""
+        """An interrupted deletion continues; a failed or cancelled one leaves the site as failed."""
         if job.status is JobStatus.SUCCEEDED:
             return
         assert job.site_id is not None

@@ -1,4 +1,4 @@
-"""Paths of a site that visitors are refused."""
+"""Paths of a site that visitors may not open."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, UniqueViolationError
 
 MOST_DENIED: Final = 100
-"""Of one site: each is compared with the path of every visit."""
+"""Per site: each pattern is compared with the path of every request."""
 _PATTERN: Final = TypeAdapter[str](DeniedPattern)
 
 
 async def add_denied_path(tx: Transaction, site: SiteRow, pattern: str) -> UUID:
-    """Raises `invalid` for what the web server would not take, and `conflict`."""
+    """Raises `invalid` for a pattern that the web server does not accept, and `conflict`."""
     try:
         _PATTERN.validate_python(pattern)
     except ValueError:
@@ -35,7 +35,7 @@ async def add_denied_path(tx: Transaction, site: SiteRow, pattern: str) -> UUID:
 
 
 async def remove_denied_path(tx: Transaction, site: SiteRow, denied_id: UUID) -> str:
-    """The pattern that is denied no more."""
+    """Returns the removed pattern."""
     pattern: str | None = await tx.fetchval(
         "DELETE FROM site_denied_paths WHERE id = $1 AND site_id = $2 RETURNING pattern", denied_id, site.id
     )

@@ -1,4 +1,4 @@
-"""What a visitor of a new site sees until its owner puts something there."""
+"""The page that visitors of a new site see until its owner uploads content."""
 
 from __future__ import annotations
 

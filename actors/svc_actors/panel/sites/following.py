@@ -1,4 +1,4 @@
-"""Work that follows what sites are: done at once after any of them has changed, and regularly."""
+"""Runs work after every change of a site, and regularly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from svc_actors.store import EventLog
 
 
 async def whenever_sites_change(events: EventLog, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Do `work` now, after each change of a site, and after as many `seconds` without one; until cancelled. Raises what
-    `work` does, and is to be begun again then."""
+    """Run `work` now, after each change of a site, and after as many `seconds` without one; until cancelled. Raises
+    what `work` raises; the caller starts it again."""
     async with events.subscribe(None) as changes:
         while True:
             await work()
@@ -20,5 +20,5 @@ async def whenever_sites_change(events: EventLog, seconds: float, work: Callable
                 async for event in changes:
                     if event.kind == PanelEvent.SITE:
                         break
-            # Sites change in bursts: those that have been told of by now are read together.
+            # Sites change in bursts: take all events that have come by now at once.
             changes.ready(1000)

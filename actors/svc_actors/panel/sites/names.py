@@ -1,12 +1,12 @@
-"""The names of sites: which texts are names, in the one form in which they are kept.
+"""Names of sites: which texts are valid names, and their canonical form.
 
-A name is kept in the ASCII form of IDNA 2008 (RFC 5891): `bücher.example` is `xn--bcher-kva.example`. What UTS #46
-would map to something else (full-width letters, ligatures, ...) is refused rather than mapped, as two texts that look
-different must not be one name unseen; capitals alone are mapped. Letters of other scripts that look like Latin ones
-make another name, which shows as `xn--...` everywhere.
+A name is stored in the ASCII form of IDNA 2008 (RFC 5891): `bücher.example` is `xn--bcher-kva.example`. Text that UTS
+#46 would map to something else (full-width letters, ligatures, ...) is refused rather than mapped, since two texts that
+look different must not silently be one name; only capitals are mapped. Letters of other scripts that look like Latin
+ones make another name, which shows as `xn--...` everywhere.
 
-What belongs to one holder is told by the public suffix list (publicsuffix.org), of which the package
-`publicsuffixlist` brings a copy: everything below `example.co.uk` is of that name, and `co.uk` is nobody's.
+The public suffix list (publicsuffix.org) decides which names belong to one holder; the package `publicsuffixlist`
+brings a copy. Everything below `example.co.uk` belongs to that name, and `co.uk` belongs to nobody.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class SiteName:
     name: str
     """Lower case, in the ASCII form."""
     registrable: str
-    """The part of it that somebody registers: one label below a public suffix."""
+    """The part of it that is registered: one label below a public suffix."""
 
 
 def site_name(text: str) -> SiteName:
-    """The name that a caller has written. Raises `invalid`."""
+    """The canonical form of what a caller wrote. Raises `invalid`."""
     lowered = text.strip().removesuffix(".").lower()
     if len(text) > LONGEST_NAME or not unicodedata.is_normalized("NFC", lowered):
         raise _refused(text)

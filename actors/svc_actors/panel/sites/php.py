@@ -1,4 +1,4 @@
-"""PHP as a site's record has it, and what runs for that."""
+"""PHP settings in a site's record, and the pool that they result in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SitePhp(BaseModel):
     version: PhpVersion
     settings: PhpSettings = PhpSettings()
     restarts: Annotated[int, Field(ge=0)] = 0
-    """One more starts PHP anew."""
+    """An increment restarts PHP."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -31,26 +31,26 @@ class SitePhp(BaseModel):
 
 
 def php_of(site: SiteRow) -> SitePhp:
-    """Raises `ValidationError` where the record is one that this release does not know."""
+    """Raises `ValidationError` if this release does not know the record's form."""
     return SitePhp.model_validate(site.php)
 
 
 def pool_of(site: SiteRow) -> Pool:
-    """What runs for a site of `PHP_TYPES`. Raises `ValidationError`."""
+    """The pool of a site of `PHP_TYPES`. Raises `ValidationError`."""
     php = php_of(site)
     staged = site.staging_of is not None
     return Pool(site.account, php.version, php.settings, site.limits, php.restarts, staged)
 
 
 def newest_version(versions: Sequence[str]) -> str:
-    """What a new site gets, of those that the server has, the newest first. Raises `unavailable`."""
+    """The version for a new site, from the server's versions, the newest first. Raises `unavailable`."""
     if not versions:
         raise unavailable("This server has no PHP.", hint="An administrator installs php-fpm.")
     return versions[0]
 
 
 def require_version(version: str, versions: Sequence[str]) -> None:
-    """Raise `invalid` for one that the server does not have."""
+    """Raises `invalid` if the server does not have the version."""
     if version not in versions:
         there = ", ".join(versions) or "none"
         raise invalid(f"PHP {version} is not installed on this server.", hint=f"It has {there}.")

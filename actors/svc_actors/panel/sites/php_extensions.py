@@ -1,7 +1,7 @@
-"""Extensions of PHP are installed, enabled and disabled by jobs: one at a time, and proven before a site has them.
+"""Jobs that install, enable and disable PHP extensions: one at a time, and tested before sites get them.
 
-An extension that PHP cannot load is disabled again, and no site's PHP was started with it. One that can is given to
-every site of the version: each gets another master beside the one that serves, as with any other change of its PHP.
+An extension that PHP cannot load is disabled again before any site's PHP starts with it. One that loads is given to
+every site of the version: each gets a new PHP master next to the serving one, as with any other change of its PHP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ExtensionChange(StrEnum):
 
 
 class Extensions(Protocol):
-    """Of the server's PHP."""
+    """Extensions of the server's PHP."""
 
     async def states(self, version: str) -> dict[str, ExtensionState]: ...
 
@@ -59,7 +59,7 @@ async def enqueue_change(tx: Transaction, change: ExtensionChange, version: str,
 
 
 class ExtensionWork:
-    """The work of the jobs. `resume` has sites served as their records want it."""
+    """The work of the jobs. `resume` makes sites served as their records want it."""
 
     def __init__(self, database: Database, extensions: Extensions, resume: Callable[[], Awaitable[None]]) -> None:
         self._database = database
@@ -89,7 +89,7 @@ class ExtensionWork:
             ) from error
 
     async def restart_sites(self, run: JobRun) -> None:
-        """Their records want another PHP; the web server goes over to it as soon as it answers."""
+        """Requests a PHP restart; nginx switches once the new pool responds."""
         version = run.parameters["version"]
         rows = await self._database.fetch(
             """UPDATE sites SET wanted = wanted + 1,

@@ -1,18 +1,17 @@
-"""The programs that sites are served by: running before the web server is told of them, and stopped when it was told of
-others.
+"""The programs that serve sites: started before the web server uses them, and stopped after it has switched to others.
 
-The record says what shall run (`pool_of`), and what is defined otherwise has another name. So a change starts the new
-program beside the old one, the web server goes over to it, and the old one is stopped a while later, when requests that
-the web server had taken before have come to it. Where the new one does not answer, the old one was never touched.
+The record says which PHP pool should run (`pool_of`), and a pool with another definition has another name. So a change
+starts the new pool next to the old one, the web server switches, and the old one is stopped a while later, after it has
+got all requests that the web server had accepted before. If the new one does not answer, the old one stays untouched.
 
-A round compares the records with what runs: at the start of the core, and regularly. It starts what a boot or a killed
-core has left out, and stops what nobody needs any more, or a suspended site has. Of what runs it writes the
-configuration where that is lost or changed, since the launcher starts it again with that.
+A round, at the start of the core and regularly, compares the records with the running pools. It starts pools that a
+boot or a killed core has left out, and stops pools that are no longer needed, or whose site is suspended. It rewrites
+lost or changed configuration of running pools, since the launcher restarts them with it.
 
 Invariants:
-- of a site that is being created, or whose last change the web server has not taken, nothing is stopped;
-- what a record wants is never stopped: records are read after the programs were listed, and once more when one is
-  about to be stopped, while nobody can start it.
+- no pool is stopped of a site that is being created, or whose last change the web server has not taken;
+- a wanted pool is never stopped: records are read after the pools were listed, and once more before a pool is stopped,
+  while nothing can start it.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from svc_actors.store import Database, Transaction
 
 ROUND_SECONDS: Final = 30.0
 IDLE_SECONDS: Final = 600.0
-"""A site that nobody visits has no master of php-fpm after that."""
+"""The php-fpm master of a site without visitors ends after this time."""
 GRACE_SECONDS: Final = 60.0
-"""An upload that the web server is still receiving is handed to the program that was there when it began."""
+"""An upload that the web server is still receiving goes to the program that was there when the upload started."""
 _AT_ONCE: Final = 4
 _ALERTS: Final = "php:site:"
 
@@ -55,10 +54,10 @@ class SitePrograms:
         """Since when, on Trio's clock."""
         self._stopping: set[ServiceName] = set()
         self._changing: defaultdict[ServiceName, trio.Lock] = defaultdict(trio.Lock)
-        """Of what is being stopped nothing is started, nor the other way round."""
+        """Keeps starts and stops of one service apart."""
 
     async def start(self, site: SiteRow) -> None:
-        """What the site's record wants to run does run, and answers. May be repeated. Raises `unavailable`."""
+        """Start the site's wanted pool, and wait until it answers. May be repeated. Raises `unavailable`."""
         if site.type not in PHP_TYPES or site.status not in (SiteStatus.CREATING, SiteStatus.ACTIVE):
             return
         try:
@@ -71,18 +70,18 @@ class SitePrograms:
             ) from error
 
     def settle(self) -> None:
-        """The web server was told of a site: look soon whether something is not needed any more."""
+        """Call it after the web server has switched: a round then looks soon for pools that are no longer needed."""
         self._woken.set()
 
     async def remove(self, account: SiteAccount) -> None:
-        """Nothing of the site runs any more, for good. Raises `unavailable`."""
+        """Stop all programs of the site for good. Raises `unavailable`."""
         try:
             await self._php.remove(account)
         except (PhpError, OSError) as error:
             raise unavailable(str(error), hint="Delete the site again once the cause is fixed.") from error
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._woken = trio.Event()
@@ -91,12 +90,12 @@ class SitePrograms:
                     await self._woken.wait()
 
     async def round(self) -> None:
-        """As `run`, for a single look: what it stops has ended when it returns."""
+        """A single round of `run`: everything it stops has ended when it returns."""
         async with trio.open_nursery() as nursery:
             await self._round(nursery)
 
     async def _round(self, nursery: trio.Nursery) -> None:
-        # From before the look, which may still show what has stopped since.
+        # Snapshot taken first: the listing may still include services that have stopped.
         stopping = frozenset(self._stopping)
         try:
             running = await self._php.running()
@@ -128,7 +127,7 @@ class SitePrograms:
             log.warning("php.not_rested", reason=str(error))
 
     async def _start(self, pools: Mapping[ServiceName, Pool]) -> dict[int, str]:
-        """Gives, by the numbers of their sites, what went wrong."""
+        """Returns the problems, by the numbers of their sites."""
         problems: dict[int, str] = {}
         limit = trio.CapacityLimiter(_AT_ONCE)
 
@@ -149,26 +148,27 @@ class SitePrograms:
         number = number_of(name)
         try:
             async with self._changing[name]:
-                # It may be wanted again by now, say by a site that was suspended for a moment.
+                # It may be wanted again by now, for example if its site was suspended for a moment.
                 row = await self._database.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE number = $1", number)
                 sites = {} if row is None else {row["number"]: as_site(row)}
                 wanted, unknown = _wanted(sites)
                 if name in wanted or not _may_stop(name, sites, unknown):
                     return
                 if row is None and number is not None:
-                    # Started by who had read the site's record before it was removed: its files are here again.
+                    # Started by a caller that had read the site's record before its removal, so its files were created
+                    # again.
                     await self._php.remove(SiteAccount(number))
                 else:
                     await self._php.stop(name)
         except PhpError as error:
-            # The next round tries it again.
+            # The next round retries.
             log.warning("php.not_stopped", service=name, reason=str(error))
         finally:
             self._stopping.discard(name)
 
 
 def _wanted(sites: Mapping[int, SiteRow]) -> tuple[dict[ServiceName, Pool], dict[int, str]]:
-    """What shall run; and, by number, which sites' records this release does not know."""
+    """The pools that should run; and, by site number, why this release cannot read a record."""
     wanted: dict[ServiceName, Pool] = {}
     unknown: dict[int, str] = {}
     for number, site in sites.items():
@@ -184,7 +184,7 @@ def _wanted(sites: Mapping[int, SiteRow]) -> tuple[dict[ServiceName, Pool], dict
 
 
 def _owner(name: ServiceName, sites: Mapping[int, SiteRow]) -> SiteRow | None:
-    """The site whose program it is, if visitors may still come to it."""
+    """The site that owns the program, if visitors may still reach it."""
     site = sites.get(number_of(name) or 0)
     return site if site is not None and site.status in (SiteStatus.CREATING, SiteStatus.ACTIVE) else None
 

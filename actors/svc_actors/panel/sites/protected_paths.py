@@ -1,4 +1,4 @@
-"""Paths of a site that ask for a password. Invariant: each has a login."""
+"""Password-protected paths of a site. Invariant: each has a login."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Queryable, Transaction
 
 MOST_PROTECTED: Final = 50
-"""Of one site: each is compared with the path of every visit."""
+"""Per site: each is compared with the path of every request."""
 MOST_LOGINS: Final = 100
-"""Of one path."""
+"""Per path."""
 _PLACE: Final = TypeAdapter[str](ProtectedPlace)
 
 
@@ -29,7 +29,7 @@ class Protection:
 
 
 async def logins_of_paths(queryable: Queryable, sites: Collection[UUID]) -> dict[UUID, dict[str, dict[str, str]]]:
-    """Of each site: by path and login, what a password is compared with."""
+    """Password verifiers, by site, path and login."""
     rows = await queryable.fetch(
         """SELECT site_id, path, login, verifier FROM site_protected_paths JOIN site_path_logins ON protected_id = id
            WHERE site_id = ANY($1) ORDER BY path, login""",
@@ -42,7 +42,7 @@ async def logins_of_paths(queryable: Queryable, sites: Collection[UUID]) -> dict
 
 
 def is_place(path: str) -> bool:
-    """A path that can ask for a password, as the web server takes it."""
+    """Whether the web server can protect this path."""
     try:
         _PLACE.validate_python(path)
     except ValidationError:
@@ -51,14 +51,14 @@ def is_place(path: str) -> bool:
 
 
 def protected_path(path: str, logins: Mapping[str, str]) -> ProtectedPath:
-    """For the web server. Raises `ValidationError` for what it would not take."""
+    """In the web server's model. Raises `ValidationError` if the model does not accept it."""
     told = [{"login": login, "verifier": verifier} for login, verifier in logins.items()]
     return ProtectedPath.model_validate({"path": path, "logins": told})
 
 
 async def protect(tx: Transaction, site: SiteRow, path: str, logins: Mapping[str, str]) -> UUID:
-    """`logins` with their verifiers, one at least. Raises `invalid` for what the web server would not take, and
-    `conflict`."""
+    """`logins`: at least one, with verifiers. Raises `invalid` for a path or login that the web server does not accept,
+    and `conflict`."""
     try:
         protected_path(path, logins)
     except ValidationError as error:
@@ -82,7 +82,7 @@ async def protect(tx: Transaction, site: SiteRow, path: str, logins: Mapping[str
 
 
 async def write_login(tx: Transaction, protected_id: UUID, login: str, verifier: str) -> None:
-    """It is there with this password and no other."""
+    """Add the login, or replace its password."""
     known = await tx.fetchval(
         "SELECT count(*) FROM site_path_logins WHERE protected_id = $1 AND login <> $2", protected_id, login
     )

@@ -1,9 +1,9 @@
-"""Where a site of the type proxy may lead.
+"""Allowed targets of a site of type proxy.
 
-The name of a target is resolved when it is set, each of its addresses is looked at, and the web server connects to
-these alone: a name that leads elsewhere later opens nothing. Customers may name public addresses that are not this
-server's, nor names of its sites: visitors would be sent in a circle. An administrator may name any, a program of this
-server among them.
+A target's name is resolved when it is set, each of its addresses is checked, and the web server connects to these
+addresses only: a name that points elsewhere later gives no access. Customers may name public addresses, except those of
+this server, and no names of its sites: that would be a proxy loop. An administrator may name any target, including
+programs on this server.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ IPAddress = IPv4Address | IPv6Address
 async def proxy_addresses(
     queryable: Queryable, target: str, own: Collection[IPAddress], *, names: Collection[str] = (), anywhere: bool
 ) -> list[IPAddress]:
-    """The addresses of a target such as `https://shop.example.org:8443`. `own` are those by which the world reaches
-    this server, which behind NAT it does not have itself; `names` those that the site is to have. Raises `invalid`."""
+    """The addresses of a target such as `https://shop.example.org:8443`. `own`: this server's public addresses, which
+    behind NAT it does not have itself; `names`: names that the site is about to get. Raises `invalid`."""
     host = _host(target)
     if not anywhere and (host in names or await _is_site(queryable, host)):
         raise invalid(
@@ -63,8 +63,8 @@ def _host(target: str) -> str:
 
 
 def _check_host(host: str) -> None:
-    """Only an address as it is commonly written, or a name that can be no address: the system's resolver takes 16909060
-    and 1.2.0x304 for addresses as well."""
+    """Accepts an address in its usual form, or a name that cannot be an address: the system's resolver also takes
+    16909060 and 1.2.0x304 as addresses."""
     try:
         ip_address(host)
     except ValueError:
@@ -103,7 +103,7 @@ async def _addresses(host: str) -> list[IPAddress]:
 
 
 def _is_own(address: IPAddress) -> bool:
-    """Whether this server has the address: one that it has not cannot be bound to."""
+    """Whether this server has the address: binding to any other address fails."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

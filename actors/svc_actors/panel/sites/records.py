@@ -22,7 +22,7 @@ SITE_COLUMNS: Final = """sites.id, sites.number, sites.owner_id, sites.domain, s
 
 
 STATUS_CHANNEL: Final = "site_status"
-"""Announced with the id of a site whose status was changed: what runs for it may have to end."""
+"""Announced with the id of a site whose status has changed: its programs may have to end."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class SiteRow:
     served: int
     """The `wanted` that the web server took last."""
     php: Mapping[str, Any]
-    """As `sites.php` reads it; empty where the site has no PHP."""
+    """As `sites.php` reads it; empty for a site without PHP."""
     limits: Limits
     staging_of: UUID | None = None
-    """The site that it is a copy of, which may be gone."""
+    """The live site of a staging copy, which may have been deleted."""
 
     @property
     def account(self) -> SiteAccount:
@@ -54,12 +54,12 @@ class SiteRow:
 
     @property
     def target(self) -> Target:
-        """What the audit calls it. Its owner may read the row."""
+        """The target of audit rows. Its owner may read them."""
         return Target("site", self.id, self.domain, self.owner_id)
 
 
 def as_site(row: Record) -> SiteRow:
-    """What `SITE_COLUMNS` give."""
+    """Converts a row of `SITE_COLUMNS`."""
     return SiteRow(
         id=row["id"],
         number=row["number"],
@@ -81,7 +81,7 @@ def as_site(row: Record) -> SiteRow:
 
 
 def suspended_by_administrator(site: SiteRow) -> ServiceError:
-    """Also for one that is suspended with its account: administrators suspend accounts."""
+    """Also for a site that was suspended with its account, since only administrators suspend accounts."""
     return forbidden(
         f"{site.domain} was suspended by an administrator; nothing was changed.", hint="Ask the provider why."
     )
@@ -103,7 +103,7 @@ async def lock_site(tx: Transaction, site_id: UUID) -> SiteRow:
 async def write_status(
     tx: Transaction, site: SiteRow, status: SiteStatus, reason: str | None, suspended_by: SuspendedBy | None = None
 ) -> None:
-    """What visitors get changes with it, so the web server is to be told."""
+    """Raises `wanted` as well, since a status changes what the web server serves."""
     await tx.execute(
         "UPDATE sites SET status = $2, reason = $3, suspended_by = $4, wanted = wanted + 1 WHERE id = $1",
         site.id,
@@ -124,20 +124,20 @@ _CHANGEABLE: Final = frozenset(
 
 
 async def change_record(tx: Transaction, site: SiteRow, values: Mapping[str, object]) -> None:
-    """Set columns of a site that may change."""
+    """Set changeable columns of a site."""
     assert values.keys() <= _CHANGEABLE
     for column, value in values.items():
         await tx.execute(f"UPDATE sites SET {column} = $2 WHERE id = $1", site.id, value)
 
 
 async def write_changed(tx: Transaction, site: SiteRow) -> None:
-    """Something that the web server has to be told has changed."""
+    """Record a change that the web server must take."""
     await tx.execute("UPDATE sites SET wanted = wanted + 1 WHERE id = $1", site.id)
     await announce(tx, site, site.status.value, site.reason)
 
 
 async def write_served(database: Queryable, site: SiteRow) -> None:
-    """The web server has taken what `site` wanted when it was read."""
+    """The web server has taken the `wanted` of `site`, as it was read."""
     await database.execute("UPDATE sites SET served = $2 WHERE id = $1 AND served < $2", site.id, site.wanted)
 
 
@@ -165,7 +165,7 @@ async def announce(tx: Transaction, site: SiteRow, status: str, reason: str | No
 
 
 async def serve_all_anew(tx: Transaction) -> None:
-    """Of a server that was lost, and comes back: nothing is served of any site. A deletion that was under way then has
+    """For a server that was lost and is being recovered: no site is served yet, and deletions that were under way
     stopped half-way."""
     await tx.execute("UPDATE sites SET wanted = wanted + 1")
     await tx.execute(

@@ -1,4 +1,4 @@
-"""Redirects of a site: visitors of a path are sent elsewhere."""
+"""Redirects of a site's paths to other URLs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from svc_actors.panel.sites.records import SiteRow
 from svc_actors.store import Transaction, UniqueViolationError
 
 MOST_REDIRECTS: Final = 500
-"""Of one site: each is a location in the web server's configuration."""
+"""Per site: each is a location in the web server's configuration."""
 
 
 async def add_redirect(tx: Transaction, site: SiteRow, path: str, target: str, status: int, *, below: bool) -> UUID:
-    """Raises `invalid` for what the web server would not take, and `conflict`."""
+    """Raises `invalid` for a redirect that the web server does not accept, and `conflict`."""
     if path.startswith(CHALLENGES):
         raise wrong_field("path", f"what is beneath {CHALLENGES} is not redirected: certificates depend on it")
     try:
@@ -40,7 +40,7 @@ async def add_redirect(tx: Transaction, site: SiteRow, path: str, target: str, s
 
 
 async def remove_redirect(tx: Transaction, site: SiteRow, redirect_id: UUID) -> str:
-    """The path that is redirected no more."""
+    """Returns the path that was redirected."""
     path: str | None = await tx.fetchval(
         "DELETE FROM site_redirects WHERE id = $1 AND site_id = $2 RETURNING path", redirect_id, site.id
     )
@@ -50,5 +50,5 @@ async def remove_redirect(tx: Transaction, site: SiteRow, redirect_id: UUID) -> 
 
 
 async def remove_redirect_of(tx: Transaction, site: SiteRow, path: str, *, below: bool) -> None:
-    """Of this path, if there is one."""
+    """Remove the redirect of this path, if there is one."""
     await tx.execute("DELETE FROM site_redirects WHERE site_id = $1 AND path = $2 AND below = $3", site.id, path, below)

@@ -1,7 +1,7 @@
-"""Sites that are not yet served as their records want it: taken up again at the start of the core, and regularly.
+"""Retries sites that are not served yet as their records want it, at the start of the core and regularly.
 
-A creation that a killed core has left goes on here; so does a change that the web server did not take. Deletions are
-jobs, and go on by `SiteDeletion.ended`.
+It continues creations that a killed core has left, and hands over changes that the web server did not take. Deletions
+are jobs, which `SiteDeletion.ended` continues.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from svc_actors.store import Database
 
 RESUME_SECONDS: Final = 30.0
 _AT_ONCE: Final = 20
-"""The web server merges what comes together."""
+"""The web server merges concurrent changes."""
 
 
 async def resume_sites(database: Database, actors: ActorSystem) -> None:
     """One round."""
-    # A WordPress that is not installed yet is a job's, which does not end with a core either.
+    # An uninstalled WordPress is left to its job, which continues after a restart of the core by itself.
     rows = await database.fetch(
         """SELECT id FROM sites WHERE (status = 'creating' OR served < wanted) AND status <> 'deleting'
                AND NOT (status = 'creating' AND EXISTS (
@@ -35,7 +35,7 @@ async def resume_sites(database: Database, actors: ActorSystem) -> None:
 
 
 async def follow(actors: ActorSystem, site_ids: Iterable[UUID]) -> None:
-    """Have the server follow the records of these sites. What it does not take now, a later round hands over."""
+    """Make the server follow the records of these sites. A later round repeats what fails."""
     limit = trio.CapacityLimiter(_AT_ONCE)
 
     async def resume(site_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What the web server is told of a site, from its record: the one place that knows what each type is served by."""
+"""Builds the web server's model of a site from its record: the one place that knows what serves each type of site."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from svc_actors.store import Queryable, Record
 
 """The types that `_serves` knows."""
 STAGING_LOGIN: Final = "staging"
-"""Of the password that a copy asks for."""
+"""Login of a staging copy's password."""
 _NO_SERVER: Final = frozenset({SiteStatus.FAILED, SiteStatus.DELETING})
 
 
 @dataclass(frozen=True)
 class Unservable:
-    """A site whose record is one that the web server's model refuses."""
+    """A site with a record that the web server's model does not accept."""
 
     number: int
     why: str
@@ -49,7 +49,7 @@ class Unservable:
 
 @dataclass
 class _Having:
-    """What belongs to a site beside its row."""
+    """A site's data outside of its row."""
 
     names: list[Record] = field(default_factory=list)
     redirects: list[Record] = field(default_factory=list)
@@ -57,20 +57,20 @@ class _Having:
     protected: dict[str, dict[str, str]] = field(default_factory=dict)
     fingerprint: str | None = None
     verifier: str | None = None
-    """Of the password that a copy asks for."""
+    """Verifier of a staging copy's password."""
 
 
 class ServedBy(Protocol):
     """The web server, as sites need it."""
 
     async def change(self, servers: Mapping[int, SiteServer | None]) -> None:
-        """These sites, by their numbers, are served so; None is served no more. Raises ServiceError."""
+        """Serve these sites, by number, as given; None stops serving one. Raises ServiceError."""
         ...
 
 
 async def server_of(queryable: Queryable, site: SiteRow, folders: HostFolders) -> SiteServer | None:
-    """What the site's record wants to be served; None for nothing. Raises `invalid` where the record is one that the
-    web server cannot be given."""
+    """The server that the site's record wants; None for nothing. Raises `invalid` if the web server cannot be given
+    this record."""
     for found in await _servers(queryable, [site], folders):
         if isinstance(found, Unservable):
             raise invalid(f"The site {site.domain} cannot be served as it is recorded: {found.why}")
@@ -79,8 +79,8 @@ async def server_of(queryable: Queryable, site: SiteRow, folders: HostFolders) -
 
 
 async def all_servers(queryable: Queryable, folders: HostFolders) -> tuple[list[SiteServer], dict[int, str]]:
-    """Of every site that is to be served; and, by its number, why a site cannot be. One such record keeps no other site
-    from being served."""
+    """The servers of all sites that should be served; and, by site number, why a site cannot be served. Such a site
+    does not keep others from being served."""
     rows = await queryable.fetch(f"SELECT {SITE_COLUMNS} FROM sites ORDER BY number")
     found = await _servers(queryable, [as_site(row) for row in rows], folders)
     return (
@@ -98,7 +98,7 @@ async def _servers(
         row["copy_id"]: row["verifier"]
         for row in await queryable.fetch("SELECT copy_id, verifier FROM stagings WHERE copy_id = ANY($1)", ids)
     }
-    # What was a copy, and has no password any more, is not opened to everybody.
+    # A former copy without a password is not opened to everybody.
     served = [site for site in served if site.staging_of is None or site.id in verifiers]
     having = {site.id: _Having(verifier=verifiers.get(site.id)) for site in served}
     ids = list(having)

@@ -1,14 +1,14 @@
-"""The Site actor: it changes a site's record, but for its first word (`creation`) and its last (`deletion`), and has
-the server follow it.
+"""The Site actor changes a site's record and makes the server follow it. `creation` writes the record first, and
+`deletion` removes it.
 
-A change is decided here and written in one transaction: the record, its audit row, its event, and the webhook where
-there is one. Then the web server is told. What it does not take stays recorded as wanted, the caller is told so, and
-`resuming` hands it over again until it is taken.
+It decides a change and writes it in one transaction: the record, its audit row, its event, and the webhook if there is
+one. Then the web server gets the change. If it does not take it, the change stays recorded as wanted, the caller learns
+so, and `resuming` hands it over again until it is taken.
 
 Invariants:
 - every status is reached by a move of the table in `states`;
-- all that is done to the server may be repeated: a core that was killed anywhere between two steps does them again;
-- the row is locked while it is decided;
+- everything done to the server may be repeated: a core that was killed between two steps does them again;
+- the row is locked during a decision;
 - no message waits for the server longer than `host_work` lets it.
 """
 
@@ -71,7 +71,7 @@ Change = Callable[[Transaction, SiteRow], Awaitable[Changed]]
 
 
 class Site(Actor):
-    """Nothing is kept in memory: each message reads the row that it decides on, locked."""
+    """Nothing is kept in memory: each message locks and reads the row that it decides on."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Site(Actor):
         return UUID(self.key)
 
     async def build(self) -> None:
-        """Make what the site's record wants, and have it served. Of a site that is not being created nothing is done.
-        Raises ServiceError when a step failed: then the site has `failed`, or, where the web server or the database
-        could not be asked, is still being created, and is taken up again."""
+        """Create what the site's record wants, and have it served. Does nothing for a site that is not being created.
+        Raises ServiceError if a step failed: then the site has `failed`; or, if the web server or the database could
+        not be reached, it is still being created, and is retried."""
         await self._carry_out("creation", self._build, what="The site is not served yet")
 
     async def _build(self) -> None:
@@ -123,7 +123,7 @@ class Site(Actor):
 
         async def served(tx: Transaction) -> None:
             await self._end(tx, SiteEnd.SERVED, None)
-            # An active site is served as it is while it is being created.
+            # The web server serves a site that is being created like an active one, so nothing is left to do.
             await write_up_to_date(tx, site.id)
             await _tell(tx, WebhookEvent.SITE_CREATED, site)
             await self._suspend_with_account(tx)
@@ -132,7 +132,7 @@ class Site(Actor):
         await self._follow_now()
 
     async def change(self, caller: Caller, change: Change) -> None:
-        """Change what belongs to the site, by `change` in the deciding transaction, and have it served so."""
+        """Run `change` in the deciding transaction, and have its result served."""
 
         async def work(tx: Transaction) -> None:
             site = await lock_site(tx, self.site_id)
@@ -180,8 +180,8 @@ class Site(Actor):
         await self._follow()
 
     async def serve_again(self) -> None:
-        """Hand over what the record wants anew, though the web server has taken it before: what it has of the site was
-        changed by others. Nothing of a site that is not finished. Raises ServiceError."""
+        """Hand over the record's wishes again, although the web server has taken them before, because its configuration
+        of the site was changed by others. Does nothing for an unfinished site. Raises ServiceError."""
         await self._carry_out("repetition", self._serve_again, what="The site is being handed to the web server again")
 
     async def _serve_again(self) -> None:
@@ -190,8 +190,8 @@ class Site(Actor):
             await self._serve(site)
 
     async def stop_serving(self) -> None:
-        """Of a site that is being deleted. What was to be served before has been by now, and whatever follows reads
-        that it is being deleted: nothing serves it again. May be repeated. Raises ServiceError."""
+        """For a site that is being deleted. Earlier changes have been served by now, and later ones read that it is
+        being deleted: nothing serves it again. May be repeated. Raises ServiceError."""
         await self._carry_out("end", self._stop_serving, what="The site is still served")
 
     async def _stop_serving(self) -> None:
@@ -200,7 +200,7 @@ class Site(Actor):
             await self._web_server.change({site.number: None})
 
     async def resume(self) -> None:
-        """Do what a core that ended, or a web server that refused, has left to do."""
+        """Finish what an ended core, or a web server that refused, has left undone."""
         try:
             await self.build()
             await self._follow()
@@ -208,7 +208,7 @@ class Site(Actor):
             log.warning("site.not_resumed", site=self.key, error=error.message)
 
     async def _follow(self) -> None:
-        """Have the web server serve what the record says by now. Raises ServiceError where it does not take it."""
+        """Have the web server serve the current record. Raises ServiceError if it does not take it."""
         await self._carry_out("change", self._follow_now, what="The change is recorded, but visitors do not see it yet")
 
     async def _carry_out(self, kind: str, work: Work, *, what: str) -> None:
@@ -231,15 +231,15 @@ class Site(Actor):
             await self._launcher.limit(site_group(site.account), site.limits)
         except LauncherError as error:
             raise unavailable(f"The limits of {site.domain} are not applied yet: {error}", hint=_AGAIN) from error
-        # First what answers, then the web server: visitors come to nothing that is not there.
+        # Programs first, then the web server, so that visitors find a program that answers.
         await self._programs.start(site)
         await self._web_server.change({site.number: await server_of(self._database, site, self._folders)})
         await write_served(self._database, site)
         self._programs.settle()
 
     async def _suspend_with_account(self, tx: Transaction) -> None:
-        """Of an account that was suspended while the site was being created. Who suspends it later finds this site
-        active, and waits for its row until then."""
+        """Suspends the site if its account was suspended while the site was being created. A later suspension of the
+        account waits for this row, and then finds the site active."""
         site = await lock_site(tx, self.site_id)
         reason = await tx.fetchval("SELECT suspended_for FROM hosting_accounts WHERE user_id = $1", site.owner_id)
         if reason is not None:

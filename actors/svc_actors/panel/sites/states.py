@@ -2,15 +2,15 @@
 
 Theory of operation. A site has one status in the record. Two kinds of event move it:
 
-1. *Orders*: what a caller wants. An order is taken only where the table has a move for it.
-2. *Ends*: how the work on the server ended that an order began. `creating` and `deleting` are the statuses of work that
-   is under way; a core that starts goes on with both, as all of their steps may be repeated.
+1. *Orders*: what a caller wants. An order is accepted only if the table has a move for it.
+2. *Ends*: how the server's work for an order ended. `creating` and `deleting` are the statuses of unfinished work; a
+   core that starts continues both, as all of their steps may be repeated.
 
-A suspension moves at once: the record says what visitors shall see, and the web server is told after it, again and
-again until it has taken it.
+A suspension moves at once: the record says what visitors get, and the web server gets it afterwards, retried until it
+has taken it.
 
-`failed` means that the creation or the deletion stopped half-way, always with `reason`. Creating it again goes on where
-it stopped; deleting it removes what is there.
+`failed` means that the creation or the deletion stopped half-way, always with `reason`. Creating it again continues
+where it stopped; deleting it removes what is there.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class SuspendedBy(StrEnum):
     ADMINISTRATOR = "administrator"
     """Only an administrator may end such a suspension."""
     ACCOUNT = "account"
-    """With the account that the site is of, and put back with it."""
+    """Suspended with the site's account, and restored with it."""
 
 
 class SiteOrder(StrEnum):
     CREATE = "create"
-    """Again, after it has failed."""
+    """Repeated after it has failed."""
     SUSPEND = "suspend"
     UNSUSPEND = "unsuspend"
     DELETE = "delete"
@@ -85,18 +85,18 @@ MOVES: Final[dict[SiteStatus, dict[SiteMove, SiteStatus]]] = {
         SiteOrder.DELETE: _S.DELETING,
     },
 }
-"""Out of `deleting` leads no other status: the record is removed with the last step."""
+"""No move leaves `deleting`: the last step removes the record."""
 
 
 class IllegalSiteMove(Exception):  # noqa: N818 - named for what it says
-    """There is no such move; the site stays what it was."""
+    """There is no such move; the site keeps its status."""
 
     def __init__(self, status: SiteStatus, move: SiteMove) -> None:
         super().__init__(f"{move.value} has no move from {status.value}")
 
 
 def move(status: SiteStatus, by: SiteMove) -> SiteStatus:
-    """Where `by` leads from `status`. Raises `IllegalSiteMove`."""
+    """The status after the move `by`. Raises `IllegalSiteMove`."""
     try:
         return MOVES[status][by]
     except KeyError:

@@ -1,7 +1,7 @@
-"""Sites that follow the account that they are of: suspended with it, put back with it, limited as its plan says.
+"""Sites follow their account: they are suspended and restored with it, and limited by its plan.
 
-Invariant: the owner's row is locked by whoever suspends or restores an account, as by whoever creates a site for it. So
-no site is added to an account while it is suspended, and what is being created then is suspended as soon as it is there
+Invariant: suspending or restoring an account, and creating a site for it, hold the owner's row. So no site is added to
+an account while it is suspended, and a site that is being created at that time is suspended as soon as it is finished
 (`Site.build`).
 """
 
@@ -17,9 +17,8 @@ from svc_actors.store import Transaction
 
 
 async def suspend_sites(tx: Transaction, owner_id: UUID, reason: str) -> list[UUID]:
-    """Suspend every active site of the account; which have changed. One that is suspended already stays as it is, and
-    does not come back with the account; but for those of an earlier suspension of the account, which have this reason
-    from now on."""
+    """Suspend every active site of the account; returns those that changed. A site that was already suspended stays so
+    when the account is restored, unless an earlier suspension of the account did it: that gets this reason."""
     changed = []
     for site in await _locked(tx, owner_id):
         if site.status is SiteStatus.ACTIVE:
@@ -33,13 +32,13 @@ async def suspend_sites(tx: Transaction, owner_id: UUID, reason: str) -> list[UU
 
 
 async def suspend_with_account(tx: Transaction, site: SiteRow, reason: str) -> None:
-    """Of an active site whose row is locked."""
+    """For an active site, whose row is locked."""
     await write_status(tx, site, SiteStatus.SUSPENDED, reason, SuspendedBy.ACCOUNT)
     await _tell(tx, WebhookEvent.SITE_SUSPENDED, site)
 
 
 async def restore_sites(tx: Transaction, owner_id: UUID) -> list[UUID]:
-    """Put back what was suspended with the account; which sites."""
+    """Restore the sites that were suspended with the account; returns which."""
     changed = []
     for site in await _locked(tx, owner_id):
         if site.status is SiteStatus.SUSPENDED and site.suspended_by is SuspendedBy.ACCOUNT:
@@ -50,8 +49,8 @@ async def restore_sites(tx: Transaction, owner_id: UUID) -> list[UUID]:
 
 
 async def limit_sites(tx: Transaction, owner_id: UUID, before: Allowances, after: Allowances) -> list[UUID]:
-    """Sites that are limited as the plan before said are limited as the plan after says; which. A limit that somebody
-    has set for one site stays."""
+    """Give sites with the limits of the previous plan those of the new one; returns which. A limit that was set for one
+    site stays."""
     changed = []
     for site in await _locked(tx, owner_id):
         row = await tx.fetchone("SELECT cpu_percent, memory_mib, processes FROM sites WHERE id = $1", site.id)

@@ -1,4 +1,5 @@
-"""Updates of the server's packages: looked for each day, installed by a job, with the sites visited around it."""
+"""Updates of the server's packages: looked for each day, installed by a job, with visits to all sites before and
+after."""
 
 from svc_actors.panel.updates.records import UpdateMode, Wanted
 

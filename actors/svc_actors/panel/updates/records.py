@@ -1,4 +1,4 @@
-"""What the database keeps of updates: the mode, the last look, and what each job has done."""
+"""Package updates as the database keeps them: the mode, the last look, and the results of each job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from svc_actors.store import Queryable, Record, Transaction
 
 class UpdateMode(StrEnum):
     OFF = "off"
-    """Nothing is looked for, and nothing installed, by anybody."""
+    """Neither looked for nor installed, by anybody."""
     MANUAL = "manual"
     """Looked for each day, and installed when an administrator orders it."""
     AUTOMATIC = "automatic"
-    """As well, security updates are installed when they are found."""
+    """In addition, security updates are installed when they are found."""
 
 
 class Wanted(StrEnum):
@@ -27,8 +27,8 @@ class Wanted(StrEnum):
 
 @dataclass(frozen=True)
 class Look:
-    """`looked_at`: when the lists were fetched last; `error`: why the last try, at `tried_at`, did not fetch them, and
-    neither did any other since `failing_since`."""
+    """`looked_at`: when the lists were fetched last; `error`: why the last try, at `tried_at`, did not fetch them; all
+    tries since `failing_since` have failed."""
 
     looked_at: datetime | None
     tried_at: datetime
@@ -104,7 +104,7 @@ async def read_run(queryable: Queryable, job_id: int) -> UpdateRun | None:
 
 
 async def last_run(queryable: Queryable) -> UpdateRun | None:
-    """The newest that has installed something."""
+    """The newest run that has installed something."""
     row = await queryable.fetchrow("SELECT * FROM update_runs WHERE installed <> '[]' ORDER BY job_id DESC LIMIT 1")
     return _as_run(row) if row is not None else None
 

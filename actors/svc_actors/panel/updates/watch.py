@@ -1,4 +1,4 @@
-"""Each day updates are looked for, unless they are off; security updates are installed where that is wanted."""
+"""Looks for updates each day, unless they are off; security updates are installed in the automatic mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY: Final = timedelta(hours=24)
 
 
 async def look_daily(database: Database) -> None:
-    """One round: queue what is due. A try that failed counts as one: the next is a day later."""
+    """One round: queue what is due. A failed try counts: the next is a day later."""
 
     async def work(tx: Transaction) -> None:
         mode, look = await read_mode(tx), await read_look(tx)

@@ -1,7 +1,7 @@
-"""The jobs of updates: the lists are fetched, sites visited, packages installed, what still runs old files is started
-anew, and the sites visited again.
+"""The jobs of updates: fetch the lists, visit the sites, install packages, restart programs that still run old files,
+and visit the sites again.
 
-What is on its way is in the job's row of `update_runs`, so that whatever ends the job, a restart of the core too, tells
+Progress is in the job's row of `update_runs`, so that however the job ends, even by a restart of the core, it is known
 what was installed: `update.installed` is written with the end of a job that has installed anything.
 """
 
@@ -49,27 +49,27 @@ STEPS: Final = ("look", "visit_before", "install", "restart", "visit_after")
 IRREVOCABLE: Final = "Packages that are installed half-way would be left behind."
 ALERT: Final = "update-lists"
 PATIENCE: Final = timedelta(days=3)
-"""How long the package lists may be out of reach before somebody has to look."""
+"""How long the package lists may be out of reach before an alert."""
 _AT_ONCE: Final = 8
 _VISIT_SECONDS: Final = 20.0
 _PATIENCE: Final = 60.0
-"""How long a site may need until it answers as before: its programs were started anew."""
+"""How long a site may need until it answers as before, after its programs were restarted."""
 _PAUSE: Final = 1.0
 _WORST: Final = 500
-"""Of HTTP: from here on a site does not answer."""
+"""HTTP status from which on a site counts as not answering."""
 T = TypeVar("T")
 _OF_A_SITE: Final = re.compile(rf"site-(?P<number>[0-9]+)-(?P<kind>{PHP}|{APP})?.*")
 
 
 async def enqueue_look(tx: Transaction, *, daily: bool = False) -> Job:
-    """`daily`: nobody has ordered it."""
+    """`daily`: not ordered by a person."""
     await require_on(tx)
     title = "Look for updates of packages"
     return await enqueue(tx, NewJob(LOOK, title, JobClass.SYSTEM, ("look",), parameters={"daily": daily}))
 
 
 async def enqueue_install(tx: Transaction, wanted: Wanted, *, daily: bool = False) -> Job:
-    """`daily`: nobody has ordered it. Raises `conflict` where updates are off, or a job of this kind has not ended."""
+    """`daily`: not ordered by a person. Raises `conflict` if updates are off, or a job of this kind has not ended."""
     await require_on(tx)
     if (other := await under_way(tx)) is not None:
         raise conflict("Updates are being installed already.", hint=f"Follow their job, {other}.")
@@ -96,7 +96,7 @@ def chosen(updates: Sequence[PackageUpdate], wanted: Wanted) -> list[PackageUpda
 
 @dataclass(frozen=True)
 class UpdateWork:
-    """The work of both kinds. `restart_site` has other programs take the place of a site's, without a visitor lost."""
+    """The work of both kinds. `restart_site` replaces a site's programs without losing a visitor."""
 
     database: Database
     packages: Packages
@@ -105,8 +105,8 @@ class UpdateWork:
     restart_site: Callable[[SiteRow], Awaitable[None]]
 
     async def look(self, run: JobRun) -> None:
-        """That the lists cannot be fetched fails what somebody has ordered. Of the daily look it is what was found: it
-        installs nothing, and is an alert once it lasts."""
+        """If the lists cannot be fetched, an ordered look fails. The daily look records the failure instead: it
+        installs nothing, and an alert opens once the failure lasts."""
         await require_on(self.database)
         fetched = True
         try:
@@ -136,7 +136,8 @@ class UpdateWork:
         await run.log(f"{well} of {len(answers)} sites answer.")
 
     async def install(self, run: JobRun) -> None:
-        """Where apt fails the step has failed, and the sites are looked after all the same: some of it may be there."""
+        """If apt fails the step fails, but the sites are checked all the same: some packages may have been
+        installed."""
         found = await self._of(run)
         if not found.planned:
             return
@@ -151,7 +152,7 @@ class UpdateWork:
         await run.log(f"{len(done)} of {len(found.planned)} packages are installed.")
 
     async def restart(self, run: JobRun) -> None:
-        """Only what runs from files that are gone; what is new already is left alone."""
+        """Restarts only programs whose files are gone; programs that run new files are left alone."""
         if not (await self._of(run)).planned:
             return
         try:
@@ -246,10 +247,10 @@ class UpdateWork:
             if trio.current_time() >= until:
                 silent.append(domain)
                 return
-            await trio.sleep(_PAUSE)  # Nothing tells when a program that was started anew is ready.
+            await trio.sleep(_PAUSE)  # Nothing signals when a restarted program is ready.
 
     async def _status(self, domain: str) -> int:
-        """What a visitor is answered with, by this server's own nginx; 0 for nothing. One who is sent to HTTPS goes."""
+        """HTTP status for a visitor, from this server's own nginx; 0 for no answer. Redirects to HTTPS are followed."""
         status = 0
         with trio.move_on_after(_VISIT_SECONDS):
             for secure in (False, True):
@@ -293,4 +294,4 @@ async def _each(things: Sequence[T], act: Callable[[T], Awaitable[None]]) -> Non
 
 
 async def _unheard(lines: list[str]) -> None:
-    """What a page says is nobody's."""
+    """Discards the content of a page."""

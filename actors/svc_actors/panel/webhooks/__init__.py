@@ -1,4 +1,5 @@
-"""The panel's webhooks: its events, written with what they tell of, and the endpoints that have subscribed to them."""
+"""The panel's webhooks: events, written in the transaction of what they report, and the endpoints that subscribe to
+them."""
 
 from svc_actors.panel.webhooks.events import WebhookEvent
 from svc_actors.panel.webhooks.outbox import emit

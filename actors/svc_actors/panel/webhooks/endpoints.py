@@ -1,4 +1,4 @@
-"""The panel's endpoints: what they have subscribed to, and whom a change of one is told.
+"""The panel's webhook endpoints: their subscriptions, and the events and alerts about changes of an endpoint.
 
 The only writer of `webhook_endpoints`, with what it shares with other services (`svc_actors.webhooks.endpoints`).
 """
@@ -23,14 +23,14 @@ EVERY_EVENT: Final = "*"
 
 
 def subscription(wanted: Sequence[str]) -> list[str]:
-    """As it is stored: `*` alone, or names in the order of the specification, each once."""
+    """In its stored form: `*` alone, or names in the order of the specification, without duplicates."""
     if EVERY_EVENT in wanted:
         return [EVERY_EVENT]
     return [event.value for event in WebhookEvent if event.value in wanted]
 
 
 async def create(tx: Transaction, sealer: Sealer, url: str, wanted: Sequence[str], *, enabled: bool) -> Issued:
-    """Raises `conflict` where there are as many as there may be."""
+    """Raises `conflict` if there are as many as allowed."""
     issued = await endpoints.issue(tx)
     await tx.execute(
         "INSERT INTO webhook_endpoints (id, url, events, enabled, sealed_secret, last_four)"
@@ -48,7 +48,7 @@ async def create(tx: Transaction, sealer: Sealer, url: str, wanted: Sequence[str
 
 
 async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> Issued:
-    """A new secret, with which every later attempt is signed, of whatever delivery. Raises `not_found`."""
+    """A new secret, which signs every later attempt, also of earlier deliveries. Raises `not_found`."""
     issued = await endpoints.rotate(tx, sealer, endpoint_id)
     await _changed(tx, endpoint_id)
     return issued
@@ -57,7 +57,7 @@ async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> Issued:
 async def update(
     tx: Transaction, endpoint_id: UUID, *, url: str | None, wanted: Sequence[str] | None, enabled: bool | None
 ) -> None:
-    """Change what is given. Deliveries that wait go to the new URL; while it is disabled they keep waiting. Raises
+    """Change the given values. Waiting deliveries go to the new URL; while it is disabled they keep waiting. Raises
     `not_found`."""
     changed = await tx.change(
         """
@@ -78,7 +78,7 @@ async def update(
 
 
 async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
-    """Remove it with its deliveries, also those that wait. Raises `not_found`."""
+    """Remove it with its deliveries, including waiting ones. Raises `not_found`."""
     row = await endpoints.delete(tx, endpoint_id)
     await close_alert(tx, endpoints.alert_key(endpoint_id))
     await _changed(tx, endpoint_id)
@@ -86,7 +86,7 @@ async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
 
 
 async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[DeliveryStatus]) -> None:
-    """For the pages, and for the operator of an endpoint that takes nothing any more."""
+    """Updates pages, and the operator's alert about an endpoint that no longer accepts deliveries."""
     await _changed(tx, endpoint_id)
     if DeliveryStatus.FAILED in ended:
         await _raise_alert(tx, endpoint_id)
@@ -95,7 +95,7 @@ async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[Deli
 
 
 async def _raise_alert(tx: Transaction, endpoint_id: UUID) -> None:
-    """Deliveries to it were given up. Its URL is not named whole: receivers put keys of theirs into paths."""
+    """Deliveries to it were given up. The alert shows only the host of its URL: receivers put keys into paths."""
     url = await tx.fetchval("SELECT url FROM webhook_endpoints WHERE id = $1 AND enabled", endpoint_id)
     if url is None:
         return
@@ -105,7 +105,7 @@ async def _raise_alert(tx: Transaction, endpoint_id: UUID) -> None:
 
 
 async def _changed(tx: Transaction, endpoint_id: UUID) -> None:
-    """Have pages look again at an endpoint or its deliveries."""
+    """Make pages reload an endpoint or its deliveries."""
     event = NewEvent(
         kind=PanelEvent.WEBHOOK,
         subject=str(endpoint_id),

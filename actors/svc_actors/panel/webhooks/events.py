@@ -1,4 +1,4 @@
-"""What the panel's webhooks tell of (hosting-panel-api.md, Events)."""
+"""Events of the panel's webhooks (hosting-panel-api.md, Events)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WebhookEvent(StrEnum):
-    """All that there are; a subscription to `*` stands for these."""
+    """All events; a subscription to `*` stands for these."""
 
     BACKUP_COMPLETED = "backup.completed"
     BACKUP_FAILED = "backup.failed"

@@ -1,4 +1,4 @@
-"""The panel's events on their way out, to the endpoints that have subscribed to them.
+"""Writes the panel's webhook events for the endpoints that have subscribed to them.
 
 await emit(tx, WebhookEvent.SITE_CREATED, subject=Subject("site", str(site.id), site.domain), data={"type": "php"})
 """
@@ -17,9 +17,9 @@ from svc_actors.webhooks.payload import Scalar, Subject
 async def emit(
     tx: Transaction, event: WebhookEvent, *, subject: Subject | None = None, data: Mapping[str, Scalar] | None = None
 ) -> UUID:
-    """Tell every endpoint that has subscribed to `event`, if and when `tx` commits; returns the event's id.
+    """Notify every endpoint that has subscribed to `event`, if and when `tx` commits; returns the event's id.
 
-    `data` are scalars by names in small letters, and no customer's content. Raises ValueError for anything else.
+    `data` are scalars with lower-case names, and no customer's content. Raises ValueError for anything else.
     """
     written = await _write(tx, event, subject, data or {})
     deliveries = await tx.change(
@@ -37,7 +37,7 @@ async def emit(
 
 
 async def emit_to(tx: Transaction, endpoint_id: UUID, event: WebhookEvent, *, data: Mapping[str, Scalar]) -> UUID:
-    """As `emit`, to one endpoint, whatever it has subscribed to; returns the delivery's id."""
+    """As `emit`, to one endpoint, whatever its subscription; returns the delivery's id."""
     return await deliver_to(tx, endpoint_id, await _write(tx, event, None, data))
 
 

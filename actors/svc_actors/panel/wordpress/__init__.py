@@ -1,1 +1,1 @@
-"""Sites of the type wordpress: what they were ordered with, and the job that makes them."""
+"""Sites of type wordpress: their orders, and the job that creates them."""

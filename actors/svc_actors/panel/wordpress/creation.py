@@ -1,11 +1,11 @@
 """The creation of a WordPress site: a job, since it takes seconds, which leaves a site that visitors can open.
 
-Every step may be done again: a creation that a restart has interrupted goes on as a new job, from the first step. What
-an attempt has left in the site's database is removed by the next one, until `installed_at` says that there is a
-WordPress: from then on nothing of it is touched, unless a deletion takes something of it.
+Every step may be repeated: a creation that a restart has interrupted continues as a new job, from the first step. The
+next attempt removes what an earlier one has left in the site's database, until `installed_at` says that WordPress is
+installed: from then on the database is untouched, unless a deletion removes a part of the WordPress.
 
 The site is `creating` until the web server serves it, and `active` from then on; its certificate comes after that, and
-a site without one yet is no failure.
+a site without one yet is not a failure.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ KIND: Final = "site.create"
 STEPS: Final = ("make_account", "place_files", "make_database", "install", "serve", "get_certificate")
 SECONDS: Final = 1800.0
 CERTIFICATE_SECONDS: Final = 60.0
-"""So long the job waits for it; the certificate is gotten without it as well."""
+"""How long the job waits for the certificate, which is issued without the job as well."""
 _LOOK: Final = 0.25
 _AGAIN: Final = "Repeat the call to continue; deleting the site removes what was created."
 
 MakeDatabase = Callable[[SiteRow], Awaitable[SiteDatabase]]
-"""The site's database is there, with a user whose password is new. Raises ServiceError."""
+"""Creates the site's database if needed, with a new password of its user. Raises ServiceError."""
 
 
 async def begin(tx: Transaction, site: SiteRow, order: WordPressOrder) -> Job:
-    """Have a site that is being created made into a WordPress, as ordered. Raises `conflict` where the owner's plan
-    allows no further database."""
+    """Order the creation of a WordPress in a site that is being created. Raises `conflict` if the owner's plan allows
+    no further database."""
     ordered = await read_wordpress(tx, site.id)
     if ordered is None:
-        # Said now, and not by the job.
+        # Checked now, so that the caller gets the error rather than the job.
         await require_database_room(tx, await lock_owner(tx, site.owner_id))
     await write_order(tx, site.id, order)
-    # Passwords are typed into its forms: nobody sends them in the clear as soon as there is a certificate.
+    # Its forms take passwords: with HTTPS enforced, nobody sends them in the clear once there is a certificate.
     await change_record(tx, site, {"force_https": True})
     return await _enqueue(tx, site)
 
@@ -115,7 +115,7 @@ class WordPressCreation:
         await _told(lambda: self._wordpress.place_files(site.account, ordered.locale))
 
     async def make_database(self, run: JobRun) -> None:
-        """Before anything is written that needs it: where there is none, this is the step that says so."""
+        """Before anything that needs it is written: this step reports a missing database server."""
         site, ordered = await self._site(run)
         if ordered.installed_at is None:
             await self._make_database(site)
@@ -129,7 +129,7 @@ class WordPressCreation:
             title=ordered.title,
             login=ordered.admin_login,
             email=ordered.admin_email,
-            # Nobody is told: a login link leads in, and another password can be had (wordpress.reset_password).
+            # Nobody learns it: a login link lets the owner in, and wordpress.reset_password sets another.
             password=secrets.token_urlsafe(24),
             locale=ordered.locale,
             database=await self._make_database(site),
@@ -169,7 +169,7 @@ class WordPressCreation:
         await run.log(f"There is no certificate yet; it is retried automatically: {why}")
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """A creation that was interrupted goes on; one that has failed or was cancelled leaves the site as failed."""
+        """An interrupted creation continues; a failed or cancelled one leaves the site as failed."""
         if job.status is JobStatus.SUCCEEDED or job.site_id is None:
             return
         site = await read_site(tx, job.site_id)
@@ -181,7 +181,7 @@ class WordPressCreation:
         site = await lock_site(tx, site.id)
         ordered = await read_wordpress(tx, site.id)
         if job.error is not None and ordered is not None and ordered.installed_at is not None:
-            # The web server could not be told of it, and is, every half minute (`resume_sites`).
+            # The web server was not reached; `resume_sites` retries every half minute.
             return
         why = job.error.message if job.error is not None else "the creation was cancelled"
         await write_status(tx, site, move(site.status, SiteEnd.BROKEN), why)

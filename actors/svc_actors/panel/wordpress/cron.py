@@ -1,8 +1,8 @@
-"""WordPress's own cron as a schedule of its site: what is due in it is done in time, and by no visitor.
+"""Runs WordPress's own cron as a schedule of its site: due tasks run in time, and not at the expense of a visitor.
 
-WordPress looks at what is due whenever somebody opens a page. So on a site that nobody opens nothing is done, and on
-one that many open each of them pays for it. A new site has DISABLE_WP_CRON and a schedule from the beginning; one that
-was made before gets both here, once: a schedule that its owner has changed or deleted stays so.
+By itself WordPress looks for due tasks whenever a page is opened. So on a site without visitors nothing runs, and on a
+busy one every visitor pays for it. New sites get DISABLE_WP_CRON and a schedule at their creation. Older sites get both
+here, once: a schedule that its owner has changed or deleted stays so.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.wordpress")
 
 
 async def schedule_cron(tx: Transaction, site: SiteRow, now: datetime) -> None:
-    """The schedule is made, unless it was before."""
+    """Create the schedule, unless it was created before."""
     if not await write_cron_scheduled(tx, site.id):
         return
-    # Not all sites of the server in the same minute.
+    # Spread over the minutes, so that not all sites run at once.
     cron, zone = f"{site.number % _MINUTES}-59/{_MINUTES} * * * *", "UTC"
     values = {
         "name": NAME,
@@ -55,7 +55,7 @@ async def schedule_cron(tx: Transaction, site: SiteRow, now: datetime) -> None:
 
 
 class WordPressCron:
-    """For the sites that were made without."""
+    """For sites that were created without the schedule."""
 
     def __init__(self, database: Database, wordpress: WordPressSites, clock: Callable[[], datetime]) -> None:
         self._database = database
@@ -63,7 +63,7 @@ class WordPressCron:
         self._clock = clock
 
     async def round(self) -> None:
-        """What cannot be changed now is tried again by a later one."""
+        """A later round retries failures."""
         rows = await self._database.fetch(
             f"""SELECT {SITE_COLUMNS} FROM sites WHERE status = 'active' AND EXISTS (
                     SELECT FROM wordpress_sites

@@ -1,6 +1,6 @@
-"""The database of a WordPress: one of the site's own on the server's MariaDB, with a user who may do everything in it.
+"""The database of a WordPress: an ordinary database of its site on MariaDB, with a user who may do everything in it.
 
-It is recorded like one that the customer has made: they see it, export it, and it goes with the site.
+It is recorded like the customer's own databases: they see it, can export it, and it goes with the site.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class WordPressDatabases:
         self._databases = databases
 
     async def make(self, site: SiteRow, label: str = LABEL, caller: Caller = _CREATION) -> SiteDatabase:
-        """It is there, and its user has another password than before, which is kept in wp-config.php alone. Raises
-        `unavailable`, and `conflict` where the plan allows no further database."""
+        """Create the database if needed and give its user a new password, which is kept in wp-config.php only. Raises
+        `unavailable`, and `conflict` if the plan allows no further database."""
         password = new_password()
         await self._database.transact(lambda tx: self.record(tx, site, password, caller, label))
         await self._databases.agree(site.id)
         return SiteDatabase(database_name(site.number, label), user_name(site.number, label), password)
 
     async def record(self, tx: Transaction, site: SiteRow, password: str, caller: Caller, label: str = LABEL) -> None:
-        """It is wanted, and its user with this password: `SiteDatabases.agree` tells the engine. Raises `conflict`
-        where the plan allows no further database."""
+        """Record the database and its user with this password; `SiteDatabases.agree` then updates the engine. Raises
+        `conflict` if the plan allows no further database."""
         verifier = self._databases.server(_ENGINE).verifier(password)
         row = await tx.fetchrow(
             f"SELECT {DATABASE_COLUMNS} FROM databases WHERE engine = $1 AND name = $2",
@@ -50,7 +50,7 @@ class WordPressDatabases:
             await set_password(tx, caller, user, verifier)
 
     async def has_password(self, queryable: Queryable, site: SiteRow, password: str) -> bool:
-        """Whether there is its user, with this password."""
+        """Whether its user exists and has this password."""
         user = await _user(queryable, site)
         return user is not None and user.verifier == self._databases.server(_ENGINE).verifier(password)
 

@@ -1,4 +1,4 @@
-"""What is recorded of a WordPress, beside its site."""
+"""Records of a WordPress, in addition to those of its site."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS: Final = "site_id, title, locale, admin_email, admin_login, installed_a
 
 @dataclass(frozen=True)
 class WordPressOrder:
-    """What the caller wants. `locale` is empty for English."""
+    """The caller's wishes. `locale` is empty for English."""
 
     title: str
     locale: str
@@ -25,7 +25,7 @@ class WordPressOrder:
 
     @property
     def admin_login(self) -> str:
-        """As the address begins: a name that nobody tries first, as they do `admin`."""
+        """The local part of the email address: unlike `admin`, attackers do not try it first."""
         login = re.sub(r"[^a-z0-9_.-]", "", self.admin_email.partition("@")[0].lower())[:50]
         return login or "administrator"
 
@@ -50,7 +50,7 @@ async def read_wordpress(queryable: Queryable, site_id: UUID) -> WordPressRow | 
 
 
 async def write_order(tx: Transaction, site_id: UUID, order: WordPressOrder) -> None:
-    """The order of a site that is being created. One that was installed stays as it was installed."""
+    """Store the order for a site that is being created. An installed WordPress keeps its order."""
     await tx.execute(
         """INSERT INTO wordpress_sites (site_id, title, locale, admin_email, admin_login) VALUES ($1, $2, $3, $4, $5)
            ON CONFLICT (site_id) DO UPDATE
@@ -69,12 +69,12 @@ async def write_installed(tx: Transaction, site_id: UUID) -> None:
 
 
 async def write_incomplete(tx: Transaction, site_id: UUID) -> None:
-    """It loses what it consists of: whoever makes the site anew installs it anew."""
+    """A part of the WordPress is being removed: creating the site again installs it again."""
     await tx.execute("UPDATE wordpress_sites SET installed_at = NULL WHERE site_id = $1", site_id)
 
 
 async def write_cron_scheduled(tx: Transaction, site_id: UUID) -> bool:
-    """Whether it was not before."""
+    """Returns whether it was not scheduled before."""
     scheduled = await tx.fetchval(
         "UPDATE wordpress_sites SET cron_scheduled = true WHERE site_id = $1 AND NOT cron_scheduled RETURNING true",
         site_id,
@@ -83,5 +83,5 @@ async def write_cron_scheduled(tx: Transaction, site_id: UUID) -> bool:
 
 
 async def write_administrator(tx: Transaction, site_id: UUID, email: str) -> None:
-    """Who administers it from now on; the login stays."""
+    """Change the administrator's address; the login stays."""
     await tx.execute("UPDATE wordpress_sites SET admin_email = $2 WHERE site_id = $1", site_id, email)
