@@ -1,7 +1,7 @@
-"""How long-running programs of the server are started, and outlive the core: one interface, and two that implement it.
+"""Runs long-running programs of the server, which outlive the core: one interface with two implementations.
 
-Under systemd they are units; elsewhere the keeper holds them (`svc_actors.host.keeper`). A program that was started
-goes on whatever becomes of the core, and the next core finds it by its name.
+Under systemd they are units; elsewhere the keeper runs them (`svc_actors.host.keeper`). A started program keeps running
+whatever happens to the core, and the next core finds it by its name.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ ServiceName = NewType("ServiceName", str)
 
 
 class LauncherError(Exception):
-    """A program could not be started, reloaded or stopped; the message says what it said itself."""
+    """A program could not be started, reloaded or stopped; the message has its own error."""
 
 
 GroupName = NewType("GroupName", str)
-"""Of services that have their limits together; as a service's name."""
+"""Name of a group of services with common limits, in the form of a service's name."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What all processes of a service or of a group have together; None: as much as there is."""
+    """Limits of all processes of a service or group together; None: without a limit."""
 
     cpu_percent: int | None = None
     """Of one core."""
@@ -37,10 +37,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class ListeningSocket:
-    """A Unix socket that is bound for the service and handed to it: connections wait while the service is replaced.
-    Its folder is root's alone. The sockets of one service have the same mode, owner and group.
+    """A Unix socket that is bound for the service and passed to it: connections wait while the service is replaced. Its
+    folder is root's alone. The sockets of one service have the same mode, owner and group.
 
-    The service finds its descriptor by the variable `variable` of its environment, formatted by `form`."""
+    The service finds its descriptor in the environment variable `variable`, formatted by `form`."""
 
     path: Path
     mode: int
@@ -52,8 +52,8 @@ class ListeningSocket:
 
 @dataclass(frozen=True)
 class ListeningPort:
-    """A TCP port at one address, of IPv6 that alone, handed over as a `ListeningSocket` is: who connects while the
-    service is replaced waits, and is not refused."""
+    """A TCP port at one address (for IPv6, without IPv4), passed on like a `ListeningSocket`: connections wait while
+    the service is replaced, instead of being refused."""
 
     address: str
     port: int
@@ -63,7 +63,7 @@ class ListeningPort:
 
 @dataclass(frozen=True)
 class Service:
-    """What shall run. Two equal definitions are the same service: `ensure` leaves what runs alone."""
+    """The definition of a service. Two equal definitions are the same service: `ensure` leaves it running."""
 
     name: ServiceName
     command: tuple[str, ...]
@@ -71,25 +71,25 @@ class Service:
     user: str = "root"
     group: str = "root"
     environment: Mapping[str, str] = field(default_factory=dict)
-    """All of it, but for what `sockets` add."""
+    """The complete environment, except for the variables of `sockets`."""
     sockets: tuple[ListeningSocket, ...] = ()
     ports: tuple[ListeningPort, ...] = ()
-    """Their descriptors follow those of `sockets`. What several have the same variable for is joined in it."""
+    """Their descriptors follow those of `sockets`. Values for the same variable are joined."""
     nonblocking: bool = False
-    """Whether accept(2) of `sockets` and `ports` fails where nobody waits. A program whose processes wait in epoll(7)
-    needs it and may not see to it itself: of two that are woken for one connection, the other would hang."""
+    """Whether accept(2) on `sockets` and `ports` fails if no connection waits. Needed by a program whose processes wait
+    in epoll(7) and do not set it themselves: of two processes woken for one connection, the other would hang."""
     limits: Limits = Limits()
     limit_group: GroupName | None = None
     """Its limits are those of all services of the group together: `SiteLauncher.limit` changes them while they run."""
     log: Path | None = None
-    """What it writes to its standard output and error is appended here."""
+    """Its standard output and error are appended here."""
     stop_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0
     """Killed after that."""
     umask: int = 0o022
-    """Of the files that it makes (umask(2))."""
+    """Of the files that it creates (umask(2))."""
     on_demand: bool = False
-    """Started by the first who connects to one of its sockets, and again after `rest`."""
+    """Started by the first connection to one of its sockets, and again after `rest`."""
 
     @property
     def listening(self) -> tuple[ListeningSocket | ListeningPort, ...]:
@@ -105,17 +105,18 @@ class ServiceStatus:
     restarts: int = 0
     """How often it ended by itself and was started again, with back-off."""
     last_exit: str | None = None
-    """How it ended last: "exit status 1", "signal 11"; None where that is not known any more."""
+    """How it ended last: "exit status 1", "signal 11"; None if that is unknown."""
     weaker_limits: tuple[str, ...] = ()
-    """What of its limits this server cannot hold as they are meant, in words."""
+    """Limits that this server cannot fully enforce, in words."""
 
 
 class Launcher(Protocol):
     """Every method raises `LauncherError`; each may be repeated."""
 
     async def ensure(self, service: Service) -> ServiceStatus:
-        """The service runs as defined: started where it does not, replaced where it is defined otherwise. What ends by
-        itself is started again. Of one on demand the sockets are bound, and it is started when it is needed."""
+        """Make the service run as defined: start it if needed, replace it if its definition has changed. A service that
+        ends by itself is started again. For one on demand the sockets are bound, and it is started when it is
+        needed."""
         ...
 
     async def reload(self, name: ServiceName) -> None:
@@ -123,40 +124,39 @@ class Launcher(Protocol):
         ...
 
     async def stop(self, name: ServiceName) -> None:
-        """It runs no more, nor does anything it started; its sockets are gone. One that is unknown is stopped."""
+        """Stop it with everything it started, and remove its sockets. An unknown service counts as stopped."""
         ...
 
     async def status(self, name: ServiceName) -> ServiceStatus: ...
 
     async def names(self) -> frozenset[ServiceName]:
-        """Every service that was ensured and not stopped, by whichever core."""
+        """Every service that any core has ensured and not stopped."""
         ...
 
 
 class SiteLauncher(Launcher, Protocol):
-    """What programs of sites, and updates of what runs, ask of it besides."""
+    """Further methods for programs of sites, and for updates."""
 
     async def limit(self, group: GroupName, limits: Limits) -> None:
-        """All services of the group together, those that run and those that will, have these from now on."""
+        """All services of the group together, current and later ones, have these limits from now on."""
         ...
 
     async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
-        """The beginning of a command that is started as root and runs to its end: its process, and all that it starts,
-        are bounded with the services of the group, whose limits are these from now on; None leaves those that it has.
-        The process stays the same one, and is nobody's but its starter's: no launcher ends it."""
+        """The start of a command that is run as root until it ends: its process, and all that it starts, count for the
+        limits of the group, which are these from now on; None keeps the current ones. The process stays the same one,
+        and belongs to its starter: no launcher ends it."""
         ...
 
     async def restart(self, name: ServiceName) -> None:
-        """Another process takes the place of the one that runs, on the same sockets; of what does not run nothing
-        does."""
+        """Replace the running process by another one on the same sockets; does nothing if none runs."""
         ...
 
     async def rest(self, name: ServiceName) -> None:
-        """The process of a service on demand ends. Its sockets stay, and whoever connects has it started again."""
+        """End the process of a service on demand. Its sockets stay, and the next connection starts it again."""
         ...
 
     async def processes(self) -> Mapping[ServiceName, int]:
-        """The main process of each service that runs."""
+        """The main process of each running service."""
         ...
 
     async def restarts(self) -> Mapping[ServiceName, int]:

@@ -1,4 +1,4 @@
-"""The launcher where systemd is not the first process: it asks the keeper, and starts it where none answers."""
+"""The launcher for servers without systemd as the first process: a client of the keeper, which it starts if needed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KeeperLauncher:
         await self._ask({"request": "rest", "name": name}, 600.0)
 
     async def stop(self, name: ServiceName) -> None:
-        # How long it may take is known to the keeper alone.
+        # Only the keeper knows how long a stop may take.
         await self._ask({"request": "stop", "name": name}, 600.0)
 
     async def status(self, name: ServiceName) -> ServiceStatus:
@@ -69,7 +69,7 @@ class KeeperLauncher:
         return {ServiceName(name): status["restarts"] for name, status in services.items()}
 
     async def names(self) -> frozenset[ServiceName]:
-        """Every service that was ensured and not stopped, by whichever core."""
+        """Every service that any core has ensured and not stopped."""
         return frozenset((await self._ask({"request": "list"}))["services"])
 
     async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
@@ -79,8 +79,8 @@ class KeeperLauncher:
         return (*_JOIN, str(self._folders.keeper_socket), json.dumps(request))
 
     async def _replace_older(self) -> None:
-        """A keeper of a release that could not be joined goes on after an update. Ended, it leaves all that it holds
-        running, and the next one adopts it."""
+        """The keeper of an older release, which cannot be joined, keeps running after an update. When it ends it leaves
+        its services running, and the next keeper adopts them."""
         listed = await self._ask({"request": "list"})
         if not listed.get("joins"):
             with suppress(ProcessLookupError):
@@ -95,20 +95,20 @@ class KeeperLauncher:
         self._joins = True
 
     async def keeper_pid(self) -> int:
-        """The keeper's own."""
+        """The pid of the keeper itself."""
         return int((await self._ask({"request": "list"}))["pid"])
 
     async def watch(self) -> None:
-        """There is a keeper for as long as this runs: one that ends is followed by the next at once."""
+        """Keep a keeper running for as long as this runs: when one ends, start the next at once."""
         while True:
             with suppress(FileNotFoundError, ConnectionError, trio.BrokenResourceError):
                 async with await trio.open_unix_socket(self._folders.keeper_socket) as stream:
-                    # Nothing is asked, so that nothing is received but the end.
+                    # Without a request, only the end of the connection is received.
                     await stream.receive_some()
             await self._start()
 
     async def _ask(self, request: dict[str, Any], longer: float = 0.0) -> Any:
-        """One that is cut off is sent again: every request may be repeated."""
+        """A request whose connection breaks is sent again: every request may be repeated."""
         line = json.dumps(request).encode() + b"\n"
         with trio.move_on_after(_ANSWERS_WITHIN + longer):
             while True:
@@ -140,14 +140,16 @@ class KeeperLauncher:
             return reply
 
     async def _start(self) -> None:
-        """A keeper of its own session, which does not end with us; returns when it answers, or one that was there."""
+        """Start a keeper in a session of its own, so that it does not end with the core; returns once one answers,
+        which may be an older one."""
         async with self._starting:
             if await self._answers():
                 return
             log = self._folders.keeper_log
             log.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
             with log.open("ab") as errors:
-                # Not waited for: it outlives us. One that ended before us is reaped when the next one is started.
+                # Not awaited, since it outlives the core. A keeper that ends earlier is reaped when the next one is
+                # started.
                 self._started = await trio.lowlevel.open_process(
                     [*PROGRAM, str(self._folders.data)],
                     stdin=subprocess.DEVNULL,
@@ -176,7 +178,7 @@ class KeeperLauncher:
 
 
 def wire(service: Service) -> dict[str, Any]:
-    """As `keeper.definition.parse` reads it."""
+    """In the form that `keeper.definition.parse` reads."""
     fields = asdict(service)
     fields["environment"] = dict(service.environment)
     fields["log"] = None if service.log is None else str(service.log)

@@ -1,8 +1,8 @@
-"""The launcher where systemd is the first process: a service is a unit, its listening sockets are a socket unit.
+"""The launcher for servers with systemd as the first process: a service is a unit, its listening sockets a socket unit.
 
-The units are written below /run: they are what this boot runs, and each boot's core ensures them anew. The environment
-may hold secrets, and anybody may read a unit: it is a file of root's. What the units say is what
-`systemd.exec(5)`, `systemd.service(5)` and `systemd.socket(5)` of systemd 252 say.
+The units are written below /run: they last for this boot, and each boot's core ensures them anew. The environment may
+hold secrets, and anybody may read a unit: so it is in a file of root's. For the directives in the units see
+`systemd.exec(5)`, `systemd.service(5)` and `systemd.socket(5)` of systemd 252.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from svc_actors.host.launcher import (
 
 _PREFIX = "svc-host-"
 _SLICE = "svc-"
-"""With a group's name: `svc-site-1001.slice`, which is beneath `svc-site.slice` and `svc.slice`."""
+"""Followed by a group's name: `svc-site-1001.slice`, which is below `svc-site.slice` and `svc.slice`."""
 _SCOPE = "/usr/bin/systemd-run"
 _WITHIN = 60.0
 _FIRST_DESCRIPTOR = 3
@@ -41,15 +41,15 @@ _OF_SYSTEMD = {
     *("LANG", "LANGUAGE", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY", "LC_MESSAGES"),
     *("LC_PAPER", "LC_NAME", "LC_ADDRESS", "LC_TELEPHONE", "LC_MEASUREMENT", "LC_IDENTIFICATION"),
 }
-"""Variables that systemd adds by itself; a service has those of its definition alone."""
+"""Variables that systemd adds by itself; a service must have only those of its definition."""
 
 _EXITED, _KILLED, _DUMPED = "1", "2", "3"
 """ExecMainCode: si_code of waitid(2)."""
 
 
 class SystemdLauncher:
-    """`root` and `enter` are for a systemd that is not this process's own: its file system as it is seen here, and the
-    beginning of a command that runs in its namespaces."""
+    """`root` and `enter` are for the systemd of another namespace: its file system as seen here, and the start of a
+    command that runs in its namespaces."""
 
     def __init__(self, *, root: Path = Path("/"), enter: Sequence[str] = ()) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class SystemdLauncher:
         unit, listening = _unit(service.name), _socket_unit(service.name)
         async with self._one_at_a_time[service.name]:
             await self._check(service)
-            # What was written and never taken up says nothing about what runs.
+            # Files that were written but never taken up do not describe the running service.
             pending = self._pending(service.name)
             left = pending.exists()
             sockets_changed = left or self._differs(self._units / listening, _socket_text(service))
@@ -76,13 +76,14 @@ class SystemdLauncher:
                 pending.touch()
                 self._write(service)
             if service.limit_group is not None:
-                # Once the unit is there: until then whoever stops the group's last service would forget its limits.
+                # Once the unit is there: earlier, a concurrent stop of the group's last service would discard its
+                # limits.
                 await self.limit(service.limit_group, service.limits)
             if sockets_changed or changed:
                 await self._systemctl("daemon-reload")
             if service.listening:
                 await self._start_sockets(service)
-            # It returns when the program was executed (Type=exec), or could not be.
+            # Returns when the program was executed (Type=exec), or could not be.
             if not service.on_demand:
                 await self._systemctl("restart" if changed else "start", unit, longer=service.stop_seconds)
             elif changed:
@@ -103,7 +104,7 @@ class SystemdLauncher:
         async with self._one_at_a_time[ServiceName(group)]:
             text = _limits_text(limits)
             if self._differs(self._limits_file(group), text):
-                # Of a slice that there is not, this is what it begins with.
+                # If the slice does not exist yet, these become its initial limits.
                 await self._systemctl("set-property", "--runtime", _slice(group), *text.split())
                 self._environments.mkdir(mode=0o700, exist_ok=True)
                 self._limits_file(group).write_text(text)
@@ -119,7 +120,7 @@ class SystemdLauncher:
     async def rest(self, name: ServiceName) -> None:
         async with self._one_at_a_time[name]:
             if (self._units / _unit(name)).exists():
-                # The socket unit goes on listening.
+                # The socket unit keeps listening.
                 await self._systemctl("stop", _unit(name), longer=600.0)
 
     async def stop(self, name: ServiceName) -> None:
@@ -168,13 +169,13 @@ class SystemdLauncher:
         return {ServiceName(unit["Id"].removeprefix(_PREFIX).removesuffix(".service")): unit for unit in units}
 
     async def names(self) -> frozenset[ServiceName]:
-        """Every service that was ensured and not stopped, by whichever core."""
+        """Every service that any core has ensured and not stopped."""
         units = self._units.glob(f"{_PREFIX}*.service")
         return frozenset(ServiceName(path.stem.removeprefix(_PREFIX)) for path in units)
 
     async def within(self, group: GroupName, limits: Limits | None) -> tuple[str, ...]:
-        """A scope of the group's slice, which the process itself asks systemd for before it executes the program. The
-        scope has the limits as well: they hold also when the slice forgets them with its last service."""
+        """A scope in the group's slice, which the process itself requests from systemd before it executes the program.
+        The scope has the limits as well: they stay if the slice loses them with its last service."""
         own: list[str] = []
         if limits is not None:
             await self.limit(group, limits)
@@ -182,14 +183,14 @@ class SystemdLauncher:
         return (_SCOPE, "--scope", "--quiet", "--collect", f"--slice={_slice(group)}", *own, "--")
 
     async def _end(self, name: ServiceName) -> None:
-        # First the socket: whoever connects in between would have the service started again.
+        # First the socket: a connection in between would start the service again.
         for unit in (_socket_unit(name), _unit(name)):
             if (self._units / unit).exists():
-                # How long it may take is known to systemd: TimeoutStopSec.
+                # systemd knows how long it may take: TimeoutStopSec.
                 await self._systemctl("stop", unit, longer=600.0)
 
     async def _forget_slice(self, slice_: str) -> None:
-        """With the last service of the group."""
+        """Call it when the group's last service has gone."""
         line, group = f"Slice={slice_}\n", GroupName(slice_.removeprefix(_SLICE).removesuffix(".slice"))
         async with self._one_at_a_time[ServiceName(group)]:
             if any(line in _text(unit) for unit in self._units.glob(f"{_PREFIX}*.service")):
@@ -198,7 +199,7 @@ class SystemdLauncher:
             self._limits_file(group).unlink(missing_ok=True)
 
     async def _check(self, service: Service) -> None:
-        """What can be known before anything is changed; systemd would find it after it has stopped what ran."""
+        """Check in advance what systemd would find only after it has stopped the running service."""
         program = self._seen(Path(service.command[0]))
         if not program.is_file() or not os.access(program, os.X_OK):
             raise LauncherError(f"{service.command[0]} is not a program that can be executed.")
@@ -245,14 +246,14 @@ class SystemdLauncher:
         return self._environments / f"{group}.limits"
 
     def _pending(self, name: ServiceName) -> Path:
-        """Is there from before the files of a service are written until systemd has taken them up."""
+        """Exists from before a service's files are written until systemd has taken them up."""
         return self._environments / f"{name}.pending"
 
     def _seen(self, path: Path) -> Path:
         return self._root / path.relative_to("/")
 
     def _weaker(self, name: ServiceName) -> tuple[str, ...]:
-        """Without a controller systemd takes a limit and holds nothing."""
+        """Without the cgroup controller systemd accepts a limit and does not enforce it."""
         unit = _text(self._units / _unit(name))
         if found := re.search(f"^Slice={_SLICE}(.*)[.]slice$", unit, re.MULTILINE):
             unit = _text(self._limits_file(GroupName(found[1])))
@@ -283,7 +284,7 @@ class SystemdLauncher:
 
 
 def _text(path: Path) -> str:
-    """Of a file that others may remove meanwhile: of one that is not there, nothing."""
+    """The text of a file that others may remove meanwhile; empty if it does not exist."""
     try:
         return path.read_text()
     except FileNotFoundError:
@@ -306,12 +307,12 @@ def _service_text(service: Service) -> str:
     lines = [
         "[Unit]",
         f"Description={service.name} of the hosting panel",
-        # It is tried again for ever.
+        # Restart it for ever.
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
-        # ":" keeps variables from being replaced in the words.
+        # ":" prevents variables in the words from being expanded.
         f"ExecStart=:{' '.join(_quoted(word) for word in service.command)}",
         f"User={_literal(service.user)}",
         f"Group={_literal(service.group)}",
@@ -326,7 +327,7 @@ def _service_text(service: Service) -> str:
         "StandardError=inherit",
         "Restart=always",
         "RestartSec=1",
-        # The main process is asked, and what is left then is killed.
+        # The main process is asked to end; the remaining processes are then killed.
         "KillMode=mixed",
         f"KillSignal={service.stop_signal.name}",
         f"TimeoutStopSec={service.stop_seconds}",
@@ -341,7 +342,7 @@ def _slice(group: GroupName) -> str:
 
 
 def _limits_text(limits: Limits) -> str:
-    """Every one is said, so that a limit that was there before is none any more."""
+    """Lists every limit, so that earlier limits are reset."""
     memory = "infinity" if limits.memory_mib is None else f"{limits.memory_mib}M"
     swap = "infinity" if limits.memory_mib is None else "0"
     processes = "infinity" if limits.processes is None else str(limits.processes)
@@ -350,10 +351,10 @@ def _limits_text(limits: Limits) -> str:
 
 
 def _socket_text(service: Service) -> str:
-    """One unit for all of them: of several, nothing is said about the order of their descriptors."""
+    """One unit for all of them: the order of descriptors of several socket units is undefined."""
     if not service.listening:
         return ""
-    # The same of all: what `_check` sees to.
+    # The same for all: `_check` makes sure.
     rights = [
         line
         for one in service.sockets[:1]
@@ -374,7 +375,7 @@ def _socket_text(service: Service) -> str:
         *rights,
         "Backlog=4096",
         "RemoveOnStop=yes",
-        # However often its service is started: the socket stays.
+        # The socket stays, however often its service is started.
         "TriggerLimitIntervalSec=0",
         f"Service={_unit(service.name)}",
     ]
@@ -391,7 +392,7 @@ def _environment_text(service: Service) -> str:
         handed[one.variable] = handed.get(one.variable, "") + one.form.replace("{descriptor}", str(number))
     environment = {**service.environment, **handed}
     for name, value in environment.items():
-        # systemd would leave them out, and say so in its journal alone.
+        # systemd would drop them, and report that only in its journal.
         if not name.isidentifier() or not name.isascii() or any(ord(c) < 32 and c not in "\t\n" for c in value):
             raise LauncherError(f"systemd cannot give {service.name} the variable {name}: a name or character of it.")
     escaped = {name: "".join("\\" + c if c in '"\\`$' else c for c in value) for name, value in environment.items()}

@@ -1,4 +1,4 @@
-"""Which launcher this server has."""
+"""Chooses this server's launcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc_actors.host.launcher_keeper import KeeperLauncher
 from svc_actors.host.launcher_systemd import SystemdLauncher
 
 _SYSTEMD = Path("/run/systemd/system")
-"""There if systemd is the first process, and only then: sd_booted(3)."""
+"""Exists if and only if systemd is the first process: sd_booted(3)."""
 
 
 def launcher_of(folders: HostFolders, *, systemd: Path = _SYSTEMD) -> KeeperLauncher | SystemdLauncher:

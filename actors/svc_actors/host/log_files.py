@@ -1,9 +1,9 @@
-"""Reading a log that is written on and rotated: by lines, from a cursor that stays valid.
+"""Reads the lines of a log while it is written and rotated, from a cursor that stays valid.
 
-A cursor is a place in one file: its inode, how many bytes of it were read, and a checksum of its beginning, so that
-another file that was given the same inode is not taken for it. A file that was rotated keeps its inode under its new
-name (`access.log.1`), so a reader goes on there and then with the files after it, and neither repeats nor skips a line.
-Where the file is gone, the reader goes on with the oldest that is left, and is told of the gap.
+A cursor is a position in one file: its inode, the bytes read so far, and a checksum of its start, to detect another
+file with the same inode. A rotated file keeps its inode under its new name (`access.log.1`), so a reader continues
+there and then with the later files, and neither repeats nor skips a line. If the file was deleted, the reader continues
+with the oldest one left, and learns of the gap.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import BinaryIO, Final
 LONGEST_LINE: Final = 8192
 """Bytes of a line that are shown."""
 MOST_SCANNED: Final = 8 * 1024 * 1024
-"""Bytes looked through in one reading; the next goes on from there."""
+"""Bytes scanned per call; the next call continues there."""
 MOST_GIVEN: Final = 512 * 1024
-"""Bytes of lines in one reading."""
+"""Bytes of lines per call."""
 _TAIL: Final = 1024 * 1024
-"""Where reading begins without a cursor: so many bytes before the end."""
+"""Without a cursor, reading starts so many bytes before the end."""
 _MARKED: Final = 64
 _CURSOR: Final = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})")
 CURSOR_PATTERN: Final = _CURSOR.pattern
 
 
 class BadCursorError(ValueError):
-    """A text that is no cursor of a log."""
+    """The text is not a cursor of a log."""
 
 
 @dataclass(frozen=True)
 class LogPart:
     lines: list[str]
     cursor: str | None
-    """Behind the last line that was looked at; None where there is no log yet."""
+    """After the last scanned line; None if there is no log yet."""
     more: bool
     """There is more to read now."""
     gap: bool
-    """Lines between the cursor and these are lost: their file was removed."""
+    """Lines between the cursor and these are lost: their file was deleted."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Cursor:
 
 
 def read_log(log: Path, *, after: str | None, text: str | None, most: int) -> LogPart:
-    """At most `most` lines of the log that contain `text` as it stands: those behind the cursor `after`, or the last.
+    """At most `most` lines of the log that contain `text` literally: those after the cursor `after`, or the last ones.
 
     Blocks. Raises `BadCursorError`.
     """
@@ -83,7 +83,7 @@ def read_log(log: Path, *, after: str | None, text: str | None, most: int) -> Lo
 
 
 def read_on(log: Path, *, after: str | None, most: int) -> LogPart:
-    """At most `most` lines behind the cursor, or from the oldest line that is left where there is none. Blocks."""
+    """At most `most` lines after the cursor, or without one, from the oldest line left. Blocks."""
     if after is not None:
         return read_log(log, after=after, text=None, most=most)
     files = [path.open("rb") for path in _generations(log)]
@@ -97,7 +97,7 @@ def read_on(log: Path, *, after: str | None, most: int) -> LogPart:
 
 
 def _generations(log: Path) -> list[Path]:
-    """The files of a log that are not compressed, the oldest first: `access.log.2`, `access.log.1`, `access.log`."""
+    """The uncompressed files of a log, the oldest first: `access.log.2`, `access.log.1`, `access.log`."""
     rotated = [path for path in log.parent.glob(f"{log.name}.*") if path.suffix[1:].isdigit()]
     rotated.sort(key=lambda path: int(path.suffix[1:]), reverse=True)
     return [*rotated, *([log] if log.exists() else [])]
@@ -109,7 +109,7 @@ def _is_of(file: BinaryIO, cursor: _Cursor) -> bool:
 
 
 def _mark(file: BinaryIO, offset: int) -> int:
-    """What tells a file from another by its beginning, which never changes: as much of it as had been read."""
+    """Identifies a file by its start, which never changes: as much of it as had been read."""
     return zlib.crc32(os.pread(file.fileno(), min(offset, _MARKED), 0))
 
 
@@ -156,8 +156,8 @@ def _forward(files: Sequence[BinaryIO], text: str | None, most: int, *, gap: boo
 
 
 def _lines(file: BinaryIO, size: int) -> Iterator[tuple[bytes, int]]:
-    """Whole lines up to `size`, with where they end. One that is still being written is left for the next reading; of
-    one without an end the beginning stands for it."""
+    """Complete lines up to `size`, with their end offsets. An unfinished line is left for the next call; a line that is
+    too long is cut."""
     while file.tell() < size:
         line = file.readline(LONGEST_LINE)
         if not line.endswith(b"\n"):

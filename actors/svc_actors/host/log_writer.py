@@ -1,15 +1,16 @@
-"""Writes the logs of sites' programs, each bounded: `python -I -S log_writer.py PIPES LOGS LARGEST RATE`
+"""Writes the logs of sites' programs, with limits: `python -I -S log_writer.py PIPES LOGS LARGEST RATE`
 
-What a program of a site says goes into a named pipe, `PIPES/s1001.php`; this process, one for all sites, appends it to
-`LOGS/s1001/php.log`. A log that has LARGEST bytes gets another name, and four of those are kept (`make_room`). Of each
-pipe RATE bytes a second are read, after a burst: a program that says more waits, as at any pipe that is full. So
-neither the disk nor the processor is a site's to take by its log.
+A site's program writes into a named pipe, `PIPES/s1001.php`; this process, one for all sites, appends its output to
+`LOGS/s1001/php.log`. A log of LARGEST bytes is rotated, and four old ones are kept (`make_room`). From each pipe it
+reads RATE bytes a second, after a burst: a program that writes faster waits, as with any full pipe. So a site's log can
+use up neither the disk nor the processor.
 
-The programs hold their pipes open for reading as well (`confined/enter_site.py`): while this process is away, what they
-say stays in the pipe, and none of them is ended by it. What cannot be written, say to a full disk, is lost.
+The programs hold their pipes open for reading as well (`confined/enter_site.py`): while this process is away, their
+output stays in the pipe, and no program is ended by it. Output that cannot be written, for example to a full disk, is
+lost.
 
-Invariant: what is no longer in a pipe is in its log as soon as the log is not locked (flock(2)): whoever wants to know
-what a program said last waits for an empty pipe, and then for the lock (`site_logs.written`).
+Invariant: data that has left a pipe is in its log once the log is not locked (flock(2)): to get a program's latest
+output, wait for an empty pipe, and then for the lock (`site_logs.written`).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ LARGEST = 32 * 1024 * 1024
 """Bytes of a log: some 200,000 requests."""
 KEPT = 4
 RATE = 1 << 20
-"""Bytes a second of each pipe."""
+"""Bytes a second from each pipe."""
 _BURST_SECONDS = 8.0
-"""Of silence are made up for."""
+"""How much silence a burst may make up for."""
 _CHUNK = 65_536
 _IN_CREATE, _IN_MOVED_TO, _IN_DELETE = 0x100, 0x80, 0x200
 _NONBLOCK, _CLOEXEC = 0o4000, 0o2000000
@@ -40,8 +41,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make_room(path: Path) -> None:
-    """Nothing is called `path`.1 any more. From the oldest on, each takes the place of the next one: a crash in the
-    midst loses no more than the oldest."""
+    """Free the name `path`.1. Starting with the oldest, each log takes the next number: a crash in the midst loses at
+    most the oldest."""
     for number in range(KEPT - 1, 0, -1):
         older = numbered(path, number)
         if older.exists():
@@ -59,7 +60,7 @@ class _Log:
         self._largest = largest
         self._rate = rate
         self._paid = time.monotonic() - _BURST_SECONDS
-        """Until when what was read is paid for, at `rate`."""
+        """Time up to which the bytes read so far use up `rate`."""
         self._file = -1
         self._open()
 
@@ -69,9 +70,9 @@ class _Log:
         return self._paid if self._paid > time.monotonic() else None
 
     def take(self) -> None:
-        """Once from the pipe into the file."""
+        """Read once from the pipe into the file."""
         if self._file >= 0 and not os.fstat(self._file).st_nlink:
-            # Its site was removed, or somebody has cleaned up.
+            # Its site was removed, or the file was deleted.
             os.close(self._file)
             self._file = -1
         if self._file < 0:
@@ -86,12 +87,12 @@ class _Log:
             if self._file >= 0 and os.fstat(self._file).st_size >= self._largest:
                 make_room(self._path)
                 self._path.rename(numbered(self._path, 1))
-                # It is locked until there is another.
+                # The full file stays locked until there is a new one.
                 full = self._file
                 self._open()
                 os.close(full)
         except OSError:
-            # The site was removed, or the disk is full: what was said is lost, and the next is tried again.
+            # The site was removed, or the disk is full: this output is lost, and the next is tried again.
             pass
         finally:
             if self._file >= 0:
@@ -148,7 +149,7 @@ class _Writer:
             self._poll.modify(log.pipe, 0)
 
     def _look(self) -> None:
-        """Read the pipes that there are, and no others."""
+        """Read exactly the existing pipes."""
         there = set(os.listdir(self._pipes))
         for name in self._open.keys() - there:
             log = self._open.pop(name)
@@ -159,7 +160,7 @@ class _Writer:
         for name in there - self._open.keys():
             account, _, kind = name.partition(".")
             try:
-                # Also for writing: it never ends, whoever else closes it.
+                # Also for writing: so it never ends, even if all other writers close it.
                 pipe = os.open(self._pipes / name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
                 continue

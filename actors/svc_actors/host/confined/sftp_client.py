@@ -4,8 +4,8 @@
 Requests are pipelined: without that each file would take several round trips to the other host. The amount in flight is
 limited: some files, and a MiB of their content.
 
-Invariant: the other side is trusted for nothing beyond its request: no more bytes than requested, and only names of one
-folder's entries.
+Invariant: the other side is trusted for nothing beyond the request: it may send at most the requested bytes, and only
+names of one folder's entries.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from svc_actors.host.databases.passwords import new_password
 from svc_actors.host.databases.server import DatabaseError
 
 CONNECTIONS: Final = 8
-"""Per owner. A customer who reads the password of a running import can use no more of the engine than that."""
+"""Per owner. A customer who reads the password of a running import gets at most that much of the engine."""
 _LOCK_SECONDS: Final = 10.0
 """How long a cancelled job waits for the lock of its owner."""
 

@@ -1,9 +1,8 @@
-"""Knot as the panel drives it: made to serve exactly the zones that it is told.
+"""Manages Knot: makes it serve exactly the given zones.
 
-Everything may be repeated and begun anew after any failure. `agree` compares a whole zone with what Knot serves and
-changes the difference in one transaction of Knot, so that a resolver sees the old zone or the new one, and a zone
-that was purged or edited by hand comes back. One process drives one Knot; two changes of one zone at a time are the
-caller's to prevent.
+Everything may be repeated after any failure. `agree` compares a whole zone with what Knot serves and changes the
+difference in one transaction of Knot, so that a resolver sees the old zone or the new one, and a zone that was purged
+or edited by hand comes back. One process manages one Knot; callers must not change one zone concurrently.
 """
 
 from __future__ import annotations
@@ -38,42 +37,42 @@ _STALE: Final = "too many transactions"
 
 @dataclass(frozen=True)
 class Agreement:
-    """Knot serves the zone as it shall be. `changed`: it did not before."""
+    """Knot serves the zone as requested. `changed`: it did not before."""
 
     serial: int
     changed: bool
 
 
 class NameServer(Protocol):
-    """Every method raises `KnotError`: `KnotAway` where Knot does not answer."""
+    """Every method raises `KnotError`: `KnotAway` if Knot does not answer."""
 
     async def ensure(self) -> None:
-        """Knot runs with its settings, and answers."""
+        """Make Knot run with its settings, and answer."""
         ...
 
     async def serials(self) -> dict[str, int | None]:
-        """The zones that are configured, with their serials; None for one without contents."""
+        """The configured zones with their serials; None for one without contents."""
         ...
 
     async def read(self, name: str) -> Served | None:
-        """What is served of a zone; None where it is not configured."""
+        """What is served of a zone; None if it is not configured."""
         ...
 
     async def agree(self, zone: Zone, last_serial: int | None = None) -> Agreement:
-        """Knot serves `zone` and nothing else there. `last_serial` is the highest that it is known to have had."""
+        """Make Knot serve `zone` exactly. `last_serial` is the highest that it is known to have had."""
         ...
 
     async def add(self, names: Iterable[str]) -> None:
-        """These zones are configured; without contents, if they are new."""
+        """Configure these zones; new ones are without contents."""
         ...
 
     async def remove(self, names: Iterable[str]) -> None:
-        """These zones are not served, and nothing of them is left."""
+        """Stop serving these zones, and delete everything of them."""
         ...
 
 
 class KnotServer:
-    """A Knot in a folder of its own. `clock` gives Unix time."""
+    """A Knot in a folder of its own. `clock` returns Unix time."""
 
     def __init__(
         self, folder: Path, settings: KnotSettings, launcher: Launcher, *, clock: Callable[[], float] = time.time
@@ -85,7 +84,7 @@ class KnotServer:
         self._reloading = trio.Lock()
 
     def service(self) -> Service:
-        """Knot begins as root, binds its ports, and goes on as the user of its configuration. Other settings are
+        """Knot starts as root, binds its ports, and changes to the user of its configuration. Other settings are
         another service: addresses cannot be changed while it runs."""
         rendered = server_configuration(self.settings, self.folders)
         return Service(
@@ -144,7 +143,7 @@ class KnotServer:
             except KnotAway:
                 raise
             except KnotError:
-                # What was refused must not wait for the next change.
+                # A refused change must not be committed with the next one.
                 await knot.ask("zone-abort", zone=at)
                 raise
             served = await _read(knot, zone.name)
@@ -183,8 +182,8 @@ class KnotServer:
             return await knot.ask(command, **items)
 
     def _prepare(self) -> None:
-        """The folder is root's, so that Knot cannot change its own configuration; what it writes lies in two folders of
-        its own."""
+        """The folder is root's, so that Knot cannot change its own configuration; it writes to two folders of its
+        own."""
         folders = self.folders
         folders.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         folders.zones.mkdir(mode=0o755, exist_ok=True)
@@ -213,7 +212,7 @@ async def _read(knot: Conversation, name: str) -> Served | None:
 
 
 async def _begin(knot: Conversation, at: str) -> None:
-    """A transaction of a core that died in the middle is still open: it is given up."""
+    """Start a transaction, aborting one that a killed core has left open."""
     try:
         await knot.ask("zone-begin", zone=at)
     except KnotAway:

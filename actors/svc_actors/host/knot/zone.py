@@ -1,7 +1,7 @@
-"""A zone as Knot shall serve it, and how it differs from what Knot serves: values, no server.
+"""A zone as Knot should serve it, and its difference from what Knot serves: values, without a server.
 
-Invariants: two records are equal exactly when the DNS takes them for the same, since both sides are written by one
-formatter; the records of one name and type (an RRset) have one TTL; the serial is Knot's own.
+Invariants: two records are equal exactly if they are the same in the DNS, since one formatter writes both sides; the
+records of one name and type (an RRset) have one TTL; the serial is Knot's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REFRESH: Final = 7_200
 RETRY: Final = 1_800
 EXPIRE: Final = 1_209_600
 NEGATIVE_TTL: Final = 300
-"""How long a resolver may remember that a name has no such record: short, for who has asked a moment too early."""
+"""How long a resolver may remember that a name has no such record: short, in case it asked a moment too early."""
 _SERIALS: Final = 1 << 32
 
 
@@ -44,7 +44,7 @@ class ResourceRecord:
 
     @classmethod
     def parsed(cls, owner: str, ttl: str, type_: str, data: str) -> ResourceRecord:
-        """A record in Knot's words. Raises `KnotError` for what is none."""
+        """A record in Knot's form. Raises `KnotError` for anything else."""
         try:
             rdata = dns.rdata.from_text(dns.rdataclass.IN, dns.rdatatype.from_text(type_), data)
             return cls(owner.lower().removesuffix("."), type_, int(ttl), rdata.to_text())
@@ -54,7 +54,7 @@ class ResourceRecord:
 
 @dataclass(frozen=True)
 class Authority:
-    """Who answers for a zone: the full names of its name servers, the first of them primary, and a mailbox."""
+    """The authority for a zone: the full names of its name servers, the first of them primary, and a mailbox."""
 
     nameservers: tuple[str, ...]
     hostmaster: str
@@ -74,14 +74,14 @@ class Zone:
 
     @property
     def served(self) -> frozenset[ResourceRecord]:
-        """What Knot shall answer, but for the SOA."""
+        """The records that Knot should serve, except for the SOA."""
         own = (ResourceRecord(self.name, "NS", NS_TTL, f"{server}.") for server in self.authority.nameservers)
         return self.records.union(own)
 
 
 @dataclass(frozen=True)
 class Served:
-    """What Knot answers: `soa` None where the zone is configured and empty."""
+    """What Knot serves: `soa` None if the zone is configured and empty."""
 
     records: frozenset[ResourceRecord]
     soa: ResourceRecord | None
@@ -103,7 +103,7 @@ RRset = tuple[str, str]
 
 @dataclass(frozen=True)
 class Difference:
-    """Whole RRsets: those that go, and those that come with their records. `soa` is the new one, where it changes."""
+    """Whole RRsets: those to remove, and those to add with their records. `soa` is the new one, if it changes."""
 
     unset: tuple[RRset, ...]
     set: tuple[ResourceRecord, ...]
@@ -114,7 +114,7 @@ class Difference:
 
 
 def difference(zone: Zone, served: Served, *, now: int, last_serial: int | None = None) -> Difference:
-    """What makes Knot serve `zone`. `now` is Unix time; `last_serial` the highest that anybody was ever told."""
+    """The changes that make Knot serve `zone`. `now` is Unix time; `last_serial` the highest that was ever served."""
     wanted, there = _sets(zone.served), _sets(served.records)
     changed = [key for key in sorted(wanted.keys() | there.keys()) if wanted.get(key) != there.get(key)]
     return Difference(
@@ -125,7 +125,7 @@ def difference(zone: Zone, served: Served, *, now: int, last_serial: int | None 
 
 
 def next_serial(last: int | None, now: int) -> int:
-    """The time, and never less than one more than the last (RFC 1982): secondaries take no serial that goes back."""
+    """The time, but at least the last one plus one (RFC 1982): secondaries ignore a serial that goes back."""
     if last is None:
         return now % _SERIALS
     ahead = (now - last) % _SERIALS
@@ -133,14 +133,14 @@ def next_serial(last: int | None, now: int) -> int:
 
 
 def mailbox(address: str) -> str:
-    """An address as an SOA has it (RFC 1035, section 8): dots before the @ are escaped."""
+    """An address in the form of an SOA (RFC 1035, section 8): dots before the @ are escaped."""
     local, _, domain = address.rpartition("@")
     escaped = local.replace("\\", "\\\\").replace(".", "\\.")
     return f"{escaped}.{domain}."
 
 
 def _new_soa(zone: Zone, served: Served, now: int, last_serial: int | None) -> ResourceRecord | None:
-    """None while the one that is served says what it shall; its serial is raised by Knot at every commit."""
+    """None if the served one is correct; Knot raises its serial at every commit."""
     if served.soa is not None and served.serial is not None:
         wanted = ResourceRecord.parsed(zone.name, str(SOA_TTL), "SOA", zone.authority.soa(served.serial))
         if wanted == served.soa:

@@ -1,4 +1,4 @@
-"""The sites' MariaDB."""
+"""The MariaDB server of the sites."""
 
 from svc_actors.host.mariadb.server import SERVICE, MariaDb
 

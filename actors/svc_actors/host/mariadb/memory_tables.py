@@ -1,11 +1,11 @@
-"""Tables of MariaDB's engine MEMORY: they are of no session, and stay in memory until the server is started anew.
+"""Limits tables of MariaDB's engine MEMORY, which belong to no session, and stay in memory until the server restarts.
 
-A table has at most 16 MiB, and there may be as many as a customer likes. The engine cannot be refused (MariaDB has no
-disabled_storage_engines), so what a site has above its bound is emptied, as any start of the server does. Which tables
-are of it is read from the files that describe them, as asking the server would open every table.
+A table has at most 16 MiB, but a customer may create any number. The engine cannot be disabled (MariaDB has no
+disabled_storage_engines), so tables beyond a site's limit are emptied, as any restart of the server does. The engine of
+a table is read from its description file, since asking the server would open every table.
 
-To be emptied a table must be used by nobody, and a transaction that has read it uses it until it ends. So sessions of
-the site are ended while the statement waits: it has its turn before who connects anew.
+To be emptied a table must not be in use, and a transaction that has read it uses it until it ends. So sessions of the
+site are ended while the statement waits: it comes before new connections.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TABLE_BYTES: Final = 16 << 20
 DATABASE_BYTES: Final = 128 << 20
 _WAIT: Final = "SET lock_wait_timeout = 3"
 _PATIENCE: Final = 1.0
-"""Seconds that a table may be in use before those who use it are ended. Less than `_WAIT`."""
+"""Seconds that a table may be in use before its users' sessions are ended. Less than `_WAIT`."""
 _TICK_NS: Final = 1_000_000_000
 _BINARY: Final = b"\xfe\x01"
-"""What the description of a table begins with; that of a view is text."""
+"""Start of a table's description; that of a view is text."""
 _ENGINE_AT: Final = 3
 _PARTITION_ENGINE_AT: Final = 61
 _MEMORY: Final = 6
@@ -43,12 +43,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.databases")
 
 
 Known = dict[DatabaseName, tuple[int, int]]
-"""Of databases: when the folder had changed, in nanoseconds, and how many tables of the engine were in it."""
+"""By database: mtime of its folder in nanoseconds, and the number of MEMORY tables in it."""
 
 
 def databases_with(data: Path, known: Known) -> Counter[DatabaseName]:
-    """How many tables of the engine each database of a site has; one in parts counts as many. Files are opened only in
-    folders that have changed since they became `known`: a table that is made or altered changes its folder. Blocks."""
+    """Number of MEMORY tables per database of a site; a partitioned one counts as many. Files are opened only in
+    folders that have changed since they became `known`: creating or altering a table changes its folder. Blocks."""
     found: Known = {}
     for database in os.scandir(data):
         if not database.is_dir(follow_symlinks=False) or not is_database(database.name):
@@ -62,7 +62,7 @@ def databases_with(data: Path, known: Known) -> Counter[DatabaseName]:
             tables = [Path(entry.path) for entry in os.scandir(database.path) if entry.name.endswith(".frm")]
         except FileNotFoundError:
             continue  # It was dropped meanwhile.
-        # What has just changed may change again within the same tick of the file system's clock.
+        # A folder that has just changed may change again within the same tick of the file system's clock.
         found[name] = (changed if changed < began - _TICK_NS else 0, sum(map(_tables_of, tables)))
     known.clear()
     known.update(found)
@@ -85,8 +85,8 @@ def _tables_of(file: Path) -> int:
 async def empty_largest(
     data: Path, owners: MariaDbOwners, end_users: Callable[[DatabaseName], Awaitable[None]], known: Known
 ) -> None:
-    """No database has more than `DATABASE_BYTES` in such tables; the largest are emptied. `end_users` ends the sessions
-    of a database's site, but for its owner's."""
+    """Empty the largest MEMORY tables of databases with more than `DATABASE_BYTES` in them. `end_users` ends the
+    sessions of a database's site, except its owner's."""
     for database, count in (await trio.to_thread.run_sync(databases_with, data, known)).items():
         if count * TABLE_BYTES <= DATABASE_BYTES:
             continue
@@ -94,7 +94,7 @@ async def empty_largest(
             async with owners.session(database) as owner:
                 await _empty(database, owner, end_users)
         except DatabaseError as error:
-            # The next look tries again, and those of others are not left for it.
+            # The next look retries; meanwhile the other databases get their turn.
             log.warning("databases.memory_tables_not_emptied", database=database, error=str(error))
 
 
@@ -118,7 +118,7 @@ async def _empty(database: DatabaseName, owner: Session, end_users: Callable[[Da
     async def insist() -> None:
         while True:
             await trio.sleep(_PATIENCE)
-            with suppress(DatabaseError):  # The statement fails as well then.
+            with suppress(DatabaseError):  # Then the statement fails as well.
                 await end_users(database)
 
     failure: DatabaseError | None = None

@@ -1,4 +1,4 @@
-"""A client of MariaDB that works as the owner of one database, and reaches that one alone."""
+"""A MariaDB client that works as the owner of one database, and reaches that one alone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _REVOKE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Session:
-    """Of an owner whose account is open. `login` are the options of any of MariaDB's clients, `environment` is what
-    they find the password in."""
+    """A session of an owner whose account is open. `login` are the options of any MariaDB client, `environment` has the
+    password."""
 
     login: tuple[str, ...]
     environment: dict[str, str]
 
     async def ask(self, *statements: str) -> str:
-        """Lines of tabulated values, of whatever the customer has made. Raises `DatabaseError`."""
-        # Without --quick the client holds all rows before it says the first.
+        """Lines of tab-separated values, of any size the customer has stored. Raises `DatabaseError`."""
+        # Without --quick the client collects all rows before it prints the first.
         command = (CLIENT, *self.login, "--sandbox", "--batch", "--quick", "--skip-column-names")
         return await ask_client(command, "".join(f"{each};\n" for each in statements), self.environment)
 
@@ -40,8 +40,8 @@ class MariaDbOwners:
 
     @asynccontextmanager
     async def session(self, name: DatabaseName, *, also: Collection[DatabaseName] = ()) -> AsyncIterator[Session]:
-        """`also`: databases of ours that its owner has all rights on for the time of the block, so that tables can be
-        moved between them. Raises `DatabaseError`."""
+        """`also`: databases of the panel on which the owner has all rights during the block, to move tables between
+        them. Raises `DatabaseError`."""
         owner = owner_of(name)
         login = ("--no-defaults", f"--socket={self._root.socket}", f"--user={owner}")
         async with self._owners.opened(name) as password, self._granted(owner, also):

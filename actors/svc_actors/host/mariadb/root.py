@@ -1,12 +1,12 @@
-"""The only way to MariaDB's administrator, and all statements that it runs.
+"""The only access to MariaDB's administrator, with all statements that it runs.
 
-Customers may exchange a table for a view at any instant, and a view calls what they have written with the rights of
-who reads it: as root that is every database of the server. So root never evaluates a customer's object: it makes and
-drops whole databases and accounts, and reads the server's own tables of definitions. Whatever reads or writes in a
-database works as its owner (`svc_actors.host.databases.owners`).
+Customers may replace a table by a view at any moment, and a view calls their code with the rights of its reader: for
+root that is every database of the server. So root never evaluates a customer's object: it creates and drops whole
+databases and accounts, and reads the server's own definition tables. All reads and writes in a database are done as its
+owner (`svc_actors.host.databases.owners`).
 
-`RootStatement` is closed: `Root` runs nothing else, so a statement has to be added here, where a test looks for what
-it reads. Rejected: information_schema.TABLES, COLUMNS and their like, which open tables and views as who asks.
+`RootStatement` is closed: `Root` runs nothing else, so a new statement must be added here, where a test checks what it
+reads. Rejected: information_schema.TABLES, COLUMNS and the like, which open tables and views with the caller's rights.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PLACE: Final = re.compile(r"\{([a-z]+)\}")
 
 
 class RootStatement(Enum):
-    """Words in braces are bound by `_BINDERS`. None stands for a table, a view or a routine of a database."""
+    """`_BINDERS` binds the words in braces. None of them stands for a table, a view or a routine of a database."""
 
     PROBE = "SELECT 1"
     CREATE_DATABASE = "CREATE DATABASE IF NOT EXISTS {database}"
-    # Tables of another database of the site may refer to those of one that is dropped. Its deletion was ordered, and a
-    # site's databases are dropped in any order.
+    # Tables of the site's other databases may refer to those of a dropped one. Its deletion was ordered, and a site's
+    # databases are dropped in any order.
     WITHOUT_FOREIGN_KEYS = "SET SESSION foreign_key_checks = 0"
     DROP_DATABASE = "DROP DATABASE IF EXISTS {database}"
     DATABASES = (
@@ -64,8 +64,8 @@ class RootStatement(Enum):
         "SELECT FOR_NAME, REF_NAME FROM information_schema.INNODB_SYS_FOREIGN "
         "WHERE FOR_NAME LIKE {files} OR REF_NAME LIKE {files}"
     )
-    # What SHOW CREATE would say of each, for the client, with the settings that each was made with. From the table
-    # that they are kept in: an owner is not shown the routines of a user of its site, and root has not to parse them.
+    # The result of SHOW CREATE for each routine, with the settings that it was created with. Read from the system
+    # table: an owner is not shown the routines of a user of its site, and root need not parse them.
     ROUTINES = r"""SELECT CONCAT(
  '-- MariaDB dump of a routine\n',
  'SET character_set_client = ', character_set_client, ', collation_connection = ', collation_connection,
@@ -89,7 +89,7 @@ class RootStatement(Enum):
         "IF(FIND_IN_SET('ANSI_QUOTES', sql_mode), CONCAT('\"', REPLACE(name, '\"', '\"\"'), '\"'), "
         "CONCAT('`', REPLACE(name, '`', '``'), '`'))",
     )
-    # Those that work on a statement come first, the longest of them above all.
+    # Sessions with a running statement first, the longest of them above all.
     SESSIONS = (
         "SELECT ID, USER, MEMORY_USED, COMMAND NOT IN ('Sleep', 'Daemon', 'Killed') "
         "FROM information_schema.PROCESSLIST ORDER BY 4 DESC, TIME_MS DESC"
@@ -97,13 +97,13 @@ class RootStatement(Enum):
     END_SESSION = "KILL HARD CONNECTION {number}"
 
     def __call__(self, **values: str | int | Access) -> Order:
-        """With these values for its words. ValueError for what is no value of ours."""
+        """Bind these values. ValueError for invalid ones."""
         return Order(self, values)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A statement of the list, and what its words stand for."""
+    """A statement of the list, with its values."""
 
     statement: RootStatement
     values: Mapping[str, str | int | Access]
@@ -117,16 +117,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Root:
-    """MariaDB's administrator, who is known by being root. Raises `DatabaseError`."""
+    """MariaDB's administrator, who is authenticated as root by the socket. Raises `DatabaseError`."""
 
     socket: Path
 
     async def ask(self, *orders: Order) -> str:
-        """Lines of tabulated values."""
+        """Lines of tab-separated values."""
         return await ask_client((*self._client, "--batch"), "".join(f"{order.sql};\n" for order in orders))
 
     def reading(self, order: Order) -> tuple[str, ...]:
-        """A program that writes what the server answers as it is, however much that is."""
+        """A command that writes the server's raw answer, of any size."""
         return (*self._client, "--batch", "--raw", "--quick", f"--execute={order.sql}")
 
     @property
@@ -143,7 +143,7 @@ def account(name: str) -> str:
 
 
 def pattern(name: str) -> str:
-    """As a GRANT has it: _ would stand for any character."""
+    """In the form of a GRANT, in which _ would match any character."""
     escaped = checked(name).replace("_", r"\_")
     return f"`{escaped}`"
 
@@ -153,7 +153,7 @@ def quoted(name: DatabaseName | str) -> str:
 
 
 def _files(name: str) -> str:
-    """Of LIKE: every table of the database, as InnoDB names them."""
+    """A LIKE pattern for all tables of the database, in InnoDB's naming."""
     escaped = checked(name).replace("_", r"\_")
     return f"'{escaped}/%'"
 

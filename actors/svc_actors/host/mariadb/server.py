@@ -1,7 +1,7 @@
-"""MariaDB as the panel runs it: a Unix socket and nothing else, root known by who connects (unix_socket).
+"""MariaDB as the panel runs it: on a Unix socket only, with root authenticated by the connecting account (unix_socket).
 
-A customer's account may do what it was granted on its databases, and sees no others: in particular nothing with files,
-other users, or the server. Names in a GRANT are patterns, in which _ stands for any character, so it is escaped there.
+A customer's account may do what it was granted on its databases, and sees no others; it has no access to files, other
+users, or the server. Names in a GRANT are patterns, in which _ matches any character, so it is escaped there.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ DUMP_OPTIONS: Final = (
     *("--default-character-set=utf8mb4", "--dump-date"),
 )
 _OWN_BYTES: Final = 1280 << 20
-"""Besides what sessions take: buffers (64 MiB), caches, and 292 KiB for the stack of each connection that there may be;
-resident of it are some 250 MiB."""
+"""In addition to the sessions: buffers (64 MiB), caches, and 292 KiB of stack for each possible connection; some 250
+MiB of it are resident."""
 _MEMORY: Final = (
     f"--max-session-mem-used={SESSION_BYTES}",
-    # Sessions set these as they like, up to the maximum.
+    # Sessions may set these freely, up to the maximum.
     f"--maximum-max-session-mem-used={SESSION_BYTES}",
     "--maximum-sort-buffer-size=32M",
     "--maximum-join-buffer-size=32M",
@@ -83,7 +83,7 @@ _MEMORY: Final = (
 )
 _SET_UP: Final = "/usr/bin/mariadb-install-db"
 TABLES_SECONDS: Final = 60.0
-"""Between two looks at tables in memory: all databases' folders are looked at."""
+"""Between two checks of MEMORY tables, which look at all databases' folders."""
 DUMP_MARKER: Final = "-- Dump completed"
 
 
@@ -122,13 +122,13 @@ class MariaDb:
         return native_hash(password)
 
     def service(self) -> Service:
-        """Small: the first 100 MB serve many sites, and it grows with what they hold."""
+        """Small: the first 100 MB serve many sites, and it grows with their data."""
         instance = self._instance
         return Service(
             name=SERVICE,
             command=(
-                # With as few files as a program begins with (1024) it takes 594 connections, whatever it is told.
-                # What is allocated above the limit of memory fails with its statement, and not with the server.
+                # With the default limit of open files (1024) it accepts 594 connections, whatever its settings. Beyond
+                # the limit of memory an allocation fails its statement, and not the server.
                 *("/usr/bin/prlimit", "--nofile=8192:", f"--data={SHARE_BYTES + _OWN_BYTES}", _SERVER),
                 "--no-defaults",
                 f"--datadir={instance.data}",
@@ -138,21 +138,22 @@ class MariaDb:
                 "--skip-name-resolve",
                 "--skip-log-bin",
                 "--local-infile=0",
-                # Not that anybody had the privilege to read or write files of the server.
+                # Nobody has the privilege to read or write files of the server anyway.
                 f"--secure-file-priv={self._folder / 'empty'}",
-                # Not /tmp, which may be memory.
+                # Not /tmp, which may be in memory.
                 f"--tmpdir={self._temporary}",
                 "--symbolic-links=0",
                 "--character-set-server=utf8mb4",
                 "--collation-server=utf8mb4_unicode_ci",
-                # One more is kept for root. A connection that is not there takes nothing.
+                # One more is reserved for root. Unused connections cost nothing.
                 f"--max-connections={CONNECTIONS[EngineKind.MARIADB].server}",
                 *_MEMORY,
-                # Of all sessions together, and none is refused its own: what they take is memory of the sessions.
+                # A limit for all sessions together, high enough for each: prepared statements count as the sessions'
+                # memory.
                 "--max-prepared-stmt-count=1048576",
                 "--max-allowed-packet=64M",
                 "--innodb-buffer-pool-size=64M",
-                # What an event runs counts as no connection of its user: a customer could have any number of them.
+                # Events would run outside of their user's connection limit: a customer could have any number of them.
                 "--event-scheduler=OFF",
             ),
             user=ACCOUNT,
@@ -172,7 +173,7 @@ class MariaDb:
         try:
             account = pwd.getpwnam(ACCOUNT)
         except KeyError:
-            return  # Its package is not installed, as setting up says.
+            return  # Its package is not installed, as the set-up reports.
         os.chown(self._temporary, account.pw_uid, account.pw_gid)
 
     async def stop(self) -> None:
@@ -182,11 +183,11 @@ class MariaDb:
         await self.root.ask(RootStatement.PROBE())
 
     async def end_greedy(self, site_most: int = SITE_BYTES, files_most: int = FILES_BYTES) -> list[Session]:
-        """Temporary files included, of which a site has `files_most` at most."""
+        """Includes temporary files, of which a site may have at most `files_most`."""
         pid, taken = await trio.to_thread.run_sync(resident, self._pid_file)
         tables, sorting = await trio.to_thread.run_sync(temporary_files, pid, self._temporary)
         if max(sorting, sum(tables.values())) <= files_most and taken < site_most:
-            return []  # No site has more than that, and nothing needs to be asked.
+            return []  # No site can exceed its limit, so nothing needs to be asked.
         rows = await self._sessions()
         there = {number: (user, size, works) for number, user, size, works in rows}
         ended = [
@@ -198,7 +199,7 @@ class MariaDb:
         await self._end(ended)
         now = trio.current_time()
         if taken > SHARE_BYTES // 2 and now >= self._tables_looked_at + TABLES_SECONDS:
-            # Last: it waits for who uses them.
+            # Last, since it waits for the tables' users.
             self._tables_looked_at = now
             await self.empty_memory_tables()
         return ended
@@ -209,17 +210,17 @@ class MariaDb:
         return [Session(number, user, size) for number, user, size, _ in await self._sessions()]
 
     async def empty_memory_tables(self) -> None:
-        """No site has more than it may in tables that are kept in memory."""
+        """Enforce the sites' limit of tables in memory."""
         await memory_tables.empty_largest(self._instance.data, self.owners, self._end_users, self._tables_known)
 
     async def _end_users(self, database: DatabaseName) -> None:
-        """The sessions of its site, but for those of its owner."""
+        """End the sessions of its site, except those of its owner."""
         owner = Session(0, owner_of(database), 0)
         found = [Session(number, user, size) for number, user, size, _ in await self._sessions()]
         await self._end([each for each in found if each.site == owner.site and each.user != owner.user])
 
     async def _sessions(self) -> list[tuple[int, str, int, bool]]:
-        """Number, user, bytes of memory, and whether it works on a statement: of sites, the longest statement first."""
+        """Id, user, bytes of memory, and whether a statement runs: sessions of sites, the longest statement first."""
         found = [line.split("\t") for line in (await self.root.ask(RootStatement.SESSIONS())).splitlines()]
         return [(int(number), user, int(size), works == "1") for number, user, size, works in found if is_of_site(user)]
 
@@ -237,12 +238,12 @@ class MariaDb:
         )
 
     async def empty_database(self, name: DatabaseName) -> None:
-        # What is granted on it stays.
+        # Grants on it stay.
         await self.root.ask(RootStatement.WITHOUT_FOREIGN_KEYS(), RootStatement.DROP_DATABASE(database=name))
         await self.create_database(name)
 
     async def drop_database(self, name: DatabaseName) -> None:
-        """Grants of a database outlive it: a user is granted what is left to it by `grant`."""
+        """Grants survive a database: `grant` gives users their remaining access."""
         await self.root.ask(
             RootStatement.WITHOUT_FOREIGN_KEYS(),
             RootStatement.DROP_DATABASE(database=name),
@@ -269,14 +270,14 @@ class MariaDb:
             ),
         )
         if taken:
-            # What a connection may do with its database is looked up when it chooses it.
+            # A connection's rights are looked up when it selects the database.
             await self._disconnect(name)
 
     async def granted(self, name: UserName) -> dict[DatabaseName, Access]:
         found = await self.root.ask(RootStatement.GRANTED(user=name))
         there: dict[DatabaseName, Access] = {}
         for name_pattern, writes in (line.split("\t") for line in found.splitlines()):
-            # In the pattern _ is escaped; the client writes a backslash as two.
+            # _ is escaped in the pattern; the client writes a backslash as two.
             there[DatabaseName(name_pattern.replace("\\", ""))] = Access.FULL if writes == "Y" else Access.READ_ONLY
         return there
 
@@ -289,12 +290,12 @@ class MariaDb:
         return frozenset(UserName(line) for line in found.splitlines())
 
     async def sizes(self, names: Collection[DatabaseName]) -> dict[DatabaseName, int]:
-        """By the files, as every table has its own: asking MariaDB would open each of them."""
+        """From the files, as every table has its own: asking MariaDB would open each of them."""
         return await trio.to_thread.run_sync(lambda: dict(_sizes(self._instance.data, names)))
 
     async def dump(self, name: DatabaseName, file: Path, run: RunProgram) -> None:
-        """As the owner, who is shown all but routines of the site's users: their definitions come first, since views
-        may call them. It reads in one transaction, and locks nothing for long."""
+        """Dumps as the owner, who sees everything except routines of the site's users: their definitions come first,
+        since views may call them. It reads in one transaction, and locks nothing for long."""
         routines = self.root.reading(RootStatement.ROUTINES(schema=name))
         async with self.owners.session(name) as session:
             command = (*(DUMP, *session.login, *DUMP_OPTIONS, "--triggers", "--events", "--", checked(name)),)
@@ -324,7 +325,7 @@ class MariaDb:
             )
             launcher = self._instance.launcher
             command = await load_command(self._folders, launcher, "mariadb", source, account, client, rows=rows)
-            # Its editor is none.
+            # Disables the client's editor.
             environment = {**session.environment, "EDITOR": "/bin/false", "VISUAL": "/bin/false"}
             stdin = source if isinstance(source, Path) else None
             await run(command, seconds=LOAD_SECONDS, environment=environment, stdin=stdin)

@@ -1,7 +1,7 @@
-"""Tables of MariaDB one by one: what is in them, some of them dumped, and swapped with those of another database.
+"""Single tables of MariaDB: facts about their content, partial dumps, and swaps with tables of another database.
 
-A swap is one RENAME TABLE: the server does all of it or nothing, also when it is killed (atomic DDL, since 10.6). Where
-the tables are is what says whether it was done, so undoing it may be repeated.
+A swap is one RENAME TABLE: the server does all of it or nothing, even when it is killed (atomic DDL, since 10.6). The
+places of the tables show whether it was done, so undoing it may be repeated.
 """
 
 from __future__ import annotations
@@ -23,44 +23,45 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.:%-]{1,191}")
 
 
 class StagedTables(Protocol):
-    """Every method raises `DatabaseError`. Only tables whose names are of letters, digits and `_ $ -` are seen."""
+    """Every method raises `DatabaseError`. Only tables with names of letters, digits and `_ $ -` are seen."""
 
     async def names(self, database: DatabaseName) -> list[str]: ...
 
     async def facts(
         self, database: DatabaseName, tables: Collection[str], *, options: str | None, volatile: Sequence[str]
     ) -> dict[str, str]:
-        """By table: rows, the highest key, and a checksum, in words that are the same where nothing has changed. Of the
-        table `options` rows that are called as one of `volatile` (patterns of LIKE) do not count."""
+        """By table: rows, the highest key, and a checksum, as text that is equal if nothing has changed. In the table
+        `options` rows with names like one of `volatile` (LIKE patterns) do not count."""
         ...
 
     async def has_posts(self, database: DatabaseName, table: str, types: Collection[str]) -> list[str]:
-        """The types of which there are posts in it."""
+        """The types of which it has posts."""
         ...
 
     async def bound(self, database: DatabaseName, tables: Collection[str]) -> list[str]:
-        """Those that cannot be moved on their own: they have triggers, or foreign keys lead to or from them."""
+        """Tables that cannot be moved alone: they have triggers, or foreign keys to or from them."""
         ...
 
     async def dump(self, database: DatabaseName, tables: Sequence[str], file: Path, run: RunProgram) -> None: ...
 
     async def keep_options(self, new: DatabaseName, live: DatabaseName, table: str, kept: Sequence[str]) -> None:
-        """Options that are called as one of `kept` (patterns of LIKE) are in the new table as in the live one."""
+        """Copy options with names like one of `kept` (LIKE patterns) from the live table into the new one."""
         ...
 
     async def swap(self, live: DatabaseName, new: DatabaseName, old: DatabaseName, tables: Collection[str]) -> None:
-        """The tables of `new` are in `live`, and those that were there are in `old`."""
+        """Move the tables of `new` to `live`, and their predecessors to `old`."""
         ...
 
     async def swap_back(
         self, live: DatabaseName, new: DatabaseName, old: DatabaseName, tables: Collection[str]
     ) -> bool:
-        """Whether they were swapped. What was swapped is as it was before: the tables, all of which `new` had then."""
+        """Undo a swap; returns whether there was one. Afterwards the tables, all of which `new` had then, are as
+        before."""
         ...
 
 
 class MariaDbTables:
-    """All of it as the owner of the database: a table may be a view by the time that it is read."""
+    """Works as the owner of the database: a table may be a view by the time that it is read."""
 
     def __init__(self, server: MariaDb) -> None:
         self._root = server.root
@@ -89,7 +90,7 @@ class MariaDbTables:
                 else:
                     highest = f"coalesce(max({_quoted(keys[table])}), 0)" if table in keys else "0"
                     statements = [f"SELECT count(*), {highest} FROM {place}", f"CHECKSUM TABLE {place}"]
-                # Each table has the time of a statement of its own.
+                # Each table gets a statement's time limit of its own.
                 counts, checksum = _lines(await owner.ask(*statements))
                 found[table] = " ".join([*counts.split(), checksum.split()[-1]])
         return found
@@ -108,7 +109,7 @@ class MariaDbTables:
             triggered = await owner.ask(
                 f"SELECT EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = '{name}'"
             )
-        # An owner is not shown what leads here from another database of its site.
+        # An owner is not shown references from another database of its site.
         leading = await self._root.ask(RootStatement.FOREIGN_KEYS(files=name))
         ends = [place for line in _lines(leading) for place in line.split("\t")]
         found = {*_lines(triggered), *(_of_file(place) for place in ends if place.startswith(f"{name}/"))}
@@ -174,12 +175,12 @@ async def _keys(owner: Session, database: DatabaseName) -> dict[str, str]:
 
 
 def _lines(answer: str) -> list[str]:
-    """The client escapes line feeds within a value, and no other character that `splitlines` takes for an end."""
+    """The client escapes line feeds within a value, but no other line end of `splitlines`."""
     return answer.removesuffix("\n").split("\n") if answer else []
 
 
 def _of_file(place: str) -> str:
-    """The table of InnoDB's `database/table`, in which characters other than letters, digits and _ are `@002d`."""
+    """The table in InnoDB's `database/table`, in which characters other than letters, digits and _ are like `@002d`."""
     return re.sub(r"@([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), place.partition("/")[2])
 
 
@@ -195,12 +196,12 @@ def _quoted(column: str) -> str:
 
 
 def _word(text: str) -> str:
-    """Of ours: no quote can be in it."""
+    """A literal of the panel's own: it cannot contain a quote."""
     if not _WORD.fullmatch(text):
         raise DatabaseError(f"{text!r} is no name of an option or a type of posts")
     return text
 
 
 def _pattern(text: str) -> str:
-    """Of LIKE: any text stands for %."""
+    """A LIKE pattern: % matches any text."""
     return _word(text).replace("_", r"\_")

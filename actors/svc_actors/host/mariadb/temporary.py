@@ -1,9 +1,9 @@
-"""The temporary files of MariaDB: which session has them, and which are of somebody's sorting.
+"""Finds MariaDB's temporary files: those of sessions, and those of sorting.
 
-`#sql-temptable-PID-SESSION-N.MAD` is a table of a session, its number in hexadecimal digits. What is sorted goes to
-files without a name, which nothing connects with a session: the one whose statement has taken longest answers for
-them. Not the one that sorts: the files stay until the last row was read, and the state of a session says sorting until
-they are whole. So who reads slowly, or makes an index (`altering table`), had others ended in its place.
+`#sql-temptable-PID-SESSION-N.MAD` is a table of a session, its number in hexadecimal digits. Sorting uses files without
+a name, which nothing connects with a session: the session with the longest running statement is held responsible.
+Rejected: the session in state sorting. The files stay until the last row was read, while the state ends once they are
+complete. So a slow reader, or one that creates an index (`altering table`), had others ended in its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNNAMED: Final = " (deleted)"
 
 
 def temporary_files(pid: int, folder: Path) -> tuple[dict[int, int], int]:
-    """Bytes by session, and those of sorting, among the files that the process has open there. Blocks."""
+    """Bytes by session, and bytes of sorting, among the files that the process has open there. Blocks."""
     tables: dict[int, int] = {}
     sorting = 0
     try:

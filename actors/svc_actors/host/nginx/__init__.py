@@ -1,4 +1,4 @@
-"""nginx, which serves the sites: what a site's configuration is, and how a changed one comes to be served."""
+"""nginx, which serves the sites: a site's configuration, and how changes of it become live."""
 
 from svc_actors.host.accepted import CHALLENGES
 from svc_actors.host.nginx.generations import Generations, NginxError, WebServing

@@ -1,8 +1,8 @@
-"""What a site's owner keeps from visitors: paths that nobody is shown, and paths that ask for a password.
+"""Access rules of a site's owner: denied paths, and paths that require a password.
 
-Both are decided by the path that was asked for, decoded and without what `..` and doubled slashes stand for, before
-anything of the site answers. What is asked for inside, as the page of a folder or index.php for what no file is, is
-decided anew by its own path.
+Both match the requested path, decoded and with `..` and doubled slashes resolved, before anything of the site answers.
+Internal redirects, such as to a folder's index page or to index.php for missing files, are checked again with their own
+path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from svc_actors.host.accepted import ENDS, SPARED, WHOLE, expression
 from svc_actors.host.nginx.visitors import guesses_bounded, guesses_count
 
 _REALM: Final = "A password is needed"
-"""Browsers show it, or nothing."""
+"""Browsers may show it."""
 
 
 def denied_rules(patterns: tuple[str, ...]) -> Iterator[str]:
@@ -27,14 +27,14 @@ def denied_rules(patterns: tuple[str, ...]) -> Iterator[str]:
 
 
 def protected_rules(passwords: Mapping[str, Path]) -> Iterator[str]:
-    """`passwords`: the file of each path. The site's programs are told who it is, `$svc_user`, and of the header only
-    what is not nginx's own matter, `$svc_authorization`: WordPress would take this password for one of its own."""
+    """`passwords`: the password file by path. The site's programs get the login, `$svc_user`, and the header only if
+    nginx does not use it itself, `$svc_authorization`: WordPress would take this password for one of its own."""
     yield from guesses_bounded()
     yield 'set $svc_passwords "";'
     yield "set $svc_realm off;"
     yield 'set $svc_user "";'
     yield "set $svc_authorization $http_authorization;"
-    # The innermost is the last.
+    # The innermost path comes last, and wins.
     for path in sorted(passwords, key=len):
         within = "/" if path == "/" else f"{re.escape(path)}{ENDS}"
         yield f'if ($uri ~ "{WHOLE}^{SPARED}{within}") {{'

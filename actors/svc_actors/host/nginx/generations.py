@@ -1,14 +1,14 @@
-"""Changes to what nginx serves, each a new generation of its whole configuration that is proven before it counts.
+"""Changes nginx's configuration in generations, each tested and proven before it counts.
 
-A generation is written beside the one that is served, what is new in it is tested, it is made current by a rename,
-taken up by a reload, and believed only when nginx itself answers with its number (a reload that nginx refuses is
-silent) and the changed hosts answer as they should. Else the one before is current again. Invariants:
+A generation is written next to the served one, its changes are tested, a rename makes it current, and a reload loads
+it. It counts only once nginx itself answers with its number (nginx refuses a reload silently) and the changed hosts
+answer as they should. Otherwise the previous one becomes current again. Invariants:
 
-- whatever fails, and wherever the process ends, nginx serves one whole generation, and `current` names one of which
+- whatever fails, and wherever the process ends, nginx serves one complete generation, and `current` names one in which
   every site was tested, now or when it was served;
-- a site that nginx does not take keeps nobody else from being changed: it stays as it was. One that stops the others
-  although nobody changed it (its certificate is gone) is left out and told of;
-- a generation that is served is the base of the next, so that what was begun and never proven is not built upon.
+- a site that nginx refuses does not keep others from being changed: it stays as it was. An unchanged site that breaks
+  the others (its certificate is gone) is left out and reported;
+- the next generation is based on the served one, and never on one that was written but not proven.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from svc_actors.host.nginx.render import Ports, render_main, render_site, site_l
 from svc_actors.host.nginx.tree import Tree
 
 RELOAD_SECONDS: Final = 30.0
-"""A thousand sites take one."""
+"""A thousand sites take one second."""
 POLL_SECONDS: Final = 0.02
 STEADY_SECONDS: Final = 0.25
-"""The master tells the old workers to end 100 ms after it started the new ones, and both accept until then."""
+"""The master ends the old workers 100 ms after it started the new ones, and both accept until then."""
 PROBE_FOR_SECONDS: Final = 5.0
 PROBES_AT_ONCE: Final = 16
 
 
 class NginxError(Exception):
-    """Nothing could be changed. What was served before still is, where nginx runs at all."""
+    """Nothing could be changed. The previous configuration is still served, if nginx runs at all."""
 
 
 class _NotServedError(Exception):
-    """A generation that was tested was not taken up."""
+    """A tested generation was not loaded."""
 
 
 @dataclass(frozen=True)
 class _Rendered:
-    """A site's file; None: it has none any more."""
+    """A site's file; None removes it."""
 
     text: str | None
     site: SiteServer | None = None
@@ -60,22 +60,22 @@ _GONE: Final = _Rendered(None)
 
 
 class WebServing(Protocol):
-    """What changes the sites that are served; tests of other things have a stand-in."""
+    """Changes the sites that are served; other tests use a fake."""
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]: ...
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]: ...
 
     async def difference(self, site: SiteServer) -> str | None:
-        """What nginx has that is not as this site wants it, in words; None: nothing. Changes nothing. Raises
-        `NginxError` where the site cannot be rendered, or nothing can be found out."""
+        """The difference between nginx's configuration and the one that this site wants, in words; None: none. Changes
+        nothing. Raises `NginxError` if the site cannot be rendered, or the state is unknown."""
         ...
 
     async def rotate_logs(self) -> int: ...
 
 
 class Generations:
-    """One caller at a time: whoever uses it keeps the order."""
+    """One caller at a time: callers must not overlap."""
 
     def __init__(
         self, folders: HostFolders, launcher: Launcher, ports: Ports, *, worker_user: str = "www-data"
@@ -86,10 +86,10 @@ class Generations:
         self._worker_user = worker_user
         self._tree = Tree(folders.nginx)
         self._proven: int | None = None
-        """What nginx answered with for a while, and only that."""
+        """The generation with which alone nginx has answered for a while."""
 
     async def start(self, sites: Iterable[SiteServer]) -> dict[int, str]:
-        """Serve exactly these sites. Where nginx does so already, nothing is written or reloaded. See `apply`."""
+        """Serve exactly these sites. If nginx already does, nothing is written or reloaded. See `apply`."""
         await trio.to_thread.run_sync(self._prepare)
         wanted, refused = await self._render({site.number: site for site in sites})
         base, served = await self._base()
@@ -102,11 +102,11 @@ class Generations:
         return refused
 
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]:
-        """Serve these sites, by number, as they are now, or (None) no more.
+        """Serve these sites, by number, as given; None stops serving one.
 
-        Gives the reason for each site that is not served as asked: of those asked for, which stay as they were, and of
-        others that had to be left out. All other changes are served when this returns. Raises `NginxError` where none
-        is. Also of no changes: an nginx that was stopped is started again.
+        Returns the reason for each site that is not served as requested: requested ones, which stay as they were, and
+        others that had to be left out. All other changes are served when this returns. Raises `NginxError` if none is.
+        Call it without changes, too: it starts a stopped nginx again.
         """
         await trio.to_thread.run_sync(self._prepare)
         rendered, refused = await self._render(changes)
@@ -137,8 +137,8 @@ class Generations:
             raise NginxError(f"The configuration of the site cannot be compared: {words}") from error
 
     async def rotate_logs(self) -> int:
-        """Begin new files for the logs that have grown large; one reload for all. Gives how many. Raises `NginxError`
-        where nginx did not reload: it writes on in the files that were renamed until the next call."""
+        """Rotate logs that have grown large, with one reload for all. Returns how many. Raises `NginxError` if nginx
+        did not reload: until the next call it keeps writing to the renamed files."""
         rotated = await trio.to_thread.run_sync(self._rotate_logs)
         current = await trio.to_thread.run_sync(self._tree.current)
         if rotated and current is not None and await self._served() is not None:
@@ -162,8 +162,8 @@ class Generations:
         return refused
 
     async def _attempt(self, base: int | None, pending: Mapping[int, _Rendered], running: int | None) -> dict[int, str]:
-        """Serve `base` with these changes, where nginx serves `running` now. What it gives is why it is not served, by
-        site; then `base` is."""
+        """Serve `base` with these changes, while nginx serves `running`. Returns, by site, why that failed; then `base`
+        is served."""
         reload = running is not None
         generation = await trio.to_thread.run_sync(partial(self._write, base, pending))
         if base is None or running != base:
@@ -194,9 +194,10 @@ class Generations:
         return {}
 
     async def _test_changes(self, base: int, pending: Mapping[int, _Rendered]) -> program.Tested:
-        """The changed sites by themselves, since nginx has taken all others and serves them from `base`. A test of a
-        thousand sites takes as long as their reload, nearly all of it for reading certificates and keys. What it would
-        find beyond this, a site that broke by itself or too many names, the reload refuses, and then all are tested."""
+        """Test the changed sites by themselves, since nginx has taken all others and serves them from `base`. A test of
+        a thousand sites takes as long as their reload, nearly all of it for reading certificates and keys. Errors that
+        this test misses, a site that broke by itself or too many names, make the reload fail, and then all are
+        tested."""
 
         def prepare() -> tuple[Path, frozenset[str]]:
             texts = {number: file.text for number, file in pending.items() if file.text is not None}
@@ -210,31 +211,32 @@ class Generations:
         return replace(tested, conflicts=tested.conflicts | taken)
 
     async def _base(self) -> tuple[int | None, bool]:
-        """The generation to build on, and whether all is as it should be: nginx serves it, and would start with it."""
+        """The generation to build on, and whether all is well: nginx serves it, and would start with it."""
         current = await trio.to_thread.run_sync(self._tree.current)
         there = await trio.to_thread.run_sync(self._tree.generations)
         running = await self._served()
         if running is None and current is not None:
-            # It was stopped, or is only just starting. Started with what it had, it needs no new generation.
+            # It was stopped, or is just starting. Its current configuration is enough to start it; no new generation is
+            # needed.
             try:
                 await self._serve(current, reload=False)
                 running = current
             except _NotServedError:
                 return current, False
         if running is not None and self._proven == current:
-            # A worker of a generation before that is late to end may have been the one that answered. What is built on
-            # its generation would take back what the current one changed.
+            # The answer may come from a late worker of an earlier generation. A generation based on that would undo the
+            # changes of the current one.
             return current, True
         if running in there:
             return running, running == current
         return current, False
 
     async def _serve(self, generation: int, *, reload: bool) -> None:
-        """Have nginx take up the current generation. Raises `_NotServedError` with nginx's words."""
+        """Make nginx load the current generation. Raises `_NotServedError` with nginx's words."""
         logs = _Tail(self._folders.nginx_log), _Tail(self._folders.nginx_output)
         try:
             if not (await self._launcher.status(program.NGINX)).running:
-                # It may have ended again and again with what was current before, and be waiting to be tried again.
+                # It may be in back-off after repeated failures with the previous configuration.
                 await self._launcher.stop(program.NGINX)
             await self._launcher.ensure(program.service(self._folders, self._tree.main, self._ports))
             if reload:
@@ -256,7 +258,7 @@ class Generations:
         raise _NotServedError(f"nginx did not take up its configuration within {RELOAD_SECONDS:g} seconds")
 
     async def _return_to(self, base: int | None, generation: int) -> None:
-        """Serve what was served before. Raises `NginxError` where not even that is."""
+        """Serve the previous configuration. Raises `NginxError` if even that fails."""
         if base is None:
             await self._launcher.stop(program.NGINX)
             await trio.to_thread.run_sync(self._tree.withdraw, generation)
@@ -269,7 +271,7 @@ class Generations:
         await trio.to_thread.run_sync(self._tree.discard, generation)
 
     async def _culprits(self, base: int | None, pending: Mapping[int, _Rendered]) -> dict[int, str]:
-        """The sites that nginx does not take even by themselves: of the changed ones, or else of all others."""
+        """The sites that nginx refuses even by themselves: of the changed ones, or else of all others."""
         changed = {number: file.text for number, file in pending.items() if file.text is not None}
         if bad := await self._refused(changed):
             return bad
@@ -277,7 +279,7 @@ class Generations:
         return await self._refused({number: text for number, text in unchanged.items() if number not in pending})
 
     async def _refused(self, sites: Mapping[int, str]) -> dict[int, str]:
-        """Those that nginx does not take, found by halving: each half is tested by itself, without all others."""
+        """The sites that nginx refuses, found by bisection: each half is tested without all others."""
         if not sites:
             return {}
         main = await trio.to_thread.run_sync(self._tree.write_trial, sites, self._main(0))
@@ -294,7 +296,7 @@ class Generations:
         return bad
 
     async def _problems(self, pending: Mapping[int, _Rendered]) -> dict[int, str]:
-        """What is wrong with how the changed sites are served, where it does not pass."""
+        """Problems with the serving of the changed sites, unless they pass in time."""
         limit = trio.CapacityLimiter(PROBES_AT_ONCE)
         until = trio.current_time() + PROBE_FOR_SECONDS
         problems: dict[int, str] = {}
@@ -317,14 +319,14 @@ class Generations:
         return problems
 
     async def _render(self, sites: Mapping[int, SiteServer | None]) -> tuple[dict[int, _Rendered], dict[int, str]]:
-        """The files, and why there is none."""
+        """The files, and the reasons for missing ones."""
 
         def render() -> tuple[dict[int, _Rendered], dict[int, str]]:
             files, refused = dict[int, _Rendered](), dict[int, str]()
             for number, site in sites.items():
                 try:
                     files[number] = _GONE if site is None else self._file(site)
-                    # Before it is served so: what asks for a password is never open to everybody.
+                    # Before the site is served so: a protected path must never be open to everybody.
                     if site is not None:
                         hold_passwords(self._folders, site, self._worker_user)
                 except (ValueError, OSError) as error:
@@ -338,7 +340,7 @@ class Generations:
         return _Rendered(render_site(site, self._folders, self._ports, shown), site, shown)
 
     def _write(self, base: int | None, pending: Mapping[int, _Rendered]) -> int:
-        """Gives the number of the new generation."""
+        """Returns the number of the new generation."""
         generation = max((0, *self._tree.generations())) + 1
         texts = {number: file.text for number, file in pending.items()}
         try:
@@ -358,8 +360,8 @@ class Generations:
         return render_main(generation, self._folders, self._ports, self._worker_user)
 
     def _prepare(self) -> None:
-        """The folders, of which workers must reach those of challenges and of what they keep for a while. Which sites
-        there are, and what they are told, no account can list or read."""
+        """Create the folders. Workers must reach the challenges and their temporary files. No account can list the
+        sites or read their configuration."""
         folders = self._folders
         for folder, mode in (
             (folders.nginx, 0o711),
@@ -370,7 +372,7 @@ class Generations:
         ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
-        # The launcher's: what nginx itself makes has the mask of `program.command`.
+        # Created by the launcher: nginx's own files get the mask of `program.command`.
         folders.nginx_output.touch(mode=0o640)
         self._tree.prepare()
 
@@ -379,12 +381,12 @@ class Generations:
             running = (await self._launcher.status(program.NGINX)).running
         except LauncherError as error:
             raise NginxError(f"Whether the web server runs cannot be found out: {error}") from error
-        # The status socket outlives nginx: nobody would answer there.
+        # The status socket outlives nginx: nothing would answer there.
         return await program.served_generation(self._folders) if running else None
 
 
 class _Tail:
-    """What is written to a log from now on."""
+    """The part of a log that is written from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -399,7 +401,7 @@ class _Tail:
 
 
 def _all_of(pending: Mapping[int, _Rendered], words: str) -> dict[int, str]:
-    """Blame every site that was to be served anew. Raises `NginxError` where there is none."""
+    """Blame every site that was to be changed. Raises `NginxError` if there is none."""
     changed = [number for number, file in pending.items() if file.text is not None]
     if not changed:
         raise NginxError(f"The web server does not take its configuration: {words}")
@@ -407,7 +409,7 @@ def _all_of(pending: Mapping[int, _Rendered], words: str) -> dict[int, str]:
 
 
 def _conflicting(pending: Mapping[int, _Rendered], names: frozenset[str]) -> dict[int, str]:
-    """nginx would hear one of two sites with the same name: the one that it read first."""
+    """Of two sites with the same name nginx would serve only the first that it reads."""
     found: dict[int, str] = {}
     for number, file in pending.items():
         if file.site is not None and (taken := names.intersection(file.site.hosts)):

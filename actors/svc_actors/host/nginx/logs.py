@@ -1,8 +1,7 @@
-"""Logs of nginx that have grown large get another name, and the oldest go: `access.log`, `access.log.1`, ...
+"""Rotates nginx's large logs and deletes the oldest: `access.log`, `access.log.1`, ...
 
-nginx goes on in the renamed file until it is reloaded, so no line is lost. What a site can fill with them is bounded by
-what it is asked between two looks, and (`KEPT` + 1) x `LARGEST` a log. Those of its programs are bounded where they are
-written (`log_writer`).
+nginx keeps writing to the renamed file until it is reloaded, so no line is lost. Per log a site can fill the requests
+between two rounds plus (`KEPT` + 1) x `LARGEST`. Logs of its programs are limited when they are written (`log_writer`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ _OF_NGINX: Final = ("access.log", "error.log")
 
 
 def rotate(logs: Path) -> int:
-    """Rename what is large in this folder. Gives how many logs, for which nginx has to be reloaded: also those that
-    were renamed before, and not begun anew since. Blocks."""
+    """Rename the large logs in this folder. Returns how many logs need a reload of nginx, including those renamed
+    earlier and not reopened since. Blocks."""
     try:
         for path in (logs / name for name in _OF_NGINX):
             if path.exists() and path.stat().st_size >= LARGEST:
@@ -25,4 +24,4 @@ def rotate(logs: Path) -> int:
                 path.replace(numbered(path, 1))
         return sum(numbered(logs / name, 1).exists() and not (logs / name).exists() for name in _OF_NGINX)
     except FileNotFoundError:
-        return 0  # The site was deleted meanwhile; were it not, the next call would find what is to be done.
+        return 0  # The site was deleted meanwhile; if not, the next call finds what is to be done.

@@ -1,4 +1,4 @@
-"""What nginx is told of one site: names, what answers there, and its certificate.
+"""The model of one site's nginx configuration: its names, what serves it, and its certificate.
 
 Invariant: no value can end the quoted string that it is rendered into, nor be read as a variable of nginx: the patterns
 below admit neither quotes, backslashes, dollar signs, white space nor control characters.
@@ -27,21 +27,21 @@ FilePath = Annotated[str, StringConstraints(pattern=_PATH, max_length=1024)]
 """Absolute, without `.` and `..`."""
 
 SocketPath = Annotated[str, StringConstraints(pattern=_PATH, max_length=107)]
-"""Of a Unix socket; the kernel takes 107 bytes (sun_path)."""
+"""Path of a Unix socket; the kernel accepts 107 bytes (sun_path)."""
 
 PROBE: Final = f"{CHALLENGES}probe"
-"""By which the panel sees whether a site is served; there is no such challenge."""
+"""A path with which the panel checks whether a site is served; there is no such challenge."""
 
 RequestPath = Annotated[str, StringConstraints(pattern=accepted.REQUEST_PATH, max_length=accepted.LONGEST_PATH)]
-"""As nginx compares it: decoded, without the query. `\\w` has the letters of every script. nginx takes words of 4,096
-bytes, and a letter is up to four."""
+"""As nginx compares it: decoded, without the query. `\\w` covers the letters of every script. nginx accepts words of
+4,096 bytes, and a letter has up to four."""
 
 RedirectTarget = Annotated[str, StringConstraints(pattern=accepted.REDIRECT_TARGET, max_length=accepted.LONGEST_TARGET)]
-"""An http or https address, or a path of the same site, encoded. Not `//host`, which browsers read as an address."""
+"""An http or https URL, or a path of the same site, encoded. Not `//host`, which browsers read as a URL."""
 
 DeniedPattern = Annotated[str, StringConstraints(pattern=accepted.DENIED_PATTERN, max_length=accepted.LONGEST_PATTERN)]
-"""Of paths, as .gitignore has them: `/private` that path and what is below, `/private/` what is below alone,
-`debug.log` every file or folder of that name, `*.bak` and `backup*` those whose names end or begin so, `/uploads/*.php`
+"""A pattern of paths, as in .gitignore: `/private` that path and everything below, `/private/` only what is below,
+`debug.log` every file or folder of that name, `*.bak` and `backup*` names that end or start so, `/uploads/*.php` files
 in that folder, `/uploads/**/*.php` in it and below."""
 
 ProtectedPlace = Annotated[

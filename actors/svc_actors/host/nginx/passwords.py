@@ -1,6 +1,6 @@
-"""The files of passwords that nginx compares with, for root and its workers alone.
+"""Password files for nginx, readable for root and nginx's workers alone.
 
-passwords/s1001               of a copy that is worked on
+passwords/s1001               of a staging copy
 passwords/s1001-3f786850e387  of a path that its owner protects
 """
 
@@ -24,7 +24,7 @@ def password_file(folders: HostFolders, number: int, path: str | None = None) ->
 
 
 def hold_passwords(folders: HostFolders, site: SiteServer, worker_user: str) -> None:
-    """Those of the site are there, and no others of it. Blocks."""
+    """Make the site have exactly its own password files. Blocks."""
     wanted = _wanted(folders, site)
     for file in (password_file(folders, site.number), *folders.site_passwords.glob(f"s{site.number}-*")):
         if file not in wanted:

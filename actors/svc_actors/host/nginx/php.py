@@ -1,4 +1,4 @@
-"""How nginx asks a site's php-fpm, and for which paths."""
+"""How nginx passes requests to a site's php-fpm, and for which paths."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ _FASTCGI: Final = {
     "SERVER_ADDR": "$server_addr",
     "SERVER_PORT": "$server_port",
     "SERVER_NAME": "$host",
-    # The host that chose this server, as a proxied site is told.
+    # The host that selected this server, as for a proxied site.
     "HTTP_HOST": "$host$svc_port",
     "REDIRECT_STATUS": "200",
-    # A header `Proxy` would be taken for the proxy variable of the environment ("httpoxy").
+    # A header `Proxy` would become the environment's proxy variable ("httpoxy").
     "HTTP_PROXY": '""',
 }
 
 _PROGRAM: Final = "/index.php$is_args$args"
-"""Answers for every path that is no file."""
+"""Answers for every path without a file."""
 _ENDS: Final = r"(?:/|\z)"
 _SOURCE: Final = (
     r"(?i:php(?:[0-9]+|s|~|[._-](?:bak|backup|old|orig|save|sav|swp|swo|tmp|copy|dist|[0-9]+)~?)?|phtml?|pht)"
 )
-"""Endings of files that hold PHP: those that some host runs, in capitals too, and those of copies that editors and
-people leave beside a program. `.php.html` is not among them: mirrors of a site are called so, and hold pages."""
+"""Extensions of files with PHP code: those that some host runs, in capitals too, and those of copies that editors and
+people leave next to a program. `.php.html` is not among them: mirrors of a site use it, for pages."""
 _INCLUDED: Final = "inc"
 _ARCHIVE: Final = "phar"
-"""These hold PHP too, but paths that are no file end like that as well: `/companies/apple.inc`, `/@acme.inc`."""
+"""These hold PHP as well, but paths without a file end like that, too: `/companies/apple.inc`, `/@acme.inc`."""
 
 
 def static_rules() -> Iterator[str]:
-    """Where nothing runs. A program that was put here is not shown either, but for an archive, which is a download."""
+    """For sites without programs. PHP files are not shown either, except archives, which are downloads."""
     yield from _never_shown(_SOURCE)
     yield from _never_a_file(_INCLUDED, "=404")
 
 
 def _never_shown(endings: str) -> Iterator[str]:
-    """Programs are never shown as they are written: they hold passwords. Nor is one whose name ends in white space,
-    which the rule for what is run does not take for PHP."""
+    """The source of programs is never shown, as it holds passwords. Nor is that of one whose name ends in white space,
+    which the rule for programs does not match."""
     yield rf'location ~ "(?s)\.{endings}\s*{_ENDS}" {{'
     yield "return 404;"
     yield "}"
 
 
 def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
-    """The same, only where there is such a file; else what the site answers for a path that is none."""
+    """The same, but only for existing files; other paths get the site's answer for missing files."""
     yield rf'location ~ "(?s)\.(?i:{endings})\s*\z" {{'
     yield "if (-f $request_filename) {"
     yield "return 404;"
@@ -72,7 +72,7 @@ def _never_a_file(endings: str, otherwise: str) -> Iterator[str]:
 
 
 def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
-    """`told`: what PHP is told beside that of every site, in words of nginx's configuration."""
+    """`told`: further FastCGI parameters for this site, with values in nginx's syntax."""
     yield "index index.php index.html index.htm;"
     yield "location / {"
     yield f"try_files $uri $uri/ {_PROGRAM};"
@@ -84,9 +84,9 @@ def php_rules(socket: str, told: Mapping[str, str]) -> Iterator[str]:
 
 def _run(socket: str, told: Mapping[str, str]) -> Iterator[str]:
     yield r'fastcgi_split_path_info "(?s)^(.+?\.php)(/.*)\z";'
-    # `try_files` forgets what was split.
+    # `try_files` resets the split path.
     yield "set $path_info $fastcgi_path_info;"
-    # Only a file that there is: else `/picture.jpg/x.php` would be run as PHP.
+    # Only an existing file: otherwise `/picture.jpg/x.php` would run as PHP.
     yield "try_files $fastcgi_script_name =404;"
     yield f'fastcgi_pass "unix:{socket}";'
     for name, value in {**_FASTCGI, **told}.items():

@@ -1,6 +1,6 @@
-"""Whether a host is served as it should be, asked as a visitor asks.
+"""Checks whether a host is served as it should be, with a request like a visitor's.
 
-The path is that of a challenge which there is none of: nginx answers it itself, whatever the site is made of.
+The path is that of a challenge that does not exist: nginx answers it itself, whatever serves the site.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from svc_actors.host.nginx.model import PROBE, Certificate, SiteServer
 from svc_actors.host.nginx.render import Ports
 
 PROBE_SECONDS: Final = 2.0
-"""Of one exchange with a server on the same machine."""
+"""For one exchange with a server on the same machine."""
 _ADDRESS: Final = "127.0.0.1"
 
 
@@ -31,7 +31,7 @@ def fingerprint(certificate: Certificate) -> str:
 
 
 async def problem_of(site: SiteServer, ports: Ports, expected: str | None) -> str | None:
-    """What is wrong with how its hosts are served; `expected` is the fingerprint of its certificate."""
+    """What is wrong with the serving of its hosts; `expected` is the fingerprint of its certificate."""
     for host in site.hosts:
         if not await _answers(host, ports.http):
             return f"{host} does not answer by HTTP"
@@ -44,7 +44,7 @@ async def problem_of(site: SiteServer, ports: Ports, expected: str | None) -> st
 
 
 async def _answers(host: str, port: int) -> bool:
-    """An unknown host is hung up on without a word."""
+    """nginx closes the connection of an unknown host without an answer."""
     with trio.move_on_after(PROBE_SECONDS):
         try:
             async with await trio.open_tcp_stream(_ADDRESS, port) as stream:
@@ -57,7 +57,7 @@ async def _answers(host: str, port: int) -> bool:
 
 async def _shown_certificate(host: str, port: int) -> str | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Which certificate is shown is what is asked; who signed it is the visitors' question.
+    # Only the shown certificate is checked; whether to trust its issuer is up to visitors.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with trio.move_on_after(PROBE_SECONDS):

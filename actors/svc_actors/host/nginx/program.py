@@ -1,4 +1,4 @@
-"""nginx as a program: its service, its test of a configuration, and what it answers about itself."""
+"""nginx as a program: its service, its configuration test, and its status."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from svc_actors.host.nginx.render import GENERATION, Ports, status_socket
 NGINX: Final = ServiceName("nginx")
 PROGRAM: Final = "/usr/sbin/nginx"
 OPEN_FILES: Final = 65_536
-"""Two logs a site, and the connections."""
+"""Two logs per site, and the connections."""
 UMASK: Final = 0o027
-"""It makes logs for everybody to read, if the mask lets it; the test of a configuration makes them too."""
+"""nginx creates logs readable for everybody unless the mask prevents it, also during a configuration test."""
 TEST_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 2.0
 
@@ -33,18 +33,19 @@ _PLACE: Final = re.compile(r" in /\S+/s\d+\.conf:\d+$")
 
 
 def command(*arguments: str) -> tuple[str, ...]:
-    """nginx with as many open files as it needs, as far as this process may give them: 1,024 is the usual limit, and
-    the master opens all logs."""
+    """nginx with as many open files as it needs, up to this process's limit: 1,024 is the usual one, and the master
+    opens all logs."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
     return ("/usr/bin/prlimit", f"--nofile={files}:{files}", "--", PROGRAM, *arguments)
 
 
 def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
-    """Its sockets are held for nginx, which takes over those that its variable NGINX names. The status socket, as one
-    of its own would stay behind when it is killed, and its successor could not bind it; the ports, so that visitors
-    wait while it is replaced or started again, and are not refused. It makes nothing non-blocking that it takes over:
-    of two workers that one connection wakes, the other would hang with all its visitors until the next one."""
+    """The launcher holds its sockets, and nginx takes over those that its variable NGINX names. The status socket,
+    since one of its own would stay behind after a kill, and the next nginx could not bind it; the ports, so that
+    visitors wait while it is replaced or restarted, instead of being refused. nginx does not make inherited sockets
+    non-blocking: of two workers woken by one connection, the other would hang with all its visitors until the next
+    connection."""
     return Service(
         name=NGINX,
         command=command("-p", f"{folders.nginx}/", "-c", str(main)),
@@ -52,7 +53,7 @@ def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
         ports=tuple(ListeningPort(address, port, _HELD, _FORM) for address, port in ports.listened),
         nonblocking=True,
         log=folders.nginx_output,
-        # Requests that were begun are finished.
+        # SIGQUIT lets it finish open requests.
         stop_signal=signal.SIGQUIT,
         umask=UMASK,
     )
@@ -60,14 +61,14 @@ def service(folders: HostFolders, main: Path, ports: Ports) -> Service:
 
 @dataclass(frozen=True)
 class Tested:
-    """`refused`: why nginx does not take it. `conflicts`: names that two sites have, of which nginx hears one."""
+    """`refused`: why nginx refuses it. `conflicts`: names that two sites have, of which nginx serves one."""
 
     refused: str | None
     conflicts: frozenset[str] = frozenset()
 
 
 async def test(folders: HostFolders, main: Path) -> Tested:
-    """`nginx -t`. It opens log files and certificates as a start does, and binds nothing that is in use."""
+    """`nginx -t`. It opens log files and certificates like a start, and binds nothing that is in use."""
     tried = command("-t", "-e", "stderr", "-p", f"{folders.nginx}/", "-c", str(main))
     with trio.move_on_after(TEST_SECONDS) as late:
         run = await trio.run_process(tried, check=False, stdout=subprocess.DEVNULL, capture_stderr=True, umask=UMASK)
@@ -80,14 +81,14 @@ async def test(folders: HostFolders, main: Path) -> Tested:
 
 
 def words(said: str, folders: HostFolders) -> str | None:
-    """What nginx gives as the reason, without when, and without where the panel keeps things."""
+    """nginx's reason, without the time and without the panel's paths."""
     lines = [line for line in said.splitlines() if "[emerg]" in line]
     plain = [_PLACE.sub("", _PREFIX.sub("", line)).replace(f"{folders.data}/", "") for line in lines]
     return "; ".join(plain) or None
 
 
 async def served_generation(folders: HostFolders) -> int | None:
-    """The generation that answers; None where none does."""
+    """The generation that answers; None if none does."""
     with trio.move_on_after(STATUS_SECONDS):
         try:
             async with await trio.open_unix_socket(str(status_socket(folders))) as stream:

@@ -1,9 +1,9 @@
-"""The text of nginx's configuration: pure functions of a site, and of what all sites share.
+"""Renders nginx's configuration: pure functions of a site, and of the part that all sites share.
 
-Every value stands in double quotes, where the types of `model` keep it. Files are served from the home of the site's
-account, and a symbolic link in that home is followed only to what the same account owns: the workers could read the
-files of all sites (`disable_symlinks`). The check begins at the home, not at the document root, since an account may
-replace its document root by a link as well.
+Every value is in double quotes, which the types of `model` cannot break. Files are served from the home of the site's
+account, and a symbolic link in it is followed only to files of the same account: the workers could read the files of
+all sites (`disable_symlinks`). The check starts at the home, not at the document root, since an account may replace its
+document root by a link as well.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from svc_actors.host.nginx.wordpress import wordpress_rules
 HTTP_PORT: Final = 80
 HTTPS_PORT: Final = 443
 GENERATION: Final = "/generation"
-"""Asked on the status socket, it answers the number of the generation that is served."""
+"""On the status socket, it returns the number of the served generation."""
 
 LARGEST_BODY: Final = "512m"
-"""Of a visitor's request: what WordPress and shops upload. nginx keeps it in a file until it is whole."""
+"""Limit of a request's body: uploads to WordPress and shops. nginx keeps it in a file until it is complete."""
 WORKER_CONNECTIONS: Final = 16_384
-"""With those to PHP and applications. An address may have 3,000 that have not sent their request yet: as many as come
-at once and within `client_header_timeout` (`svc_actors.host.visitors`)."""
+"""Including those to PHP and applications. An address may have 3,000 without a complete request: as many as come at
+once and within `client_header_timeout` (`svc_actors.host.visitors`)."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Ports:
     http: int = HTTP_PORT
     https: int = HTTPS_PORT
     ipv6: bool = True
-    """False where the kernel has none: nginx would not start."""
+    """False if the kernel has no IPv6: nginx would not start."""
 
     @property
     def listened(self) -> tuple[tuple[str, int], ...]:
-        """What `listen` makes nginx listen at: the address and the port of each."""
+        """Address and port of each `listen`."""
         every = ["0.0.0.0", *(["::"] if self.ipv6 else [])]  # noqa: S104 - sites are for everybody
         return tuple((address, port) for port in (self.http, self.https) for address in every)
 
@@ -75,13 +75,13 @@ def site_logs(folders: HostFolders, number: int) -> Path:
 
 
 def render_site(site: SiteServer, folders: HostFolders, ports: Ports, fingerprint: str | None = None) -> str:
-    """The file of one site. `fingerprint` is that of its certificate: one that is replaced in its place makes another
-    file. Raises `ValueError` for a document root outside of the site's home."""
+    """The file of one site. `fingerprint` is that of its certificate: a certificate that is replaced in place changes
+    the file. Raises `ValueError` for a document root outside of the site's home."""
     return "\n".join(_indented(_site(site, folders, ports, fingerprint))) + "\n"
 
 
 def render_main(generation: int, folders: HostFolders, ports: Ports, worker_user: str) -> str:
-    """What includes the files of all sites."""
+    """The main file, which includes the files of all sites."""
     return "\n".join(_indented(_main(generation, folders, ports, worker_user))) + "\n"
 
 
@@ -114,7 +114,7 @@ def _server(
     yield f"server_name {' '.join(names)};"
     yield f'access_log "{logs}/access.log" svc;'
     yield f'error_log "{logs}/error.log" warn;'
-    # The log is of visitors.
+    # The log is for visitors' requests.
     yield from (f"location = {PROBE} {{", "access_log off;", "return 404;", "}")
     yield from _challenges(folders, otherwise="=404", staged=site.staged is not None)
     yield from content
@@ -122,7 +122,7 @@ def _server(
 
 
 def _listen(site: SiteServer, ports: Ports) -> list[str]:
-    """By HTTP, and by HTTPS where there is a certificate."""
+    """HTTP, and HTTPS if there is a certificate."""
     secure = [*ports.listen(ports.https, "ssl http2"), *_tls(site)] if site.certificate is not None else []
     return [*ports.listen(ports.http), *secure]
 
@@ -132,7 +132,7 @@ def _tls(site: SiteServer) -> Iterator[str]:
         yield f'ssl_certificate "{site.certificate.chain}";'
         yield f'ssl_certificate_key "{site.certificate.key}";'
         if site.hsts:
-            # A header of an inner level takes the place of all of the outer one.
+            # A header of an inner level replaces all headers of the outer one.
             yield from _SECURITY_HEADERS
             yield "add_header Strict-Transport-Security $svc_hsts always;"
 
@@ -151,7 +151,7 @@ def _upstream(site: SiteServer) -> Iterator[str]:
     match site.serves:
         case App(socket=socket):
             yield f"upstream {site.account} {{"
-            # An application that is replaced refuses nobody: its socket stays, and connections wait in it.
+            # A restarting application refuses nobody: its socket stays, and connections wait in it.
             yield f'server "unix:{socket}" max_fails=0;'
             yield "}"
         case Proxy(addresses=addresses, port=port):
@@ -170,7 +170,7 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
         yield from _suspended()
         return
     if site.staged is not None:
-        # A header of an inner level takes the place of all of the outer one.
+        # A header of an inner level replaces all headers of the outer one.
         yield from _SECURITY_HEADERS
         yield from staged_rules(password_file(folders, site.number))
     yield from denied_rules(site.denied)
@@ -194,7 +194,7 @@ def _content(site: SiteServer, folders: HostFolders) -> Iterator[str]:
             yield from php_rules(socket, _told_php(site))
         case WordPress(root=root, socket=socket):
             yield from _files(site, root, folders)
-            # Before PHP: of regular expressions the first that matches is taken.
+            # Before PHP: the first matching regular expression wins.
             yield from wordpress_rules()
             yield from php_rules(socket, _told_php(site))
         case App():
@@ -221,7 +221,7 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
         raise ValueError(f"the document root {root} is not in the home of {site.account}")
     yield f'root "{root}";'
     yield f'disable_symlinks if_not_owner "from={home}";'
-    # Before any other regular expression. These are refused by the status that Apache has for them, there or not.
+    # Before any other regular expression. They get the status that Apache returns for them, whether they exist or not.
     yield r'location ~ "/\.ht[^/]*\z" {'
     yield "return 403;"
     yield "}"
@@ -232,7 +232,7 @@ def _files(site: SiteServer, root: str, folders: HostFolders) -> Iterator[str]:
 
 
 def _told_php(site: SiteServer) -> dict[str, str]:
-    """Of a password that is nginx's own matter: WordPress would take it for one of its application passwords."""
+    """Hides a password that nginx itself uses: WordPress would take it for one of its application passwords."""
     if site.staged is not None:
         return {"HTTP_AUTHORIZATION": '""'}
     if site.asks_for_passwords:
@@ -243,9 +243,9 @@ def _told_php(site: SiteServer) -> dict[str, str]:
 def _proxied(site: SiteServer, upstream: str) -> Iterator[str]:
     yield from with_bodies("/", [f"proxy_pass {upstream};"])
     yield "proxy_http_version 1.1;"
-    # The host that chose this server: `Host` may name another one where the request line has a whole address.
+    # The host that selected this server: `Host` may name another one if the request line has an absolute URL.
     yield "proxy_set_header Host $host$svc_port;"
-    # Not appended to what the visitor claims.
+    # Replaces the visitor's own value instead of extending it.
     yield "proxy_set_header X-Forwarded-For $remote_addr;"
     yield "proxy_set_header X-Real-IP $remote_addr;"
     yield "proxy_set_header X-Forwarded-Proto $scheme;"
@@ -316,12 +316,12 @@ def _main(generation: int, folders: HostFolders, ports: Ports, worker_user: str)
 
 
 def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
-    """Hosts that are no site's: nothing is shown, not even a certificate. A challenge that there is, is answered: the
-    panel's own name may be none of a site."""
+    """Unknown hosts: nothing is shown, not even a certificate. Existing challenges are answered: the panel's own name
+    may not belong to a site."""
     yield "server {"
     yield from ports.listen(ports.http, "default_server")
     yield "server_name _;"
-    # So that there is such a variable, also where no site sets it.
+    # Defines the variable even if no site sets it.
     yield f'set {GUESSES} "";'
     yield from _challenges(folders, otherwise="=444")
     yield "location / {"
@@ -337,7 +337,7 @@ def _nobody(folders: HostFolders, ports: Ports) -> Iterator[str]:
 
 
 SCHEDULED_AGENT: Final = "Service-Schedule/1"
-"""What a visit of a scheduled task calls itself."""
+"""User agent of a scheduled task."""
 _SECURITY_HEADERS: Final = (
     "add_header X-Content-Type-Options $svc_content_type_options always;",
     "add_header X-Frame-Options $svc_frame_options always;",
@@ -345,9 +345,9 @@ _SECURITY_HEADERS: Final = (
 )
 
 _BUFFER: Final = 8191
-"""Bytes of an answer. Where what has come fills a buffer to its last byte, nginx 1.22 waits for the rest without a
-timer: that never times out, and a worker that a reload ends sees nothing under way and cuts the answer off. PHP, Node
-and others write by powers of two, so no buffer has such a size."""
+"""Bytes of a buffer for answers. If the received data fills a buffer exactly, nginx 1.22 waits for the rest without a
+timer: that never times out, and a worker that a reload ends sees no activity and cuts the answer off. PHP, Node and
+others write in powers of two, so no buffer has such a size."""
 
 _HTTP: Final = (
     "default_type application/octet-stream;",
@@ -362,7 +362,7 @@ _HTTP: Final = (
     f"fastcgi_buffers 8 {_BUFFER};",
     f"proxy_buffer_size {_BUFFER};",
     f"proxy_buffers 8 {_BUFFER};",
-    # A name has up to 253 bytes; the sizes are those at which nginx finds places for some thousand names.
+    # A name has up to 253 bytes; with these sizes nginx can hash some thousand names.
     "server_names_hash_bucket_size 512;",
     "server_names_hash_max_size 16384;",
     "variables_hash_max_size 2048;",
@@ -385,8 +385,8 @@ _HTTP: Final = (
     "default upgrade;",
     '"" close;',
     "}",
-    # The format `combined`, but of a scheduled visit what is behind `?` is not written: it may be a key, and the log is
-    # read by who may not see the task. A visitor who calls himself that hides his own.
+    # The format `combined`, except that for scheduled tasks the query is dropped: it may be a key, and the log has
+    # readers who may not see the task. A visitor with that user agent only hides their own query.
     "map $request_uri $svc_path {",
     '"~^(?<svc_before_query>[^?]*)" $svc_before_query;',
     "}",
@@ -396,7 +396,7 @@ _HTTP: Final = (
     "}",
     """log_format svc '$remote_addr - $remote_user [$time_local] "$svc_request" $status $body_bytes_sent"""
     """ "$http_referer" "$http_user_agent"';""",
-    # What an application says itself is left as it is; an empty value adds no header.
+    # An application's own header stays; an empty value adds none.
     "map $upstream_http_x_content_type_options $svc_content_type_options {",
     '"" nosniff;',
     'default "";',
@@ -418,7 +418,7 @@ _HTTP: Final = (
 
 
 def _suffix(ports: Ports, scheme: str = "https") -> str:
-    """The port in an address, where it is not the scheme's own."""
+    """The port for a URL, if it is not the scheme's default."""
     port, usual = (ports.https, HTTPS_PORT) if scheme == "https" else (ports.http, HTTP_PORT)
     return "" if port == usual else f":{port}"
 

@@ -1,4 +1,4 @@
-"""What nginx adds to a site that is a copy to work on: a password, and no place in any search engine."""
+"""nginx's additions for a staging copy: a password, and no place in search engines."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def staged_rules(passwords: Path) -> Iterator[str]:
     yield 'auth_basic "Staging";'
     yield f'auth_basic_user_file "{passwords}";'
     yield 'add_header X-Robots-Tag "noindex, nofollow" always;'
-    # Crawlers shall be told, and have no password.
+    # Crawlers must be able to read it, and have no password.
     yield "location = /robots.txt {"
     yield "auth_basic off;"
     yield "default_type text/plain;"
     yield f'return 200 "{_ROBOTS}";'
     yield "}"
-    # What is due is done by the site that it is a copy of.
+    # The live site does what is due.
     yield "location = /wp-cron.php {"
     yield "return 404;"
     yield "}"
 
 
 def challenge_rules() -> Iterator[str]:
-    """In the location of what certificate authorities ask for."""
+    """In the location of challenges by certificate authorities."""
     yield "auth_basic off;"

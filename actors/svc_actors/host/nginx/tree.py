@@ -1,8 +1,8 @@
 """Generations of the configuration on disk: `generations/<number>/{nginx.conf,sites/s<number>.conf}`, and `current`.
 
 Invariants:
-- a generation that `current` names, or has named, is whole and is never written to again; files of sites that did not
-  change are hard links, so that a generation costs what changed;
+- a generation that `current` names, or has named, is complete and is never written to again; files of unchanged sites
+  are hard links, so that a generation costs only its changes;
 - `current` is a symbolic link that is replaced by rename(2): after a crash it names the old generation or the new one.
 """
 
@@ -25,7 +25,7 @@ _NAMES: Final = re.compile(r"^ *server_name (.+);$", re.MULTILINE)
 
 
 class Tree:
-    """Blocks: to be used in a thread."""
+    """Blocks: use it in a thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,14 +34,14 @@ class Tree:
 
     @property
     def main(self) -> Path:
-        """What nginx is started with."""
+        """The configuration file that nginx starts with."""
         return self._folder / "current" / "nginx.conf"
 
     def main_of(self, generation: int) -> Path:
         return self._generations / str(generation) / "nginx.conf"
 
     def prepare(self) -> None:
-        """The folders of what is written here, for root alone: the files in them have the usual modes."""
+        """Create the folders, for root alone: the files in them have the usual modes."""
         for folder in (self._generations, self._trial):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
@@ -65,12 +65,12 @@ class Tree:
         return {number: path.read_text() for number, path in self._files(generation).items()}
 
     def site(self, generation: int, number: int) -> str | None:
-        """The text of one site's file; None where it has none."""
+        """The text of one site's file; None if it has none."""
         path = self._generations / str(generation) / "sites" / _name(number)
         return path.read_text(errors="replace") if path.exists() else None
 
     def names(self, generation: int, *, without: Collection[int]) -> frozenset[str]:
-        """The names that a generation answers for, but those of some sites."""
+        """The names that a generation serves, except those of some sites."""
         kept = (path.read_text() for number, path in self._files(generation).items() if number not in without)
         return frozenset(name for text in kept for line in _NAMES.findall(text) for name in line.split())
 
@@ -78,15 +78,15 @@ class Tree:
         return None if generation is None else self.main_of(generation).read_text()
 
     def write(self, generation: int, base: int | None, changes: Mapping[int, str | None], main: str) -> list[int]:
-        """A new generation: the files of `base`, some of them replaced or (None) left out. On disk when this returns,
-        with the numbers of its sites."""
+        """Write a new generation: the files of `base`, some of them replaced or (None) left out. It is on disk when
+        this returns. Returns the numbers of its sites."""
         folder = self._generations / str(generation)
         self._write(folder, {} if base is None else self._files(base), changes, main)
         sync_folder(self._generations)
         return sorted(self._files(generation))
 
     def write_trial(self, sites: Mapping[int, str], main: str) -> Path:
-        """A tree of some sites, only to be tested; gives its main file. The next takes its place."""
+        """Write a tree of some sites, only for a test; returns its main file. It replaces the previous one."""
         remove_tree(self._trial, ignore_errors=True)
         self._trial.mkdir(mode=0o700)
         (self._trial / "sites").mkdir()
@@ -96,7 +96,7 @@ class Tree:
         return self._trial / "nginx.conf"
 
     def switch(self, generation: int) -> None:
-        """Make a generation the current one, for good when this returns."""
+        """Make a generation the current one; durable when this returns."""
         new = self._folder / "current.new"
         new.unlink(missing_ok=True)
         new.symlink_to(Path("generations") / str(generation))
@@ -104,7 +104,7 @@ class Tree:
         sync_folder(self._folder)
 
     def withdraw(self, generation: int) -> None:
-        """Remove the first generation, which is current and came to nothing."""
+        """Remove the first generation, which is current but failed."""
         (self._folder / "current").unlink()
         self.discard(generation)
 
@@ -112,7 +112,7 @@ class Tree:
         remove_tree(self._generations / str(generation), ignore_errors=True)
 
     def prune(self, *kept: int | None) -> None:
-        """Remove all but the last generations, and those that are named."""
+        """Remove all but the last generations, and the given ones."""
         for generation in self.generations()[:-KEPT]:
             if generation not in kept:
                 self.discard(generation)
@@ -129,16 +129,16 @@ class Tree:
             if number not in changes:
                 os.link(path, sites / path.name)
         written = [(sites / _name(number), text) for number, text in changes.items() if text is not None]
-        # Side by side: flushes that come together share a commit of the file system's journal.
+        # In parallel: concurrent flushes share a commit of the file system's journal.
         with ThreadPoolExecutor(FLUSHES) as flushing:
             for _ in flushing.map(_write_flushed, written):
-                pass  # What one of them raised is raised here.
+                pass  # Raises the threads' exceptions here.
         sync_folder(sites)
         write_whole(folder / "nginx.conf", main.encode(), mode=0o600)
 
 
 def _write_flushed(file: tuple[Path, str]) -> None:
-    """The folder is synced once, by whoever writes all files."""
+    """The caller syncs the folder once, after all files."""
     path, text = file
     with path.open("w") as opened:
         opened.write(text)
