@@ -1,10 +1,10 @@
-"""Debian's packages of what the panel drives: which have updates, and how those come in.
+"""Debian's packages of the software that the panel manages: which have updates, and how they are installed.
 
-Managed is what is built from the sources in `_SOURCES`: nginx, PHP, the database servers, the name server, SSH, and
-what they and the panel's jobs are made of. Packages of one source are updated together, as Debian builds them.
+Managed packages are those built from the sources in `_SOURCES`: nginx, PHP, the database servers, the name server, SSH,
+and their and the panel's dependencies. Packages of one source are updated together, as Debian builds them.
 
-apt is called with argument lists and asks nothing: configuration files that somebody changed stay (confold), packages
-that are held stay (apt refuses to change them), nothing is removed, and the lock that another apt holds is waited for.
+apt gets argument lists and asks nothing: changed configuration files stay (confold), held packages stay (apt refuses to
+change them), nothing is removed, and it waits for the lock of another apt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SOURCES: Final = re.compile(
     r"|gunicorn|nodejs|python-uvicorn|python3\.[0-9]+|wordpress|libxml2|curl|zlib"
 )
 _SECURITY: Final = "Debian-Security:"
-"""The label of Debian's archive of security updates, as apt shows where a version is from."""
+"""The label of Debian's archive of security updates, in apt's list of a version's origins."""
 _LINE: Final = re.compile(r"Inst (?P<name>\S+) \[(?P<old>\S+)\] \((?P<new>\S+) (?P<origins>.*) \[\S+\]\)")
 _UPDATES_ALONE: Final = ("--only-upgrade", "--no-install-recommends", "install")
 _LOOK_SECONDS: Final = 60.0
@@ -39,12 +39,12 @@ _OLD: Final = re.compile(r" /(usr|lib|bin|sbin)\S* \(deleted\)$", re.MULTILINE)
 
 
 class PackageError(Exception):
-    """apt or dpkg did not say what there is; the message is what it wrote."""
+    """apt or dpkg failed; the message is its output."""
 
 
 @dataclass(frozen=True)
 class PackageUpdate:
-    """`held`: it is kept as it is by the administrator's word."""
+    """`held`: the administrator has put it on hold."""
 
     name: str
     installed: str
@@ -54,10 +54,10 @@ class PackageUpdate:
 
 
 class Packages(Protocol):
-    """What is given `run` raises what that raises; the others `PackageError`."""
+    """Methods with `run` raise what it raises; the others raise `PackageError`."""
 
     async def updates(self) -> list[PackageUpdate]:
-        """As the package lists have them that were fetched last, within what apt's preferences allow."""
+        """According to the package lists that were fetched last, within apt's preferences."""
         ...
 
     async def versions(self) -> Mapping[str, str]:
@@ -69,18 +69,18 @@ class Packages(Protocol):
     async def hold(self, name: str, held: bool) -> None: ...
 
     async def refresh(self, run: RunProgram) -> None:
-        """Fetch the package lists. Raises where any of them could not be fetched."""
+        """Fetch the package lists. Raises if any of them could not be fetched."""
         ...
 
     async def install(self, updates: Sequence[PackageUpdate], run: RunProgram) -> None: ...
 
     async def outdated(self, processes: Mapping[ServiceName, int]) -> frozenset[ServiceName]:
-        """Of these services those that run from files that are not installed any more."""
+        """Those of these services that still run from files that were replaced."""
         ...
 
 
 class DebianPackages:
-    """The server's own. All may be repeated."""
+    """The server's own packages. All methods may be repeated."""
 
     async def updates(self) -> list[PackageUpdate]:
         known = await self._known()
@@ -102,7 +102,7 @@ class DebianPackages:
         await run_unlocked(run, (*APT_GET, "--error-on=any", "update"), _REFRESH_SECONDS)
 
     async def install(self, updates: Sequence[PackageUpdate], run: RunProgram) -> None:
-        """What an earlier installation that was ended half-way has left undone is done first."""
+        """First finishes what an earlier, interrupted installation has left undone."""
         await configure_rest(run, _INSTALL_SECONDS)
         options = (word for option in KEEP for word in ("-o", f"Dpkg::Options::={option}"))
         wanted = (f"{update.name}={update.available}" for update in updates)
@@ -118,7 +118,7 @@ class DebianPackages:
 
 
 def managed(listed: str) -> dict[str, tuple[str, bool]]:
-    """Version and whether it is held, by name, of what dpkg lists."""
+    """By name, version and whether it is on hold, from dpkg's list."""
     found = {}
     for line in listed.splitlines():
         status, name, source, version = line.split("\t")
@@ -128,7 +128,8 @@ def managed(listed: str) -> dict[str, tuple[str, bool]]:
 
 
 def updates_in(simulated: str, held: Iterable[str] = ()) -> list[PackageUpdate]:
-    """What apt would change: a line `Inst nginx [1.22-1] (1.22-2 Debian-Security:12/stable-security [amd64])` each."""
+    """The changes that apt would make, from lines like `Inst nginx [1.22-1] (1.22-2 Debian-Security:12/stable-security
+    [amd64])`."""
     held = frozenset(held)
     matches = (_LINE.match(line) for line in simulated.splitlines())
     found = {
@@ -146,11 +147,11 @@ def _outdated(processes: dict[ServiceName, int]) -> frozenset[ServiceName]:
 
 
 def _runs_old(pid: int, read: Callable[[Path], str] = Path.read_text) -> bool:
-    """dpkg replaces files by renaming: what runs keeps the ones before, which have no name any more."""
+    """dpkg replaces files by renaming: a running program keeps the old ones, which no longer have a name."""
     try:
         return _OLD.search(read(Path(f"/proc/{pid}/maps"))) is not None
     except OSError:
-        return False  # It has ended; what follows it is new.
+        return False  # It has ended; its successor runs the new files.
 
 
 async def _said(*command: str) -> str:

@@ -1,10 +1,10 @@
-"""Programs that the core runs to their end, and that never outlive it.
+"""Runs programs to their end; they never outlive the core.
 
-Each runs under a process of its own (`svc_actors.host.subreaper`), which ends it with all of its descendants when it is
-cancelled and when the core dies, however that happens. Should that process be killed as well, the next core finds what
-is left by a variable of its environment (`end_marked`).
+Each runs under a supervising process (`svc_actors.host.subreaper`), which ends it with all of its descendants when it
+is cancelled and when the core dies in any way. If that process is killed as well, the next core finds the remaining
+processes by an environment variable (`end_marked`).
 
-A program is given an argument list, never a shell, and an environment that is stated, not the core's.
+A program gets an argument list, never a shell, and an explicit environment instead of the core's.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from svc_actors.host import subreaper
 STOP_SECONDS: Final = 5.0
 """Between SIGTERM and SIGKILL."""
 KILL_SECONDS: Final = 10.0
-"""How long the kernel may take to end what was killed."""
+"""How long the kernel may take to end killed processes."""
 ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 _LOOK: Final = 0.02
 _CHUNK: Final = 65_536
 _LONGEST_LINE: Final = 16_384
-"""Of a program that writes no line breaks, so much is a line."""
+"""If a program writes no line breaks, so much counts as a line."""
 
 
 class LeftBehindError(Exception):
-    """Processes were killed and are there still."""
+    """Processes were killed and still exist."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """`command` is the program and its arguments. `environment` is added to a PATH and a UTF-8 locale. `stdin` is the
-    file that it reads, the empty one by default. `descriptors` of the core's it has too, by the same numbers."""
+    """`command` is the program and its arguments. `environment` is added to a PATH and a UTF-8 locale. `stdin` is its
+    standard input, by default empty. `descriptors` of the core are inherited under the same numbers."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -54,10 +54,10 @@ class Program:
 
 
 async def run_program(program: Program, take: Callable[[list[str]], Awaitable[None]]) -> int:
-    """Run it to its end. `take` is given what it writes to its output and its errors, in lines, several at a time.
+    """Run it to its end. `take` gets its output and errors, in lines, several at a time.
 
-    Returns its exit status, or 128 and the number of the signal that ended it; 127 where it cannot be run, which its
-    last line says. When this is cancelled, or `take` raises, the program is gone before it is left.
+    Returns its exit status, or 128 plus the number of the signal that ended it; 127 if it cannot be run, with the
+    reason in the last line. If this is cancelled, or `take` raises, the program has ended before this returns.
     """
     end, line = os.pipe()
     try:
@@ -96,8 +96,8 @@ def memory_file(content: Mapping[str, Any]) -> Iterator[Path]:
 
 
 async def end_marked(variable: str, prefix: str) -> int:
-    """Kill every process whose environment has `variable` with a value that begins so; how many there were. Returns
-    when none is there any more. Raises LeftBehindError when they do not end."""
+    """Kill every process whose environment has `variable` with this prefix of its value; returns how many there were,
+    once all have ended. Raises LeftBehindError if they do not end."""
     return await trio.to_thread.run_sync(partial(_end_marked, f"{variable}={prefix}".encode()))
 
 
@@ -119,7 +119,7 @@ async def _start(program: Program, end: int) -> trio.Process:
 
 
 async def _stop(process: trio.Process, line: int) -> None:
-    """Ask it to stop, and wait a little. What is left is killed when the line is closed."""
+    """Send SIGTERM, and wait a little. Closing the line kills the remaining processes."""
     if process.poll() is not None:
         return
     os.write(line, b"\0")
@@ -140,7 +140,7 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[list[str]]:
 
 
 def _text(line: bytes) -> str:
-    # A progress bar writes itself over and over: what stands there at last counts.
+    # A progress bar overwrites itself: only its last state counts.
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 
@@ -162,19 +162,19 @@ def _pids() -> list[int]:
 
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
-    """Whether it was there and marked. Opened before it is looked at, so that it is not another that has its number."""
+    """Whether it existed with the mark. It is opened before the check, so that a reused pid does no harm."""
     try:
         process = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        # Of a process that has ended and was not waited for, the environment is empty.
+        # The environment of a zombie is empty.
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         if not any(variable.startswith(mark) for variable in variables):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
     except OSError:
-        return False  # It has ended meanwhile, or is another user's: a job's would be ours.
+        return False  # It has ended meanwhile, or is another user's: a job's process would be ours.
     finally:
         os.close(process)
     return True

@@ -1,4 +1,4 @@
-"""A certificate that nobody vouches for, until there is one that somebody does: for the panel's own listener."""
+"""A self-signed certificate for the panel's own listener, until it has one from an authority."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from svc_actors.durable import write_whole
 
 _LIFETIME: Final = timedelta(days=397)
-"""The longest that browsers take."""
+"""The longest lifetime that browsers accept."""
 _RENEWED_BEFORE: Final = timedelta(days=30)
 
 
 def keep_self_signed(folder: Path, names: Sequence[str], group: int) -> str:
-    """`certificate.pem` and `key.pem` in `folder`, readable by `group` alone: as they are, or made anew when they are
-    absent, near their end or for other names. Returns the certificate's SHA-256."""
+    """Ensures `certificate.pem` and `key.pem` in `folder`, readable by `group` alone: created if they are missing, near
+    their end or for other names. Returns the certificate's SHA-256."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     os.chown(folder, -1, group)
-    # What is put there later is the group's to read as well.
+    # The group can read later files as well.
     folder.chmod(0o2750)
     certificate_file, key_file = folder / "certificate.pem", folder / "key.pem"
     kept = _kept(certificate_file, key_file, names)

@@ -67,8 +67,8 @@ class WebServing(Protocol):
     async def apply(self, changes: Mapping[int, SiteServer | None]) -> dict[int, str]: ...
 
     async def difference(self, site: SiteServer) -> str | None:
-        """The difference between nginx's configuration and the one that this site wants, in words; None: none. Changes
-        nothing. Raises `NginxError` if the site cannot be rendered, or the state is unknown."""
+        """Differences between nginx's current configuration and the site's desired one, in words; None: there are none.
+        Changes nothing. Raises `NginxError` if the site cannot be rendered, or the state is unknown."""
         ...
 
     async def rotate_logs(self) -> int: ...

@@ -99,9 +99,9 @@ class Proxy(_Model):
     host: ProxyHost
     port: Port
     addresses: Annotated[tuple[IPv4Address | IPv6Address, ...], Field(min_length=1, max_length=16)]
-    """What `host` was found to be, each of them checked."""
+    """The addresses that `host` resolved to, each of them checked."""
     tls: bool = False
-    """By HTTPS, its certificate verified for `host`."""
+    """Connect by HTTPS, and verify its certificate for `host`."""
 
 
 class Suspended(_Model):
@@ -128,7 +128,7 @@ class PathRedirect(_Model):
     target: RedirectTarget
     status: Literal[301, 302, 307, 308] = 301
     below: bool = False
-    """Also for every path that begins with `source`."""
+    """Also for every path that starts with `source`."""
 
 
 class Login(_Model):
@@ -170,7 +170,7 @@ class SiteServer(_Model):
     staged: Staged | None = None
     """Also its aliases; what the panel itself serves of it (challenges) is asked for by authorities, without one."""
     hsts: bool = False
-    """Browsers are told to use HTTPS for a year; cannot be taken back from those that have heard it."""
+    """Makes browsers use HTTPS for a year; browsers that have seen it keep to it."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:

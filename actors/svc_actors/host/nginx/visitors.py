@@ -1,14 +1,14 @@
-"""What one visitor may hold of nginx, in words of its configuration: requests, bodies on their way, and tries of
-passwords. A visitor is an address, of IPv6 a /64, which is the least that one subscriber has.
+"""Limits on one visitor's share of nginx: concurrent requests, uploads in progress, and password attempts. A visitor is
+an IPv4 address or an IPv6 /64, the least that one subscriber has.
 
-nginx counts a request once its header is there; connections whose header is not are bounded where they come in
-(`svc_actors.host.visitors`). A body is kept in a file until it is whole, so how many there may be bounds bytes on the
-disk: those of 10 MB and more, or of a length that is not said, and the smaller ones, each by visitor and by site. What
-of an answer is not read yet is on the disk too, as much of each request (`ANSWER_BYTES`).
+nginx counts a request once its header is complete; connections without one are limited when they come in
+(`svc_actors.host.visitors`). A body is kept in a file until it is complete, so limiting their number limits bytes on
+the disk: large ones (10 MB and more, or of unknown length) and small ones, each by visitor and by site. The unread part
+of an answer is on the disk as well, up to `ANSWER_BYTES` per request.
 
-HTTP/2 lets any request have a body whose length nobody said, and nothing tells it from one without. So requests of the
-methods that upload nothing, which are all but POST, PUT and PATCH, have a body of 64 KB at most where its length is not
-said; nginx has no such bound by method, and they are answered by a location of their own.
+In HTTP/2 any request can have a body of unknown length, and looks like one without a body. So requests by methods other
+than POST, PUT and PATCH, which upload nothing, may have at most 64 KB of such a body; nginx has no such limit by
+method, and they are answered by a location of their own.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 REQUESTS: Final = 1024
-"""Of a visitor at once; a stream of HTTP/2 is one. A content delivery network comes by few addresses."""
+"""Per visitor at once; an HTTP/2 stream counts as one. A content delivery network uses few addresses."""
 LARGE_BODIES: Final = 8
-"""Of a visitor at once: 4 GiB. Programs that upload in parts send some six at a time."""
+"""Per visitor at once: 4 GiB. Programs that upload in parts send some six at a time."""
 LARGE_BODIES_OF_SITE: Final = 24
 SMALL_BODIES: Final = 64
 SMALL_BODIES_OF_SITE: Final = 256
 _WITHOUT_LENGTH: Final = "64k"
 ANSWER_BYTES: Final = 4 << 20
-"""Of an answer that a visitor reads more slowly than the site gives it: nginx keeps so much in a file, and takes more
-once it was read. Without a bound that is 1 GiB. The program of the site waits meanwhile, so most answers should fit."""
+"""Of an answer that a visitor reads more slowly than the site produces it: nginx keeps so much in a file, and continues
+once it was read. The default is 1 GiB. The site's program waits meanwhile, so most answers should fit."""
 GUESSES: Final = "$svc_guess"
 _GUESSES_A_SECOND: Final = 50
 _GUESSES_AT_ONCE: Final = 1000
 _GUESSES_UNDELAYED: Final = 300
-"""Requests that succeed count too: a browser sends the password with each file of a page. Comparing one costs some 3 ms
-at most (`svc_actors.host.apache.passwords`), so one address has 15 % of a worker, which serves all sites, and a second
-of it at once. What comes above that waits for its turn, and is refused where too many wait."""
+"""Successful requests count too: a browser sends the password with each file of a page. Checking one costs at most some
+3 ms (`svc_actors.host.apache.passwords`), so one address can use 15 % of a worker, which serves all sites, and a second
+of it at once. Requests beyond that are delayed, and refused if too many wait."""
 
 
 def visitor_bounds() -> Iterator[str]:
-    """Of all sites. In the expressions `.` is a byte."""
+    """For all sites. In these expressions `.` is a byte."""
     yield from (
         "client_header_timeout 20s;",
         "client_body_timeout 30s;",
@@ -45,7 +45,7 @@ def visitor_bounds() -> Iterator[str]:
         f"proxy_max_temp_file_size {ANSWER_BYTES};",
         "limit_conn_status 429;",
         "limit_req_status 429;",
-        # Else who is refused fills the log of the site.
+        # Otherwise refused requests would fill the site's log.
         "limit_conn_log_level notice;",
         "limit_req_log_level notice;",
         "map $binary_remote_addr $svc_visitor {",
@@ -83,18 +83,19 @@ def visitor_bounds() -> Iterator[str]:
 
 
 def guesses_bounded() -> Iterator[str]:
-    """Of a site that asks for passwords."""
+    """For a site that asks for passwords."""
     yield f"limit_req zone=svc_guesses burst={_GUESSES_AT_ONCE} delay={_GUESSES_UNDELAYED};"
     yield f'set {GUESSES} "";'
 
 
 def guesses_count() -> str:
-    """Where a password is compared: a request that brings one is a try."""
+    """In places that check a password: a request with a password is an attempt."""
     return f"set {GUESSES} $svc_guessing;"
 
 
 def with_bodies(place: str, answers: Sequence[str]) -> Iterator[str]:
-    """The location of `place`, which reads bodies, and the one for requests whose body may have any length unsaid."""
+    """The location `place`, which accepts bodies, and another one for requests whose body may have any unknown
+    length."""
     yield f"location {place} {{"
     yield 'if ($svc_body = "unsaid") {'
     yield "return 418;"

@@ -1,5 +1,4 @@
-"""What of a WordPress visitors do not get, in words of nginx's configuration: mostly what programs try that look for
-sites to take over."""
+"""nginx's rules for paths of a WordPress that visitors may not open: mostly those that attack programs try."""
 
 from __future__ import annotations
 
@@ -7,32 +6,31 @@ from collections.abc import Iterator
 from typing import Final
 
 _NOTHING: Final = (
-    # Also what editors and attempts to save it leave beside it: wp-config.php~, wp-config.php.bak. And of a second
-    # WordPress in a folder.
+    # Also the copies that editors leave: wp-config.php~, wp-config.php.bak. And those of a second WordPress in a
+    # folder.
     r"~* /wp-config(?:-sample)?\.php",
-    # Passwords are tried by the hundred in one request of it.
+    # One request to it can try hundreds of passwords.
     r"~* /xmlrpc\.php(?:/|\z)",
-    # What is uploaded is shown, and never run: a form that takes pictures and lets a program through is not one that
-    # lets it be started.
+    # Uploads are shown but never run: a form for pictures that accepts a program must not lead to its execution.
     r"~* ^/wp-content/(?:uploads|upgrade|languages)/.*\.(?:php[0-9]?|phps|phtml?|phar|pht)\.?(?:/|\z)",
-    # Nor are programs of other kinds shown there, which Wordfence denies with those of PHP.
+    # Programs of other kinds are not shown there, either; Wordfence denies them with those of PHP.
     r"~* ^/wp-content/uploads/.*\.(?:pl|py|jsp|asp|htm|shtml|sh|cgi)\z",
-    # WP_DEBUG_LOG, and copies of the database that were made into the site.
+    # WP_DEBUG_LOG, and database dumps that were written into the site.
     r"~* ^/wp-content/.*\.(?:log|sql)(?:\.[a-z0-9]+)?\z",
     r"~* /debug\.log\z",
-    # Parts of its programs, which others include and nobody asks for.
+    # Parts of its programs, which are included and never requested.
     r"~* ^/wp-admin/includes/",
     r"~* ^/wp-includes/(?:[^/]+\.php(?:/|\z)|js/tinymce/langs/.+\.php|theme-compat/)",
-    # Makes an administrator where the database is empty.
+    # Creates an administrator if the database is empty.
     r"~* ^/wp-admin/(?:install|setup-config)\.php(?:/|\z)",
-    # They say which version it is, of it and of what is installed in it.
+    # They reveal the versions of WordPress and of its extensions.
     r"~* /(?:readme|license|liesmich|licencia)\.(?:html|txt)\z",
 )
 
 
 def wordpress_rules() -> Iterator[str]:
     for match in _NOTHING:
-        # In quotes, as a brace would begin a block; `.` is every character, a line feed in a name too.
+        # In quotes, as a brace would open a block; `.` is every character, including a line feed in a name.
         operator, _, expression = match.partition(" ")
         yield f'location {operator} "(?s){expression}" {{'
         yield "return 404;"

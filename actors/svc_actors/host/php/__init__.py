@@ -1,4 +1,4 @@
-"""PHP of sites: a php-fpm of its own for each (docs/panel.md)."""
+"""PHP for sites: each has a php-fpm of its own (docs/panel.md)."""
 
 from svc_actors.host.php.masters import PhpError, PhpMasters, PhpServing
 from svc_actors.host.php.pool import Pool, number_of, pool_service, render_pool, socket_of

@@ -1,7 +1,7 @@
-"""Extensions of PHP: which there are, and the programs of Debian that install and enable them.
+"""PHP extensions: lists them, and runs Debian's programs that install and enable them.
 
-An extension that PHP cannot load is told by PHP itself as it starts (`prove`): it is disabled again before any site's
-PHP is started with it.
+PHP itself reports an extension that it cannot load when it starts (`prove`): the extension is disabled again before any
+site's PHP starts with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ExtensionName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_+.-]
 _APT_SECONDS: Final = 1800.0
 _SECONDS: Final = 60.0
 _NOT_EXTENSIONS: Final = frozenset({"cgi", "cli", "common", "dev", "fpm", "phpdbg"})
-"""Packages of the same name that bring programs instead."""
+"""Packages with names of that form that contain programs instead."""
 _UNLOADABLE: Final = re.compile(r"Unable to load|Fatal error|undefined symbol|Segmentation fault")
 
 
@@ -39,21 +39,21 @@ class ExtensionState(StrEnum):
 
 
 class UnloadableError(Exception):
-    """PHP does not start as it should with what is enabled; the message is what it says."""
+    """PHP does not start properly with the enabled extensions; the message is its own."""
 
 
 class PhpExtensions:
-    """The server's own. The methods raise what `run` does; all may be repeated."""
+    """The server's own. The methods raise what `run` raises; all may be repeated."""
 
     async def states(self, version: str) -> dict[str, ExtensionState]:
-        """By name: of modules that are installed, and of packages that may be."""
+        """By name, for installed modules and for available packages."""
         installed = await trio.to_thread.run_sync(installed_extensions, version)
         packages = await _packages(version)
         return states(installed, packages)
 
     async def loaded(self, version: str) -> frozenset[str]:
-        """What PHP of websites has, compiled into it or enabled, by the names that `extension_names` gives. Raises
-        OSError where it cannot be asked."""
+        """The extensions of the websites' PHP, compiled into it or enabled, by the names of `extension_names`. Raises
+        OSError if PHP cannot be run."""
         with trio.move_on_after(_SECONDS):
             said = await trio.run_process(
                 (str(program(version)), "-m"), capture_stdout=True, capture_stderr=True, check=False
@@ -62,8 +62,8 @@ class PhpExtensions:
         raise TimeoutError(f"PHP {version} did not answer")
 
     async def install(self, version: str, name: str, run: RunProgram) -> None:
-        """The package, as Debian has it, which enables what it brings. What an earlier installation that was ended
-        half-way has left undone is done first."""
+        """Install Debian's package, which enables its extensions. First finishes what an earlier, interrupted
+        installation has left undone."""
         await configure_rest(run, _APT_SECONDS)
         command = (*APT_GET, "-y", "--no-install-recommends", "install", f"php{version}-{name}")
         await run(command, seconds=_APT_SECONDS, environment=QUIET)
@@ -75,7 +75,7 @@ class PhpExtensions:
         await run(("/usr/sbin/phpdismod", "-v", version, "-s", "fpm", name), seconds=_SECONDS)
 
     async def prove(self, version: str, run: RunProgram) -> None:
-        """PHP loads whatever is enabled. Raises `UnloadableError`."""
+        """Test that PHP loads all enabled extensions. Raises `UnloadableError`."""
         said: list[str] = []
 
         async def read(lines: list[str]) -> None:
@@ -87,7 +87,7 @@ class PhpExtensions:
 
 
 def states(installed: Iterable[Extension], packages: Iterable[str]) -> dict[str, ExtensionState]:
-    """`packages`: the names of packages behind `php8.2-`."""
+    """`packages`: the parts of package names after `php8.2-`."""
     found = dict.fromkeys((name for name in packages if name not in _NOT_EXTENSIONS), ExtensionState.AVAILABLE)
     for each in installed:
         found[each.name] = ExtensionState.ENABLED if each.enabled else ExtensionState.DISABLED
@@ -95,7 +95,7 @@ def states(installed: Iterable[Extension], packages: Iterable[str]) -> dict[str,
 
 
 async def _packages(version: str) -> list[str]:
-    """Names of packages that are not installed, as apt's lists have them."""
+    """Names of packages that are not installed, from apt's lists."""
     prefix = f"php{version}-"
     listed = await trio.run_process(
         ("/usr/bin/apt-cache", "pkgnames", prefix), capture_stdout=True, capture_stderr=True, check=False

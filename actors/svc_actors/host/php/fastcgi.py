@@ -1,4 +1,4 @@
-"""One request to a FastCGI server (FastCGI 1.0, responder role): is it there, and does it answer?"""
+"""A single request to a FastCGI server (FastCGI 1.0, responder role), to test whether it answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST: Final = 1 << 20
 
 
 async def ask(socket: Path, parameters: Mapping[str, str]) -> bytes:
-    """What a GET request is answered, head and body. Raises OSError where nobody listens or the answer is cut off."""
+    """The answer to a GET request, head and body. Raises OSError if nothing listens or the answer is cut off."""
     async with await trio.open_unix_socket(str(socket)) as stream:
         try:
             await stream.send_all(_request(parameters))

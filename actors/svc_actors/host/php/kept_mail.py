@@ -1,8 +1,8 @@
-"""What keeps the mail of a copy of a site in the copy, for PHP that serves and for PHP that a scheduled task runs.
+"""Keeps the mail of a staging copy in the copy, both for PHP that serves it and for PHP in its scheduled tasks.
 
-PHP that serves gets it by the configuration of its pool. The command line has none of a site's own, so programs of a
-copy get it by a folder of settings that PHP reads beside the server's (PHP_INI_SCAN_DIR). That is in the environment,
-so it reaches also the PHP that a task starts in turn.
+Serving PHP gets the settings through its pool's configuration. The command line has no configuration per site, so
+programs of a copy get an additional folder of settings (PHP_INI_SCAN_DIR). As an environment variable it also reaches
+PHP that a task itself starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SETTINGS: Final = "command-line"
 
 
 def directives(shown: Path) -> dict[str, str]:
-    """PHP's settings. `shown`: the folder in which the program lies, as the site sees it."""
+    """PHP's settings. `shown`: the program's folder, as the site sees it."""
     return {
         "auto_prepend_file": f"{shown / PROGRAM}",
         "sendmail_path": f"/usr/bin/php -n {shown / PROGRAM}",
@@ -28,17 +28,18 @@ def directives(shown: Path) -> dict[str, str]:
 
 
 def folder_of(account: SiteAccount, folders: HostFolders) -> Path:
-    """Of root's; other sites do not see it at all."""
+    """A folder of root's, which other sites cannot see."""
     return folders.php / account.name
 
 
 def environment(account: SiteAccount, folders: HostFolders) -> dict[str, str]:
-    """Of a program of a copy: what every program of a site is told, and this."""
+    """The environment of a copy's program: the usual settings of all sites, and these."""
     return {"PHP_INI_SCAN_DIR": f"{settings_of_php(folders)}:{folder_of(account, folders) / _SETTINGS}"}
 
 
 def prepare(account: SiteAccount, folders: HostFolders) -> Path:
-    """The program and the settings of the command line; gives their folder, which has to be shown. Blocks."""
+    """Write the program and the command line's settings; returns their folder, which must be shown to the site.
+    Blocks."""
     folder = folder_of(account, folders)
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.php.mkdir(mode=0o711, parents=True, exist_ok=True)

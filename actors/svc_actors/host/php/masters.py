@@ -1,4 +1,4 @@
-"""The masters of php-fpm of this server's sites: started, proven by an answer, and ended when nobody needs them."""
+"""The php-fpm masters of this server's sites: starts, probes and ends them."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from svc_actors.host.tree_removal import remove_tree
 _ANSWERS_WITHIN: Final = 20.0
 _AGAIN: Final = 0.05
 _LOOK_SECONDS: Final = 1.2
-"""Of PHP that runs, or rests: it answers in milliseconds, or as soon as its master is started."""
+"""For running or idle PHP: it answers in milliseconds, or as soon as its master is started."""
 _PING: Final = {"SCRIPT_NAME": PING, "SCRIPT_FILENAME": PING, "REQUEST_METHOD": "GET", "SERVER_PROTOCOL": "HTTP/1.1"}
 _TAIL: Final = 4096
 _CHILDREN_FAULTS: Final = 8
-"""cminflt, counted from the state."""
+"""cminflt, counted from the field of the state."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.php")
 
 
 class PhpError(Exception):
-    """PHP of a site does not run as wanted; the message says what it said itself. What ran before still runs."""
+    """PHP of a site does not run as wanted; the message has its own error. The previous pool still runs."""
 
 
 @dataclass(frozen=True)
 class _Seen:
     asked: tuple[int, int | None]
-    """Its process, and what `_asked` said of it."""
+    """Its pid, and the result of `_asked` for it."""
     since: float
     """On Trio's clock."""
 
@@ -62,41 +62,41 @@ class PhpServing(Protocol):
     """PHP of this server, as the panel needs it. The methods raise `PhpError`, and may be repeated."""
 
     async def versions(self) -> list[str]:
-        """Those that sites may have, the newest first."""
+        """Versions available to sites, the newest first."""
         ...
 
     async def extensions(self, version: str) -> list[Extension]: ...
 
     async def start(self, pool: Pool) -> None:
-        """It runs and answers."""
+        """Start it and wait until it answers."""
         ...
 
     async def running(self) -> frozenset[ServiceName]:
-        """The services of PHP, of every site, that were started and not stopped."""
+        """The PHP services of all sites that were started and not stopped."""
         ...
 
     async def rest_idle(self, seconds: float) -> None:
-        """Masters that were asked nothing for so long end; the next request of a visitor has one started."""
+        """End masters without a request for so long; the next request of a visitor starts them again."""
         ...
 
     async def hold(self, pools: Collection[Pool]) -> None:
-        """Of services that were started: what they are started again with is there, and as it shall be."""
+        """Restore the configuration of these running services, which is used when they restart."""
         ...
 
     async def holds(self, pool: Pool) -> bool:
-        """The configuration that it is started with is there, and as it shall be."""
+        """Whether its configuration, which is used when it restarts, is correct."""
         ...
 
     async def problem(self, pool: Pool) -> str | None:
-        """Why visitors get nothing of it, in words; None: it answers. One that rests is started by the question."""
+        """Why visitors get no answer from it, in words; None: it answers. The check starts an idle one."""
         ...
 
     async def stop(self, name: ServiceName) -> None:
-        """It ends when it has answered what it had begun, within a minute."""
+        """End it once it has answered its open requests, within a minute."""
         ...
 
     async def remove(self, account: SiteAccount) -> None:
-        """Nothing of PHP of this site is left."""
+        """Remove everything of this site's PHP."""
         ...
 
 
@@ -126,7 +126,7 @@ class PhpMasters:
                     try:
                         await self._launcher.stop(pool.service_name)
                     except LauncherError as left:
-                        # The rounds stop what nothing wants (panel/sites/programs.py).
+                        # The rounds stop services that no record wants (panel/sites/programs.py).
                         log.warning("php.failed_start_left", service=pool.service_name, reason=str(left))
             raise PhpError(str(error)) from error
 
@@ -137,7 +137,7 @@ class PhpMasters:
             raise PhpError(str(error)) from error
 
     async def rest_idle(self, seconds: float) -> None:
-        """One that does not come to rest leaves the others their turn; the first failure is raised then."""
+        """A failure does not keep the other masters from being ended; the first one is raised at the end."""
         try:
             processes = await self._launcher.processes()
         except LauncherError as error:
@@ -162,7 +162,7 @@ class PhpMasters:
             raise PhpError(str(failures[0])) from failures[0]
 
     async def hold(self, pools: Collection[Pool]) -> None:
-        """One that cannot be written leaves the others theirs; the first failure is raised then."""
+        """A failure does not keep the other files from being written; the first one is raised at the end."""
 
         def prepare() -> list[OSError]:
             failures: list[OSError] = []
@@ -232,29 +232,29 @@ class PhpMasters:
 
 
 def _is_answer(answer: bytes, pool: Pool) -> bool:
-    """To a ping."""
+    """Whether it is the answer to a ping."""
     return answer.endswith(f"\r\n\r\n{pool.account.name}".encode())
 
 
 def _asked(pid: int) -> int | None:
-    """Grows with each worker that has ended, and so with each request that was answered: a master has no worker half a
-    minute after its last one. None: it has workers now, or is gone."""
+    """A counter that grows with each ended worker, and so with each answered request: half a minute after its last
+    request a master has no workers. None: it has workers now, or is gone."""
     try:
         if Path(f"/proc/{pid}/task/{pid}/children").read_text():
             return None
-        # Page faults of children that were waited for, proc(5): none comes and goes without some.
+        # Page faults of reaped children, proc(5): every process causes some.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[_CHILDREN_FAULTS])
     except OSError:
         return None
 
 
 def _prepare(pool: Pool, folders: HostFolders) -> int:
-    """Its folders and its configuration; gives the size of its log."""
+    """Write its folders and configuration; returns the size of its log."""
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.php_sockets.mkdir(mode=0o711, exist_ok=True)
     configuration = configuration_of(pool, folders)
     folders.php.mkdir(mode=0o711, exist_ok=True)
-    # Other sites do not see the folder at all.
+    # Other sites cannot see the folder.
     configuration.parent.mkdir(mode=0o755, exist_ok=True)
     if pool.staged:
         kept_mail.prepare(pool.account, folders)
@@ -266,7 +266,7 @@ def _prepare(pool: Pool, folders: HostFolders) -> int:
 
 
 def _forget(account: SiteAccount, name: ServiceName, folders: HostFolders) -> None:
-    """The configuration of a service that is no more."""
+    """Delete the configuration of a stopped service."""
     for path in (folders.php / account.name).glob("*.conf"):
         if service_name(account, f"{KIND}{path.stem}") == name:
             path.unlink(missing_ok=True)
@@ -278,7 +278,7 @@ def _remove(folder: Path) -> None:
 
 
 def _said(path: Path, since: int) -> str:
-    """The last line of the log that was written since it had this size."""
+    """The last line that was written since the log had this size."""
     try:
         with path.open("rb") as file:
             file.seek(max(since, path.stat().st_size - _TAIL))

@@ -1,8 +1,8 @@
-"""PHP of one site: a master of php-fpm of its own, defined by its pool. Pure functions.
+"""PHP of one site: a php-fpm master of its own, defined by its pool. Pure functions.
 
-A pool that is defined otherwise is another service with another socket: both run beside each other until the web
-server has gone over to the new one, and nothing happens to the old one if the new one does not answer. So the names
-are made of the definition (`Pool.mark`): the same record leads to the same service, whoever asks.
+A pool with another definition is another service with another socket: both run next to each other until the web server
+has switched to the new one, and the old one is untouched if the new one does not answer. So the names derive from the
+definition (`Pool.mark`): the same record always leads to the same service.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from svc_actors.host.site_logs import site_log
 from svc_actors.host.site_runtime import service_name, site_environment, site_service, site_socket
 
 KIND: Final = "php-"
-"""The services of all pools of a site begin so, after the site's own prefix."""
+"""Prefix of the services of all pools of a site, after the site's own prefix."""
 PING: Final = "/svc-ping"
-"""Not to be reached by visitors: the web server hands on the paths of files that end in .php alone."""
+"""Visitors cannot reach it: the web server passes on only paths of files that end in .php."""
 LOG: Final = "php"
 _DRAIN_SECONDS: Final = 60
-"""How long requests that were begun may take when their master is to end."""
+"""How long open requests may take when their master is stopped."""
 _FORM_MIB: Final = 8
-"""What a form has beside its files."""
+"""Size of a form besides its files."""
 
 _ALL, _NOTICE, _USER_NOTICE, _STRICT, _DEPRECATED, _USER_DEPRECATED = 32767, 8, 1024, 2048, 8192, 16384
 _WITHOUT_DEPRECATED: Final = _ALL & ~(_STRICT | _DEPRECATED | _USER_DEPRECATED)
@@ -53,16 +53,16 @@ class Pool:
     settings: PhpSettings = field(default_factory=PhpSettings)
     limits: Limits = field(default_factory=Limits)
     restarts: int = 0
-    """One more makes another pool of what is otherwise the same."""
+    """An increment makes another pool of the same definition."""
     staged: bool = False
-    """Of a copy of a site: what it mails is kept in the site, and WordPress knows that it is one."""
+    """For a staging copy: its mail is kept in the site, and WordPress knows that it is a copy."""
     worker_rest_seconds: int = 30
-    """A worker that is asked nothing for so long ends."""
+    """A worker without a request for so long ends."""
 
     @property
     def mark(self) -> str:
-        """Names this definition."""
-        # Limits are the site's, and changed while it runs.
+        """Identifies this definition."""
+        # Without limits, which belong to the site and change while it runs.
         text = "\n".join((*_lines(self, "", Path("/"), Path("/")), self.version, str(self.restarts)))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -75,7 +75,7 @@ _NAME: Final = re.compile(rf"site-([0-9]+)-{KIND}[0-9a-f]{{12}}")
 
 
 def number_of(name: ServiceName) -> int | None:
-    """The number of the site whose PHP the service is; None: it is another one."""
+    """The number of the site whose PHP the service is; None: it is another kind of service."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match.group(1))
 
@@ -104,7 +104,7 @@ def render_pool(pool: Pool, folders: HostFolders) -> str:
 
 def pool_service(pool: Pool, folders: HostFolders) -> Service:
     socket, configuration = socket_of(pool, folders), configuration_of(pool, folders)
-    # -O: it writes to its standard error, which is the site's log, as it could not open that itself.
+    # -O: it logs to its standard error, which is the site's log, as it could not open that file itself.
     command = (str(program(pool.version)), "-F", "-O", "-y", str(configuration))
     return site_service(
         folders,
@@ -116,7 +116,7 @@ def pool_service(pool: Pool, folders: HostFolders) -> Service:
         limits=pool.limits,
         log=LOG,
         shown=(configuration.parent,),
-        # Requests that were begun are finished.
+        # SIGQUIT lets it finish open requests.
         stop_signal=signal.SIGQUIT,
         stop_seconds=_DRAIN_SECONDS + 5.0,
         on_demand=True,
@@ -133,12 +133,12 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
     yield f"process_control_timeout = {_DRAIN_SECONDS}s"
     yield f"[{pool.account.name}]"
     yield f"listen = {socket}"
-    # A site that nobody visits has no process but its master.
+    # A site without visitors has no process but its master.
     yield "pm = ondemand"
     yield f"pm.max_children = {_workers(pool)}"
     yield f"pm.process_idle_timeout = {pool.worker_rest_seconds}s"
     yield "pm.max_requests = 1000"
-    # What waits for something that never comes computes nothing, and is not ended by max_execution_time.
+    # A request that waits uses no processor time, so max_execution_time does not end it.
     yield f"request_terminate_timeout = {MOST_EXECUTION_SECONDS + 10}s"
     yield f"ping.path = {PING}"
     yield f"ping.response = {pool.account.name}"
@@ -150,7 +150,7 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
         yield f"env[{name}] = ${name}"
     for name in ("sys_temp_dir", "upload_tmp_dir", "session.save_path"):
         yield f'php_value[{name}] = "{home / "tmp"}"'
-    # Debian has cron remove old sessions, of its own folder alone.
+    # Debian removes old sessions by cron, but only in its own folder.
     yield "php_value[session.gc_probability] = 1"
     yield "php_admin_flag[log_errors] = on"
     yield 'php_admin_value[error_log] = "/proc/self/fd/2"'
@@ -169,6 +169,6 @@ def _lines(pool: Pool, socket: str, home: Path, shown: Path) -> Iterator[str]:
 
 
 def _workers(pool: Pool) -> int:
-    """With the master, and something that a request may start itself, they stay within the site's processes."""
+    """Together with the master, and a few processes that a request may start, they stay within the site's limit."""
     processes = pool.limits.processes
     return pool.settings.workers if processes is None else max(1, min(pool.settings.workers, processes - 3))

@@ -1,4 +1,4 @@
-"""What may be set of a site's PHP. Each is bounded, and none can end the line that it is rendered into."""
+"""The settings of a site's PHP. Each is bounded, and none can end the line that it is rendered into."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from svc_actors.host import accepted
 
 PhpVersion = Annotated[str, StringConstraints(pattern=r"^[5-9]\.[0-9]$", max_length=3)]
-"""Such as 8.2: as Debian's packages and folders name it."""
+"""Such as 8.2: the form of Debian's packages and folders."""
 
 _LEAST_MEMORY, _MOST_MEMORY = accepted.MEMORY_LIMIT_MIB
 _LEAST_UPLOAD, MOST_UPLOAD_MIB = accepted.UPLOAD_MIB
@@ -43,7 +43,7 @@ TimeZone = Annotated[
 
 
 class ErrorReporting(StrEnum):
-    """Which errors PHP reports: to its log, and to visitors where `display_errors` is on."""
+    """Which errors PHP reports: to its log, and to visitors if `display_errors` is on."""
 
     ALL = "all"
     WITHOUT_DEPRECATED = "without_deprecated"

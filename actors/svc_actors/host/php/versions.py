@@ -1,4 +1,4 @@
-"""The versions of PHP that this server has, and their extensions: as Debian's packages lay them out below /etc/php."""
+"""The server's versions of PHP, and their extensions: read from Debian's files below /etc/php."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _installed(etc: Path) -> Iterator[str]:
 
 
 def installed_extensions(version: str, etc: Path = ETC) -> list[Extension]:
-    """By name. What is compiled into PHP itself is not among them. Blocks."""
+    """By name. Extensions that are compiled into PHP are not included. Blocks."""
     folder = etc / version
     # Links such as 20-curl.ini: the number is their order.
     enabled = {path.stem.partition("-")[2] for path in (folder / "fpm" / "conf.d").glob("*.ini")}

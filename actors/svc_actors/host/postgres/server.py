@@ -1,16 +1,17 @@
-"""PostgreSQL as the panel runs it for sites: a Unix socket and nothing else, `postgres` known by who connects (peer).
+"""PostgreSQL as the panel runs it for sites: on a Unix socket only, with `postgres` authenticated by the connecting
+account (peer).
 
 Roles of a database `s1001_shop`:
 
     owner_s1001_shop    owns it and all that is in it; logs in for a dump or a load only
-    reader_s1001_shop   may read all that its owner makes
+    reader_s1001_shop   may read all that its owner creates
     s1001_ada           a user: a member of the one or of the other
 
-A user with full access works as the owner (`ALTER ROLE ... IN DATABASE ... SET role`), so that what one makes the
-others can change. Nobody else can connect: CONNECT is revoked from PUBLIC.
+A user with full access works as the owner (`ALTER ROLE ... IN DATABASE ... SET role`), so that users can change each
+other's objects. Nobody else can connect: CONNECT is revoked from PUBLIC.
 
-Customers own their databases, and may change how sessions begin there. A session of ours begins with settings of its
-own (`PGOPTIONS`), which nothing in a database changes, and never calls what customers have made (`superuser`).
+Customers own their databases, and may set defaults for sessions there. The panel's sessions start with settings of
+their own (`PGOPTIONS`), which nothing in a database changes, and never call customers' objects (`superuser`).
 """
 
 from __future__ import annotations
@@ -67,14 +68,13 @@ PSQL: Final = _PROGRAMS / "psql"
 _MARKER: Final = "-- PostgreSQL database dump complete"
 _SHARES: Final = CONNECTIONS[EngineKind.POSTGRESQL]
 _OWN_BYTES: Final = 512 << 20
-"""Besides what sessions take: 48 MiB of buffers, which processes share, and files that it reads and writes."""
+"""In addition to the sessions: 48 MiB of buffers, which processes share, and cached files."""
 _RESERVED: Final = 10
-"""That nobody but a superuser, who is the panel, is given."""
+"""Connections for superusers alone, which means for the panel."""
 _MOST_NUMBERS: Final = 500_000_000
-"""Transactions since a database was gone over: PostgreSQL does so by itself from 200 million on, and stops at two
-billion."""
+"""Age of a database in transactions: PostgreSQL vacuums by itself from 200 million on, and stops at two billion."""
 _NUMBERS_SECONDS: Final = 600
-"""How long a session of such a database may be there."""
+"""How long a session may last in a database of that age."""
 _NUMBERS_LOOK_SECONDS: Final = 60.0
 _PEER: Final = "svc"
 """The map of pg_ident.conf."""
@@ -116,7 +116,7 @@ class Postgres:
             "ident_file": str(self._folder / "pg_ident.conf"),
             "password_encryption": "scram-sha-256",
             "max_connections": str(_SHARES.server),
-            # Of each process, and a superuser's to change.
+            # For each process; only a superuser may change it.
             "temp_file_limit": "1GB",
             "superuser_reserved_connections": str(_RESERVED),
             "shared_buffers": "48MB",
@@ -127,8 +127,8 @@ class Postgres:
         return Service(
             name=SERVICE,
             command=(
-                # Of each session's process: what is allocated above it fails with its statement (53200). The second is
-                # what the panel's own sessions get (`room`).
+                # For each session's process: an allocation beyond it fails its statement (53200). The second number is
+                # for the panel's own sessions (`room`).
                 *("/usr/bin/prlimit", f"--data={SESSION_BYTES}:{OWNER_BYTES}", str(_PROGRAMS / "postgres")),
                 *("-D", str(instance.data)),
                 *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
@@ -137,9 +137,9 @@ class Postgres:
             group=ACCOUNT,
             environment={"LANG": "C.UTF-8"},
             log=instance.log,
-            # Of all of it together, parallel queries and files in memory included.
+            # Of the whole server, including parallel queries and files in memory.
             limits=Limits(memory_mib=(SHARE_BYTES + _OWN_BYTES) >> 20),
-            # Sessions are ended, and what they were doing is rolled back.
+            # SIGINT ends sessions and rolls their transactions back.
             stop_signal=signal.SIGINT,
             stop_seconds=120.0,
             umask=0o077,
@@ -170,7 +170,7 @@ class Postgres:
         return await trio.to_thread.run_sync(sessions_of, pid) if pid else []
 
     async def end_who_keeps_numbers(self) -> None:
-        """No session keeps numbers of transactions until the server has none left."""
+        """End sessions that hold back the reuse of transaction ids, before the server runs out of them."""
         found = await self._superuser.ask(Do.KEEPING_NUMBERS(number=_MOST_NUMBERS, seconds=_NUMBERS_SECONDS))
         for line in found.splitlines():
             pid, user = line.split("\t")
@@ -230,7 +230,7 @@ class Postgres:
         }
         taken = sorted(there - wanted.keys())
         of_the_site = await self._databases_of(prefix_of(name))
-        # What it has made itself becomes its databases', before it loses its rights on them.
+        # Its own objects go to the owners of its databases, before it loses its rights on them.
         for database in of_the_site:
             await self._within(database, Do.IN_DATABASE_REASSIGN(role=name, owner=owner_of(database)))
         await self._superuser.ask(
@@ -315,7 +315,7 @@ class Postgres:
 
     @asynccontextmanager
     async def _opened(self, name: DatabaseName) -> AsyncIterator[str]:
-        """What users have made by themselves is the owner's as well, as it dumps and replaces it."""
+        """Objects that users have created themselves become the owner's, as it dumps and replaces them."""
         owner = owner_of(name)
         members = await self._superuser.ask(Do.MEMBERS_OF(role=owner))
         await self._within(name, *(Do.IN_DATABASE_REASSIGN(role=user, owner=owner) for user in members.splitlines()))
@@ -345,13 +345,13 @@ class Postgres:
         await self._superuser.ask(Do.LOCK(role=owner), Do.DISCONNECT(role=owner), Do.TAKE_FILES(role=owner))
 
     async def _within(self, database: DatabaseName, *orders: Order) -> None:
-        """In a customer's database, also where its owner lets nobody in."""
+        """In a customer's database, even if its owner lets nobody in."""
         await self._superuser.ask(Do.OPEN_DATABASE(database=database))
         await self._superuser.ask(*orders, database=database)
 
     async def _drop_role(self, role: UserName, prefix: str) -> None:
-        """With what belongs to it, and what is granted to it, in any database. Another customer who grants it
-        something, and keeps that from being taken back, keeps no more than a role that nobody can use."""
+        """With its objects and its privileges in all databases. Another customer who grants it something, and prevents
+        the revocation, only keeps a role that nobody can use."""
         if not await self._superuser.ask(Do.EXISTS(role=role)):
             return
         await self._superuser.ask(Do.LOCK(role=role))
@@ -359,7 +359,7 @@ class Postgres:
         for line in (await self._superuser.ask(Do.DATABASES_WITH(role=role))).splitlines():
             database = DatabaseName(line)
             owner, of_site = owner_of(database), prefix_of(database) == prefix
-            # What is reassigned includes whole databases: never to the owner of another customer's.
+            # Reassigning includes whole databases: never to the owner of another customer's.
             given = [Do.IN_DATABASE_REASSIGN(role=role, owner=owner)] if of_site and role != owner else []
             try:
                 await self._once_free(
@@ -375,7 +375,7 @@ class Postgres:
             log.warning("databases.role_kept", role=role, error=str(error))
 
     async def _once_free(self, work: Callable[[], Awaitable[object]], end_holders: Order) -> None:
-        """Sessions that keep it from being done by a lock are ended, and it is tried once more."""
+        """On a conflict, end the sessions that hold the locks and try once more."""
         try:
             await work()
         except DatabaseError:
@@ -390,7 +390,7 @@ class Postgres:
         return [DatabaseName(line) for line in found.splitlines()]
 
     def _write_authentication(self) -> None:
-        """Read anew by PostgreSQL when it starts; they never change."""
+        """PostgreSQL reads them at its start; they never change."""
         self._folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         for name, text in (
             ("pg_hba.conf", f"local all postgres peer map={_PEER}\nlocal all all scram-sha-256\n"),

@@ -1,4 +1,4 @@
-"""What the sessions of PostgreSQL take of the memory, as the kernel counts it for their processes."""
+"""Memory of PostgreSQL's sessions, as the kernel counts it for their processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _TITLE: Final = re.compile(r"postgres: ((?:owner_)?s[0-9]+_\w+) \w+ \[local\]")
 _WORKER: Final = re.compile(r"postgres: parallel worker for PID ([0-9]+)")
 _FIELD: Final = re.compile(r"^(RssAnon|RssShmem):\s+([0-9]+) kB$", re.MULTILINE)
 _COMMON_BYTES: Final = 128 << 20
-"""Of shared memory: what all processes have, shared_buffers above all. What is above it a parallel query has made."""
+"""Shared memory that all processes have, mostly shared_buffers. Anything above it comes from parallel queries."""
 
 
 def sessions_of(postmaster: int) -> list[Session]:
-    """Of the users of sites. What a parallel worker takes is its leader's. Blocks."""
+    """Sessions of sites' users. The memory of a parallel worker counts for its leader. Blocks."""
     found: dict[int, Session] = {}
     workers: list[tuple[int, int]] = []
     for pid in children(postmaster):

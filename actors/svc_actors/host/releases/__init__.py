@@ -1,4 +1,4 @@
-"""Releases of the panel side by side: where they lie, and the program that tries a new one and goes back if it fails.
+"""The panel's installed releases, and the program that tries a new one and goes back if it fails.
 
-The standard library alone: the program that switches runs beside whatever a new release is like.
+The standard library alone: the switching program must work whatever a new release is like.
 """

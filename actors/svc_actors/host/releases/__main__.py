@@ -1,4 +1,4 @@
-"""What svc-panel-switch.service runs: __main__.py ROOT PACKAGE [STEADY-SECONDS]."""
+"""Entry point of svc-panel-switch.service: __main__.py ROOT PACKAGE [STEADY-SECONDS]."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 """The releases of the panel on a server, and which of them runs.
 
-    releases/<release>/   a release: its packages, `bin/svc`, and `release.json`, what it says of itself
-    current               a link to the release that is started; without it the package's own is
-    order.json            a release that is ready, and is to be tried: written by the core
-    trial.json            the one that is on trial: written by the program that switches
+    releases/<release>/   a release: its packages, `bin/svc`, and its description, `release.json`
+    current               a link to the release to start; without it the package's own is started
+    order.json            an order to try a prepared release: written by the core
+    trial.json            the release on trial: written by the switching program
     outcome.json          how the last trial ended; read by the core
     incoming/             where releases can be put by hand
 
-A release is named by its version and the first 12 digits of its archive's SHA-256. The package's own lies elsewhere and
-has the name `package`. Invariants:
+A release's name is its version and the first 12 digits of its archive's SHA-256. The package's own has another place
+and the name `package`. Invariants:
 
-- what has a name under `releases` is whole, and `current` names something that is there at any moment;
-- while `trial.json` is there, the release before is there too: whoever finds the file can go back to it.
+- everything with a name under `releases` is complete, and `current` always names an existing release;
+- while `trial.json` exists, so does the previous release: any process that finds the file can go back to it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any, Final
 PACKAGE: Final = "package"
 """The name of the release that the Debian package brought."""
 KEPT: Final = 2
-"""How many releases are kept beside the one that runs."""
+"""How many releases are kept besides the running one."""
 _NAME: Final = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where this server is visited by the program that switches."""
+    """Ports on which the switching program visits this server."""
 
     web: int
     sites: int
@@ -41,8 +41,8 @@ class Ports:
 
 @dataclass(frozen=True)
 class Trial:
-    """`release` is tried in the place of `before`. `boot` is that of the kernel when it was ordered: after another one
-    nobody waits for it any more. `domains` are sites that are visited around it."""
+    """`release` is tried as a replacement of `before`. `boot` is the kernel's boot id at the time of the order, which
+    is void after another boot. `domains` are sites to visit before and after."""
 
     job: int
     release: str
@@ -77,7 +77,8 @@ def boot_id() -> str:
 
 
 class Releases:
-    """`root` is /opt/svc-panel, `package` where the Debian package has its own release. All may be repeated."""
+    """`root` is /opt/svc-panel, `package` the folder of the Debian package's own release. All methods may be
+    repeated."""
 
     def __init__(self, root: Path, package: Path) -> None:
         self.root = root
@@ -101,12 +102,12 @@ class Releases:
             return PACKAGE
 
     def names(self) -> list[str]:
-        """Of all that lie beside the package's, the newest last."""
+        """All except the package's, the newest last."""
         found = self.releases.iterdir() if self.releases.is_dir() else iter(())
         return sorted((each.name for each in found if _NAME.fullmatch(each.name)), key=_age)
 
     def switch(self, release: str) -> None:
-        """Have `release` be the one that is started from here on."""
+        """Make `release` the one to start from now on."""
         if not self.folder(release).is_dir():
             raise FileNotFoundError(f"There is no release {release}.")
         if release == PACKAGE:
@@ -125,11 +126,12 @@ class Releases:
         return self._order.exists()
 
     def withdraw(self) -> None:
-        """An order that nobody has taken is none any more."""
+        """Withdraw an order that was not taken."""
         self._order.unlink(missing_ok=True)
 
     def take_order(self, boot: str) -> Trial | None:
-        """The order becomes the trial; from here on somebody who finds it goes back. One of another boot is dropped."""
+        """Turn the order into the trial; from here on a process that finds it goes back. An order of another boot is
+        dropped."""
         trial = _trial_in(self._order)
         if trial is None or trial.boot != boot:
             self.withdraw()
@@ -145,7 +147,7 @@ class Releases:
         return _trial_in(self._trial)
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """It stays until the next one, and lets the release before work on a newer schema. Raises OSError."""
+        """It stays until the next one, and lets the previous release work on a newer schema. Raises OSError."""
         _write(self._outcome, asdict(outcome))
 
     def outcome(self) -> Outcome | None:
@@ -153,7 +155,7 @@ class Releases:
         return Outcome(**{**found, "silent": tuple(found["silent"])}) if found is not None else None
 
     def returned_to(self, release: str) -> bool:
-        """Whether this release runs in the place of a newer one: the trial of that ended so, or is about to."""
+        """Whether this release runs because the trial of a newer one failed, or is about to."""
         trial = self.trial()
         if trial is not None:
             return trial.before == release
@@ -165,8 +167,8 @@ class Releases:
         _sync(self.root)
 
     def prune(self, *kept: str) -> None:
-        """Remove releases, and what was left of half-made ones, but for what runs, those named and the newest two that
-        are older than what runs."""
+        """Remove releases, and leftovers of incomplete ones, except the running one, the named ones, and the newest two
+        that are older than the running one."""
         running = self.current()
         others = [name for name in self.names() if running == PACKAGE or _age(name) < _age(running)]
         stay = {running, *kept, *others[-KEPT:]}
@@ -176,7 +178,7 @@ class Releases:
             if found.is_dir() and not found.is_symlink():
                 shutil.rmtree(found)
             else:
-                found.unlink()  # An archive whose fetching ended with the core.
+                found.unlink()  # An archive whose download ended with the core.
 
 
 def _age(name: str) -> tuple[int, ...]:
@@ -199,7 +201,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all, and on disk when this returns."""
+    """Completely or not at all, and on disk when this returns."""
     new = path.with_name(f"{path.name}.new")
     with new.open("w") as file:
         json.dump(content, file)

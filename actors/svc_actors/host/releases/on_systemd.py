@@ -1,4 +1,4 @@
-"""The server of a switch as systemd, the core's socket, web and nginx show it. Every look has a deadline."""
+"""The server during a switch, seen through systemd, the core's socket, web and nginx. Every check has a deadline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CORE: Final = "svc-panel-core.service"
 WEB: Final = "svc-panel-web.service"
 _TIMEOUT: Final = 5.0
 _STOP_SECONDS: Final = 120.0
-"""Above TimeoutStopSec= of the core."""
+"""More than TimeoutStopSec= of the core."""
 _AT_ONCE: Final = 8
 _WORST: Final = 500
 _MOST_WORDS: Final = 300
@@ -41,10 +41,10 @@ class SystemdServer:
         _ran("systemctl", "stop", CORE, seconds=_STOP_SECONDS)
 
     def start(self) -> None:
-        # Ends that were counted before are none of the release that begins.
+        # Failures that were counted before do not belong to the release that starts.
         _ran("systemctl", "reset-failed", CORE, WEB)
         _ran("systemctl", "start", "--no-block", CORE)
-        # Restarted, and not stopped: systemd keeps its listening socket, and who comes waits.
+        # A restart instead of a stop: systemd keeps its listening socket, and connections wait.
         _ran("systemctl", "restart", "--no-block", WEB)
 
     def core(self) -> Core | None:
@@ -69,7 +69,7 @@ class SystemdServer:
 
     def web_answers(self, trial: Trial) -> bool:
         context = ssl.create_default_context()
-        # It is this server itself, whoever vouches for its certificate.
+        # It is this server itself, so the certificate's issuer does not matter.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", trial.ports.web, timeout=_TIMEOUT, context=context)
@@ -105,7 +105,7 @@ def _visit(domain: str, port: int) -> bool:
 
 
 def _ran(*command: str, seconds: float = 30.0) -> str:
-    """What it wrote. What it did is looked at afterwards, so its end is not."""
+    """Returns its output. Its exit status is ignored, since the result is checked afterwards."""
     try:
         return subprocess.run(
             command, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=seconds

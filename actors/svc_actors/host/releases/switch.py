@@ -1,18 +1,18 @@
-"""Tries a release of the panel in the place of the one before, and goes back unless it proves itself.
+"""Tries a new release of the panel, and goes back to the previous one unless it proves itself.
 
-It outlives the core that ordered it: a unit of its own, started again when it is killed and after a reboot. It finds
+It outlives the core that ordered it: a unit of its own, restarted after a kill and after a reboot. It finds
 
 - an order: the release is tried. The core ends, `current` is changed, core and web start. The release is kept once it
-  has answered for `STEADY_SECONDS` without an end, with web and the sites that answered before; `PATIENCE` bounds that;
-- a trial: whoever tried was interrupted, and a release that takes its server down must not be tried for ever. It goes
-  back;
-- a trial whose outcome is written down: only what comes after that is left to do.
+  has answered for `STEADY_SECONDS` without an end, with web and the sites that answered before, within `PATIENCE`;
+- a trial: the process that tried it was interrupted, and a release that takes its server down must not be tried for
+  ever. It goes back;
+- a trial with a written outcome: only the steps after that are left.
 
-The release before may find a database that the new one has migrated already: while the trial is there, and by its
-outcome after that, it is allowed to work on it, since migrations only add what the release before can do without.
+The previous release may find a database that the new one has already migrated: during the trial, and by its outcome
+afterwards, it may work on it, since migrations only add what the previous release can do without.
 
-A full disk keeps nobody from going back: an outcome that cannot be written is written once there is room, and until
-then the trial stays.
+A full disk does not prevent going back: an outcome that cannot be written is written once there is room, and until then
+the trial stays.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Final, Protocol
 from svc_actors.host.releases.layout import Outcome, Releases, Trial
 
 PATIENCE: Final = 180.0
-"""Seconds that a release has until it must have been steady, its migrations among them."""
+"""Seconds within which a release must have become steady, including its migrations."""
 STEADY_SECONDS: Final = 20.0
 RETURN_SECONDS: Final = 60.0
-"""What is waited for the release before to answer again."""
+"""How long to wait for the previous release to answer again."""
 LOOK_SECONDS: Final = 0.5
 ROOM_SECONDS: Final = 5.0
-"""Between two attempts to write an outcome down."""
+"""Between two attempts to write an outcome."""
 MOST_ENDS: Final = 3
 
 
 @dataclass(frozen=True)
 class Core:
-    """The panel's core as its supervisor has it: `failed` where that starts it no more; `ends` since it was started."""
+    """The core as systemd sees it. `failed`: systemd has given up on starting it. `ends`: failures since its start."""
 
     failed: bool
     pid: int
@@ -44,30 +44,30 @@ class Core:
 
 
 class Server(Protocol):
-    """What runs on this server. None of it raises."""
+    """The programs of this server. None of the methods raises."""
 
     def stop_core(self) -> None: ...
 
     def start(self) -> None:
-        """The core, and web anew, of the release that is current. It is not waited for."""
+        """Start the core of the current release, and restart web, without waiting."""
         ...
 
     def core(self) -> Core | None:
-        """None where that cannot be found out at the moment."""
+        """None if its state is unknown at the moment."""
         ...
 
     def release(self, trial: Trial) -> str | None:
-        """The name of the release whose core answers; None where none does."""
+        """The name of the release whose core answers; None if none does."""
         ...
 
     def web_answers(self, trial: Trial) -> bool: ...
 
     def answering(self, trial: Trial, domains: Sequence[str]) -> list[str]:
-        """Those of these sites that answer, with less than 500."""
+        """Those of these sites that answer with a status below 500."""
         ...
 
     def last_words(self) -> str:
-        """Of the core's log; empty where there are none."""
+        """The end of the core's log; empty if there is none."""
         ...
 
 
@@ -136,7 +136,8 @@ class Switch:
         return self._watch(trial, before)
 
     def _watch(self, trial: Trial, before: Sequence[str]) -> Outcome:
-        """Until it is steady, or given up. What is missed once may only have been slow: then steadiness begins anew."""
+        """Wait until it is steady, or given up. A single missed answer may only be slow: the time of steadiness then
+        restarts."""
         over = self.clock() + PATIENCE
         first: Core | None = None
         since: float | None = None

@@ -1,4 +1,4 @@
-"""restic, and what a backup is held to: the tree of a site as a manifest (docs/site-backups.md)."""
+"""restic, and the manifest of a site's tree that verifies a backup (docs/site-backups.md)."""
 
 from svc_actors.host.restic.driver import Restic, SystemRestic
 from svc_actors.host.restic.models import (

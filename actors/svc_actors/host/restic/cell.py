@@ -1,10 +1,10 @@
 """Runs one program that reads a site's tree as root: `python -I -S cell.py HOME MOUNTED PROGRAM ARGUMENT...`
 
-The site's own programs change the tree while it is read, and would have root follow a link out of it. So HOME is
-mounted at MOUNTED for this program alone, read-only and with `nosymfollow` (mount(2)): no path beneath it leads
-anywhere else, however a folder is exchanged for a link meanwhile. Of root's capabilities only the reading of files is
-left, as sites keep their files from each other; what belongs to root is still root's to write, and that is where a
-repository lies. It stands alone, and needs the standard library only.
+The site's own programs may change the tree meanwhile, to make root follow a link out of it. So HOME is mounted at
+MOUNTED for this program alone, read-only and with `nosymfollow` (mount(2)): no path below it leads elsewhere, even if a
+folder is swapped for a link. Of root's capabilities only reading any file is left, as sites hide their files from each
+other; files of root's stay writable, and that includes repositories. This module is standalone, and uses the standard
+library only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
         _mount(libc, None, mounted, MS_BIND | MS_REMOUNT | held)
         if not os.statvfs(mounted).f_flag & ST_NOSYMFOLLOW:
             raise OSError(0, "this kernel cannot mount without following links (Linux 5.10 can)")
-        # A program that root runs has what is in the bounding set, and nothing else.
+        # A program that root executes gets exactly the bounding set.
         for capability in range(LAST_CAPABILITY + 1):
             if capability != CAP_DAC_READ_SEARCH:
                 libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)

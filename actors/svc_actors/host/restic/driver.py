@@ -1,12 +1,11 @@
 """restic's commands, each a program with an argument list, run at low priority and without a cache.
 
-Each of them takes half a second of a processor to make the key out of the password, whatever it then does, and one that
-makes a repository four times that: what one command can be asked for is not asked of two.
+Each command takes half a second of processor time to derive the key from the password, and one that creates a
+repository four times that, so no two commands are used where one will do.
 
-The password of a repository is read from a file of root's with the mode 0400. `unlock` removes locks whose process has
-ended, and no others; and the files that restic was writing when it was ended, which no command of its own removes. On a
-full target these may be what leaves no room for a lock, without which nothing is pruned. One that is still written
-loses its file, and writes it again.
+The password of a repository is read from a file of root's with mode 0400. `unlock` removes locks whose process has
+ended, and no others; and restic's unfinished files, which no command of its own removes. On a full target these may
+take the room for a lock, without which nothing can be pruned. A restic that still writes such a file writes it again.
 """
 
 from __future__ import annotations
@@ -42,31 +41,31 @@ from svc_actors.host.restic.models import (
 
 TREE: Final = "site"
 CONTENT: Final = "content"
-"""The folders of a snapshot, and of the folder that a job works in: the site's home, and what is made for a backup."""
+"""The folders of a snapshot, and of a job's work folder: the site's home, and files made for the backup."""
 LISTED: Final = f"{CONTENT}/manifest"
 """The manifest as it was scanned, in both of them."""
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
-"""Visitors go before backups."""
+"""Visitors have priority over backups."""
 QUICK_SECONDS: Final = 900.0
 LONG_SECONDS: Final = 6 * 3600.0
 STALLED_SECONDS: Final = 600.0
-"""A backup that reads nothing for so long is stopped, and a copy of which nothing arrives: a file that was exchanged
-for a pipe at the right moment, or a target that hangs, would hold up everybody's backups. restic itself tries again for
-a quarter of an hour, whatever it does."""
+"""A backup that reads nothing for so long is stopped, and so is a copy without progress: a file that was swapped for a
+pipe at the right moment, or a target that hangs, would hold up everybody's backups. restic itself retries for a quarter
+of an hour, whatever it does."""
 ANSWER_SECONDS: Final = 120.0
-"""What moves no data has come to an end by then, or the target hangs."""
+"""Deadline of commands that move no data: the target hangs if they take longer."""
 _INCOMPLETE: Final = "at least one source file could not be read"
 _NO_REPOSITORY: Final = re.compile(
     r"unable to open config file: .*(key does not exist|file does not exist|no such file or directory)"
 )
-"""Of S3, SFTP and a folder. restic asks whether there is a repository after every other error too."""
+"""Messages for S3, SFTP and a folder. After every other error, too, restic asks whether there is a repository."""
 _REFUSED: Final = {
     "Access Key Id you provided does not exist": "The bucket's server does not know the access key.",
     "request signature we calculated does not match": "The secret key is not the one of the access key.",
     "Access Denied": "The access key may not use the bucket, or its secret is another one.",
     "specified bucket does not exist": "There is no such bucket.",
 }
-"""What a server of S3 says, and what it means."""
+"""Messages of S3 servers, and their meaning."""
 _SNAPSHOTS: Final = TypeAdapter(list[Snapshot])
 _PYTHON: Final = (sys.executable, "-I", "-S")
 
@@ -75,7 +74,7 @@ Progress = Callable[[float], Awaitable[None]]
 
 
 class Restic(Protocol):
-    """What backups need. Every method raises ServiceError. `work` is a folder of root's alone."""
+    """The part of restic that backups need. Every method raises ServiceError. `work` is a folder of root's alone."""
 
     async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned: ...
 
@@ -84,7 +83,7 @@ class Restic(Protocol):
     async def unlock(self, run: Run, repository: Repository) -> None: ...
 
     async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
-        """Raises NoRepositoryError where there is none."""
+        """Raises NoRepositoryError if there is none."""
         ...
 
     async def backup(
@@ -118,11 +117,11 @@ class Restic(Protocol):
 
 
 class SystemRestic:
-    """The server's own."""
+    """The server's own restic."""
 
     async def scan(self, run: Run, home: Path, work: Path, uid: int, before: Path | None) -> Scanned:
-        """List the site beneath `home` into `work`/content/manifest, so that the snapshot holds it, and what is left
-        out into `work`/excluded."""
+        """List the site below `home` in `work`/content/manifest, which the snapshot includes, and left-out files in
+        `work`/excluded."""
         command = _in_cell(
             home,
             work,
@@ -132,22 +131,21 @@ class SystemRestic:
         return await _told(run, command, Scanned, seconds=LONG_SECONDS)
 
     async def init(self, run: Run, repository: Repository, like: Repository | None = None) -> None:
-        """`like`: cut files as that repository does, so that copies from there share their parts."""
+        """`like`: use that repository's chunker parameters, so that copies from there share their chunks."""
         command = ["init", "--json"]
         if like is not None:
             command += ["--copy-chunker-params", *_from(like)]
         await self._run(run, repository, command)
 
     async def unlock(self, run: Run, repository: Repository) -> None:
-        """Where there is a lock at all, which in a folder of this server is seen at once: a restic that was killed has
-        left its own."""
+        """Only if there is a lock at all, which is quick to see in a local folder: a killed restic leaves its lock."""
         if repository.is_local and not await trio.to_thread.run_sync(_locks, repository):
             return
         await self._remove_unfinished(run, repository)
         await self._run(run, repository, ["unlock"])
 
     async def _remove_unfinished(self, run: Run, repository: Repository) -> None:
-        """In a bucket there are none: an object is there once it is whole."""
+        """A bucket has none: an object appears once it is complete."""
         command: tuple[str, ...]
         stdin: Path | None = None
         if repository.is_local:
@@ -160,15 +158,16 @@ class SystemRestic:
             return
 
         async def drop(_: list[str]) -> None:
-            """sftp repeats each line, and names what is not there."""
+            """sftp repeats each line, and names missing files."""
 
-        # Whether there is a repository, and its server answers, is found out by what comes next.
+        # The next command finds out whether the repository exists and its server answers.
         with suppress(ServiceError):
             await run((*QUIET, *command), seconds=STALLED_SECONDS, stdin=stdin, read=drop)
 
     async def snapshots(self, run: Run, repository: Repository) -> list[Snapshot]:
-        """restic asks S3 by HEAD, whose answers have no words: a bucket that is missing looks like an empty one, which
-        `init` would make, and a wrong key like any refusal. Told no region it asks for that first, and hears why."""
+        """restic sends HEAD requests to S3, whose answers have no body: a missing bucket looks like an empty one, which
+        `init` would create, and a wrong key like any refusal. Without a region it asks for that first, and gets the
+        reason."""
         try:
             return await self._snapshots(run, repository)
         except (NoRepositoryError, _RefusedError):
@@ -180,7 +179,7 @@ class SystemRestic:
         parts: list[str] = []
 
         async def take(lines: list[str]) -> None:
-            parts.extend(line for line in lines if parts or line.startswith("["))  # One line, in parts when it is long.
+            parts.extend(line for line in lines if parts or line.startswith("["))  # One line, in pieces if it is long.
 
         await self._run(run, repository, ["snapshots", "--json", "--no-lock"], take=take)
         return _SNAPSHOTS.validate_json("".join(parts) or "[]")
@@ -195,8 +194,8 @@ class SystemRestic:
         parent: str | None,
         progress: Progress,
     ) -> BackupEnded:
-        """A snapshot of `home` and of `work`/content, without what `work`/excluded names. Raises
-        SnapshotIncompleteError where a file could not be read; there is a snapshot then, which is no backup."""
+        """A snapshot of `home` and of `work`/content, without the paths in `work`/excluded. Raises
+        SnapshotIncompleteError if a file could not be read; the snapshot then exists, but is not a backup."""
         command = ["backup", "--json", "--host", "svc", "--exclude-file", str(work / "excluded")]
         command += [*(argument for tag in tags for argument in ("--tag", tag)), TREE, CONTENT]
         command += ["--parent", parent] if parent else ["--force"]
@@ -221,9 +220,9 @@ class SystemRestic:
     async def settle(
         self, run: Run, repository: Repository, snapshot: str, home: Path, work: Path, uid: int
     ) -> Settled:
-        """Make `work`/manifest, that of the snapshot. Where nothing has changed since the scan it is the scanned one,
-        which the snapshot holds; restic is asked what it has seen otherwise, which takes it as long as a backup of a
-        site in which nothing is new."""
+        """Write `work`/manifest, the manifest of the snapshot. If nothing has changed since the scan it is the scanned
+        one, which the snapshot includes; otherwise restic lists what it has seen, which takes as long as a backup of an
+        unchanged site."""
         arguments = (*_PYTHON, manifest.__file__, "compare", str(work / TREE), str(uid))
         compared = await _told(
             run,
@@ -246,7 +245,7 @@ class SystemRestic:
         return await _told(run, (*command, *paths), Settled, seconds=LONG_SECONDS)
 
     async def keep_file(self, run: Run, repository: Repository, file: Path, tags: Sequence[str]) -> str:
-        """A snapshot of one file of root's; its id."""
+        """A snapshot of one file of root's; returns its id."""
         summary: list[BackupEnded] = []
 
         async def take(lines: list[str]) -> None:
@@ -259,11 +258,11 @@ class SystemRestic:
         return summary[-1].snapshot_id
 
     async def check(self, run: Run, repository: Repository) -> None:
-        """Every snapshot has all that it needs."""
+        """Check that every snapshot has all its data."""
         await self._run(run, repository, ["check"], seconds=LONG_SECONDS)
 
     async def tag(self, run: Run, repository: Repository, snapshots: Sequence[str], tag: str) -> None:
-        """It gives them new ids: they are found by their other tags."""
+        """This changes their ids: find them by their other tags."""
         said = await self._run(run, repository, ["tag", "--add", tag, *snapshots])
         if not any(line.startswith(f"modified tags on {len(snapshots)} ") for line in said):
             raise unavailable("restic has not marked the snapshot as complete, so nothing counts as kept.")
@@ -273,12 +272,12 @@ class SystemRestic:
         await self._run(run, target, command, seconds=LONG_SECONDS, stalled=STALLED_SECONDS)
 
     async def forget(self, run: Run, repository: Repository, snapshots: Sequence[str]) -> None:
-        """Remove snapshots, and what no other needs of them."""
+        """Remove snapshots, and data that no other one needs."""
         stalled = math.inf if repository.is_local else STALLED_SECONDS
         await self._run(run, repository, ["forget", "--prune", *snapshots], seconds=LONG_SECONDS, stalled=stalled)
 
     async def restore(self, run: Run, repository: Repository, snapshot: str, target: Path, *paths: str) -> None:
-        """Put what a snapshot holds, or these paths of it, beneath `target`, a folder of root's alone."""
+        """Restore a snapshot, or these paths of it, below `target`, a folder of root's alone."""
         command = ["restore", "--target", str(target), snapshot]
         for path in paths:
             command += ["--include", "/" + re.sub(r"([\\*?\[\]])", r"\\\1", path)]
@@ -301,8 +300,8 @@ class SystemRestic:
         cell: tuple[Path, Path] | None = None,
         folder: Path | None = None,
     ) -> list[str]:
-        """What restic said, the last lines of it. Its failures become ServiceErrors with its own words. It is stopped
-        after `stalled` seconds in which it came no further; by default a repository elsewhere has to answer."""
+        """Returns the last lines of restic's output. Its failures become ServiceErrors with its own words. It is
+        stopped after `stalled` seconds without progress; by default a remote repository must answer."""
         if stalled is None:
             stalled = math.inf if repository.is_local else ANSWER_SECONDS
         said: list[str] = []
@@ -346,11 +345,11 @@ class SystemRestic:
 
 
 class _RefusedError(ServiceError):
-    """A server of S3 refuses."""
+    """An S3 server refuses."""
 
 
 def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceError:
-    """restic's own words, and none of its environment's."""
+    """restic's own message, without its environment's secrets."""
     plain = [line for line in said if line.strip() and not line.startswith("{")]
     if any(_INCOMPLETE in line for line in said):
         unread = [str(told.get("item", "")) for line in said if (told := _object(line)).get("message_type") == "error"]
@@ -366,7 +365,7 @@ def _failure(command: str, said: Sequence[str], error: ServiceError) -> ServiceE
 
 
 def _place(line: str) -> object:
-    """How far restic has come: of a line that tells it again and again what does not change by itself."""
+    """restic's progress, from a status line without its time-dependent parts."""
     told = _object(line)
     if told.get("message_type") == "status":
         return told.get("bytes_done"), told.get("files_done")
@@ -379,7 +378,7 @@ def _locks(repository: Repository) -> bool:
 
 
 def _removal(folder: str) -> str:
-    """What sftp is told. "-": where there is no such file, the next line is done all the same."""
+    """Commands for sftp. "-": the next line runs even if there is no such file."""
     quoted = folder.replace("\\", "\\\\").replace('"', '\\"')
     return "\n".join((f'cd "{quoted}"', *(f"-rm {below}/*-restic-temp-*" for below in ("*", "data/*")), ""))
 
@@ -389,12 +388,12 @@ def _in_cell(home: Path, work: Path, *command: str) -> tuple[str, ...]:
 
 
 def _from(repository: Repository) -> list[str]:
-    """The repository that is read, of a command that has two."""
+    """Options for the source repository of a command with two."""
     return ["--from-repo", repository.location, "--from-password-file", str(repository.password_file)]
 
 
 async def _told(run: Run, command: Sequence[str], model: type[ModelT], *, seconds: float) -> ModelT:
-    """Run one of our programs; the last line that it writes is what it tells."""
+    """Run one of our programs; its last line of output is the result."""
     said: list[str] = []
 
     async def read(lines: list[str]) -> None:

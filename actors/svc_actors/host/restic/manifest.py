@@ -1,17 +1,17 @@
 """A site's tree as a list: `python -I -S manifest.py scan|compare|settle|verify ARGUMENT...`
 
 A manifest is a text file, a JSON object a line for each entry: `p` path, `t` type (`f`, `d`, `l`), `m` mode, and of a
-file `s` size, `h` SHA-256, of a link `l` where it leads. `n` (modified), `c` (changed), both in nanoseconds, and `i`
-(inode) tell whether a file is the one that was read before. Names that are no UTF-8 have lone surrogates (PEP 383).
+file `s` size, `h` SHA-256, of a link `l` its target. `n` (modified), `c` (changed), both in nanoseconds, and `i`
+(inode) show whether a file has changed since. Names that are not UTF-8 have lone surrogates (PEP 383).
 
-- `scan` lists a tree. A file that the manifest before has with the same size, times and inode is not read again;
-- `compare` looks once more at a tree that was scanned, after its snapshot was made: where every entry has the times,
-  the size and the inode that it had, the manifest is that of the snapshot;
-- `settle`, where that is not so, makes it that of the snapshot: a file that restic has seen otherwise was changed, and
-  keeps the size and the mode of the snapshot, without a SHA-256: restic's own checksums hold its content;
-- `verify` gives a tree that was restored to its account and compares it with the manifest, byte for byte.
+- `scan` lists a tree. A file with the same size, times and inode as in the previous manifest is not read again;
+- `compare` looks at a scanned tree again after its snapshot was made: if every entry has the same times, size and
+  inode, the manifest is that of the snapshot;
+- `settle` otherwise makes it that of the snapshot: a file that restic has seen differently was changed, and gets the
+  size and the mode of the snapshot, without a SHA-256: restic's own checksums cover its content;
+- `verify` gives a restored tree to its account and compares it with the manifest, byte for byte.
 
-It is run as a program of its own, so that a large site is no load and no memory of the core's. Standard library only.
+It runs as a separate program, so that a large site does not load the core or use its memory. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Any
 
 BLOCK = 1 << 20
 LEFT_OUT = frozenset({".svc-tmp", "tmp"})
-"""Of a site's home: what is not finished, and what nobody misses."""
+"""In a site's home: unfinished and temporary files."""
 NAMED = 50
-"""So many entries are named in what is told of a tree."""
+"""How many entries a message about a tree names."""
 _SHOWN = 200
 """Characters of a path, in a message about its length."""
 _LONGEST_PATH = 4096
@@ -42,8 +42,8 @@ Entry = dict[str, Any]
 
 
 def scan(root: str, uid: int, before: str | None, target: str, excluded: str) -> Entry:
-    """List what is beneath `root` into the file `target`. `excluded` becomes a list of patterns for restic, of what is
-    left out: pipes, sockets and devices, and further names of files that are somebody else's."""
+    """List everything below `root` in the file `target`. `excluded` becomes a list of restic patterns for what is left
+    out: pipes, sockets and devices, and hard links to files of other accounts."""
     known = {entry["p"]: entry for entry in read(before)} if before else {}
     told: Entry = {"files": 0, "bytes": 0, "new_bytes": 0, "left_out": 0, "named": []}
     with open(target, "w") as listed, open(excluded, "w") as patterns:
@@ -65,14 +65,14 @@ def scan(root: str, uid: int, before: str | None, target: str, excluded: str) ->
                 else:
                     told["new_bytes"] += entry["s"]
                     if not _read_content(os.path.join(root, path), entry):
-                        continue  # It has gone, or is no file any more.
+                        continue  # It was removed, or replaced by something else than a file.
             listed.write(json.dumps(entry, separators=(",", ":")) + "\n")
     return told
 
 
 def compare(root: str, uid: int, manifest: str, excluded: str) -> Entry:
-    """What is `changed` beneath `root` since it was scanned: entries that are others, new, or gone. `files` and `bytes`
-    are those of the manifest."""
+    """Entries that have `changed` below `root` since the scan: different, new, or removed. `files` and `bytes` are
+    those of the manifest."""
     scanned = {entry["p"]: entry for entry in read(manifest)}
     left_out = set(Path(excluded).read_text().splitlines())
     files = [entry for entry in scanned.values() if entry["t"] == "f"]
@@ -89,7 +89,7 @@ def compare(root: str, uid: int, manifest: str, excluded: str) -> Entry:
 
 
 def settle(manifest: str, nodes: str, above: str, target: str) -> Entry:
-    """`nodes`: what restic lists of the snapshot; `above`: the folder there that holds the tree."""
+    """`nodes`: restic's list of the snapshot; `above`: the folder in the snapshot with the tree."""
     scanned = {lossy(entry["p"]): entry for entry in read(manifest)}
     told: Entry = {"files": 0, "bytes": 0, "changed": 0}
     with open(target, "w") as settled, open(nodes, errors="replace") as lines:
@@ -119,8 +119,8 @@ def settle(manifest: str, nodes: str, above: str, target: str) -> Entry:
 
 
 def verify(tree: str, manifest: str, below: str, uid: int, gid: int) -> Entry:
-    """Give the tree to the account, then compare it: what is `below` a path of the manifest, or that path itself; with
-    an empty one, everything. Pipes are removed: nothing of them was kept. Returns `wrong`, how many entries differ."""
+    """Give the tree to the account, then compare it: the part `below` a path of the manifest, or that path itself; with
+    an empty one, everything. Pipes are removed: backups do not have them. Returns `wrong`, how many entries differ."""
     told: Entry = {"entries": 0, "wrong": 0, "named": []}
 
     def differs(path: str, how: str) -> None:
@@ -153,7 +153,7 @@ def verify(tree: str, manifest: str, below: str, uid: int, gid: int) -> Entry:
             if "l" in entry and os.readlink(full) != entry["l"]:
                 differs(path, "leads elsewhere")
             continue
-        os.chmod(full, entry["m"])  # A change of the owner takes set-uid bits away.
+        os.chmod(full, entry["m"])  # A change of the owner clears set-uid bits.
         found = os.lstat(full)
         if (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (uid, gid, entry["m"]):
             differs(path, "has another owner or another mode")
@@ -176,7 +176,7 @@ def read(manifest: str) -> Iterator[Entry]:
 
 
 def size_below(manifest: str, below: str) -> int:
-    """Bytes of the files that `verify` would look at."""
+    """Bytes of the files that `verify` would check."""
     return sum(
         entry.get("s", 0)
         for entry in read(manifest)
@@ -191,18 +191,18 @@ def files_and_bytes(manifest: str) -> tuple[int, int]:
 
 
 def lossy(path: str) -> str:
-    """As restic's JSON shows a name: each byte that is no UTF-8 as U+FFFD."""
+    """A name in the form of restic's JSON: each byte that is not UTF-8 as U+FFFD."""
     return re.sub("[\udc80-\udcff]", "\ufffd", path)
 
 
 def pattern(path: str) -> str:
-    """A line of a list of restic's patterns that matches this path. What such a list would take for its own (blanks,
-    line breaks, variables) is any character."""
+    """A pattern for restic that matches this path. Characters that are special in its pattern files (blanks, line
+    breaks, variables) become wildcards."""
     return re.sub(r"[\s$\ufffd]", "?", re.sub(r"([\\*?\[\]])", r"\\\1", _shown(path)))
 
 
 def nanoseconds(text: str) -> int:
-    """Of Go's RFC 3339, which has up to nine places and any zone."""
+    """Nanoseconds of Go's RFC 3339, which has up to nine places and any zone."""
     whole, point, rest = text.partition(".")
     places = re.match(r"\d*", rest).group() if point else ""  # type: ignore[union-attr]
     zone = rest[len(places) :] if point else ""
@@ -212,7 +212,7 @@ def nanoseconds(text: str) -> int:
 
 
 def _walk(root: str, *, everything: bool = False) -> Iterator[tuple[str, os.stat_result]]:
-    """Every entry beneath `root` with its path from there, folders before what is in them. Links are not followed."""
+    """Every entry below `root` with its relative path, folders before their content. Links are not followed."""
     left = [""]
     while left:
         above = left.pop()
@@ -243,7 +243,7 @@ def _entry(path: str, found: os.stat_result, root: str, uid: int) -> Entry | Non
     elif kind == "l":
         try:
             entry["l"] = os.readlink(os.path.join(root, path))
-        except OSError:  # It is no link any more: `settle` finds that it was changed.
+        except OSError:  # It has been replaced: `settle` finds that it was changed.
             entry["l"] = ""
     entry |= {"n": found.st_mtime_ns, "c": found.st_ctime_ns, "i": found.st_ino}
     return entry
@@ -254,7 +254,7 @@ def _kind(found: os.stat_result) -> str | None:
 
 
 def _read_content(path: str, entry: Entry) -> bool:
-    """The SHA-256 of a file, and its size and times when it was read. Opening waits for nobody."""
+    """The SHA-256 of a file, and its size and times when it was read. Opening does not block."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -281,7 +281,7 @@ def _sha256(path: str) -> str:
 
 
 def _mode(mode: int) -> int:
-    """Go keeps set-uid, set-gid and sticky elsewhere than the kernel (io/fs, FileMode)."""
+    """Go stores set-uid, set-gid and sticky in other bits than the kernel (io/fs, FileMode)."""
     bits = mode & 0o777
     for go, unix in ((1 << 23, stat.S_ISUID), (1 << 22, stat.S_ISGID), (1 << 20, stat.S_ISVTX)):
         bits |= unix if mode & go else 0

@@ -1,4 +1,4 @@
-"""What restic is told and what it says, as types."""
+"""restic's inputs and outputs as types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc_actors.errors import ErrorCode, ServiceError
 
 
 class Run(Protocol):
-    """Runs a program to its end, and ends it with all that it started when it is cancelled or the core dies. Raises
+    """Runs a program to its end, and ends it with its children when it is cancelled or the core dies. Raises
     ServiceError when it fails."""
 
     async def __call__(
@@ -31,7 +31,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class SftpFolder:
-    """A folder of a server by SFTP, and OpenSSH's sftp with all that it needs to reach it."""
+    """A folder of an SFTP server, and the command of OpenSSH's sftp with all options to reach it."""
 
     command: tuple[str, ...]
     folder: str
@@ -39,8 +39,8 @@ class SftpFolder:
 
 @dataclass(frozen=True)
 class Repository:
-    """Where a repository is, and what opens it. `environment` may hold secrets: it is given to restic alone. `sftp` is
-    the same place without restic."""
+    """A repository's place and credentials. `environment` may hold secrets: only restic gets it. `sftp` is the same
+    place without restic."""
 
     location: str
     password_file: Path
@@ -50,7 +50,7 @@ class Repository:
 
     @property
     def is_local(self) -> bool:
-        """In a folder of this server."""
+        """Whether it is in a folder of this server."""
         return self.location.startswith("/")
 
 
@@ -104,15 +104,15 @@ class Verified(_Told):
 
 
 class SnapshotIncompleteError(ServiceError):
-    """restic could not read a file: there is a snapshot, and it is no backup."""
+    """restic could not read a file: the snapshot exists, but is not a backup."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.UNAVAILABLE, message, hint="The job's log names the files. Nothing was kept.")
 
 
 class NoRepositoryError(ServiceError):
-    """There is none at that location."""
+    """There is no repository at that location."""
 
 
 class StalledError(ServiceError):
-    """restic came no further and was stopped: what it works on hangs."""
+    """restic made no progress and was stopped: its source or target hangs."""

@@ -1,4 +1,4 @@
-"""SFTP for sites: an OpenSSH server of the panel's own. Nobody but the access accounts of sites can sign in to it."""
+"""SFTP for sites: an OpenSSH server of the panel's own, to which only access accounts of sites can sign in."""
 
 from svc_actors.host.sftp.configuration import SftpSettings
 from svc_actors.host.sftp.model import AccessKind, HostKey, SftpError, SftpLogin, SftpServing

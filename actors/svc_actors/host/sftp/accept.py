@@ -3,13 +3,13 @@
     python -I -S accept.py PROGRAM ARGUMENT...
 
 SVC_PORTS names the descriptors of the listening sockets as `3;4;`. The launcher holds them, so that no program of a
-site can take the port while this one is replaced or after it was killed. sshd cannot take over a listening socket, and
-what it binds itself is free as soon as it ends; so it is started as inetd(8) does, with the connection as its standard
-input and output.
+site can take the port while this one is replaced or after it was killed. sshd cannot inherit a listening socket, and
+frees a port that it binds itself as soon as it ends; so it is started as by inetd(8), with the connection as its
+standard input and output.
 
-sshd bounds connections that have not signed in only where it accepts them itself (MaxStartups). Here a connection
-counts until sshd would have ended it for not signing in, or until a look at its processes, taken only while many count,
-finds that it has: then one of them runs as the account of a site.
+sshd limits connections that have not signed in only if it accepts them itself (MaxStartups). Here a connection counts
+until sshd would have ended it for not signing in, or until a check of its processes, made only while many count, finds
+that it has: then one of them runs as the account of a site.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from typing import Final
 LOGIN_SECONDS: Final = 30
 """sshd's LoginGraceTime."""
 MOST_OF_ONE: Final = 20
-"""New connections from one address, of IPv6 from one /64, which is the least that a subscriber has."""
+"""New connections from one IPv4 address or one IPv6 /64, the least that a subscriber has."""
 _CROWD: Final = 20
 _MOST: Final = 100
-"""From so many new connections on half of those that come are refused, and all of them from so many on."""
+"""From the first number of new connections on half of the next ones are refused, and from the second on all."""
 _LOOK_SECONDS: Final = 0.25
-"""From one look to the next: a flood of connections costs no more of them."""
+"""Pause between two checks, so that their cost does not grow with a flood of connections."""
 _VARIABLE: Final = "SVC_PORTS"
 _BUSY_SECONDS: Final = 0.1
 _OWN: Final = ("root", "sshd")
 
 
 class Arrivals:
-    """The connections that may not have signed in, by the process of their sshd: when each came, and from where."""
+    """Connections that may not have signed in, by the pid of their sshd: when each came, and from where."""
 
     def __init__(self, signed_in: Callable[[int], bool]) -> None:
         self._signed_in = signed_in
@@ -76,14 +76,14 @@ def place_of(address: str) -> str:
 
 
 def has_signed_in(sshd: int, strangers: frozenset[int]) -> bool:
-    """By what this sshd has started: before somebody has signed in that runs as one of the users `strangers`."""
-    # What is being looked at may end.
+    """By its children: before a login has signed in, one of them runs as one of the users `strangers`."""
+    # The process may end meanwhile.
     with suppress(OSError):
         with open(f"/proc/{sshd}/task/{sshd}/children") as file:
             children = file.read().split()
         for child in children:
             with suppress(OSError), open(f"/proc/{child}/status") as file:
-                # The owner of these files is root: sshd lets nobody trace it.
+                # These files belong to root, since sshd cannot be traced: so read the uid from the content.
                 words = next(line for line in file if line.startswith("Uid:")).split()
                 if int(words[1]) not in strangers:
                     return True
@@ -96,7 +96,7 @@ def main(command: list[str]) -> None:
     for each in listening:
         each.set_inheritable(False)
         selector.register(each, selectors.EVENT_READ)
-    # Written to when a child ends, so that the wait below is over.
+    # A child's end writes to it, which ends the wait below.
     ended, wake = socket.socketpair()
     for each in (ended, wake):
         each.setblocking(False)
@@ -128,7 +128,7 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
     except (BlockingIOError, ConnectionAbortedError):
         return
     except OSError as error:
-        # No memory or descriptor for it: the connection waits, and so does this loop.
+        # Out of memory or descriptors: the connection waits, and so does this loop.
         print(f"a connection cannot be accepted yet: {error}", file=sys.stderr, flush=True)
         time.sleep(_BUSY_SECONDS)
         return
@@ -148,12 +148,12 @@ def _accept(listening: socket.socket, command: list[str], arrivals: Arrivals) ->
 
 
 def _somebody_may_sign_in() -> bool:
-    """By the accounts of this view: where there are none but root and sshd, nobody is shown an sshd."""
+    """Looks at the accounts of this view: if there are only root and sshd, no sshd is started."""
     return any(name not in _OWN for name, _ in _accounts())
 
 
 def _strangers() -> frozenset[int]:
-    """Whose processes sshd has before somebody has signed in."""
+    """Users of sshd's processes before a login has signed in."""
     return frozenset(uid for name, uid in _accounts() if name in _OWN)
 
 

@@ -1,10 +1,9 @@
-"""What sshd reads: its settings, and an /etc in which nobody exists but root, sshd and the logins.
+"""sshd's configuration: its settings, and an /etc in which only root, sshd and the logins exist.
 
-The server has that folder in place of the machine's /etc (`enter`), so no account of the machine can sign in to it
-whatever its password is, and no login of a site becomes an account of the machine. sshd reads it anew at each
-connection.
+The server sees that folder instead of the machine's /etc (`enter`), so no account of the machine can sign in to it
+whatever its password, and no login of a site becomes an account of the machine. sshd reads it for each connection.
 
-A login has the user id of its site. `*` as password matches nothing and leaves keys working; `!` would lock both.
+A login has the user id of its site. `*` as password matches nothing but allows keys; `!` would lock both.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from svc_actors.host.sftp.accept import LOGIN_SECONDS
 from svc_actors.host.sftp.model import AccessKind, SftpLogin
 
 ROOTS: Final = "/run/sftp"
-"""In the server's own view: a folder a login, root's, into which sshd locks it. `site` in it is what it may see."""
+"""In the server's own view: a folder of root's for each login, the chroot of its session. `site` in it is the visible
+folder."""
 SITE: Final = "site"
 SHELLS: Final = "/run/shells"
-"""In that view: the folder into which sshd locks the logins with a shell, before it executes `enter` in it."""
+"""In that view: the chroot of logins with a shell, in which sshd executes `enter`."""
 _SHELL_GROUP: Final = "shell"
 _SHELL_GID: Final = 65533
 DEFAULT_PORT: Final = 2222
 _SFTP_SERVER: Final = "/usr/lib/openssh/sftp-server"
-"""Debian's, of what a shell is asked for SFTP with; of other logins ForceCommand decides."""
+"""Debian's, for SFTP in a shell; for other logins ForceCommand decides."""
 HOST_KEY_TYPES: Final = ("ed25519", "ecdsa", "rsa")
 
 
@@ -36,9 +36,9 @@ class SftpSettings:
 
 
 def sshd_configuration(settings: SftpSettings, folder: Path) -> str:
-    """Every path but those of host keys is one of the server's own view. `internal-sftp` is part of sshd: nothing of
-    the chroot is executed, but where a login has a shell. No login is forwarded anything: what a site may reach, its
-    programs reach by themselves."""
+    """All paths but those of host keys are in the server's own view. `internal-sftp` is part of sshd: nothing in the
+    chroot is executed, except for logins with a shell. Forwarding is off: a site's programs can reach by themselves
+    what the site may reach."""
     keys = "\n".join(f"HostKey {folder}/host_{each}_key" for each in HOST_KEY_TYPES)
     return f"""\
 Port {settings.port}
@@ -92,7 +92,7 @@ Match Group {_SHELL_GROUP}
 
 
 def account_files(logins: Iterable[SftpLogin], sshd_uid: int) -> Mapping[str, str]:
-    """The files of its /etc by their names; shadow and what lies in keys/ are not for everybody's eyes."""
+    """The files of its /etc by name; shadow and the files in keys/ are not readable for everybody."""
     passwd = ["root:x:0:0:root:/:/usr/sbin/nologin", f"sshd:x:{sshd_uid}:65534::/run/sshd:/usr/sbin/nologin"]
     shadow = ["root:*:1::::::", "sshd:*:1::::::"]
     group = ["root:x:0:", "nogroup:x:65534:"]

@@ -1,14 +1,14 @@
-"""The view that the SFTP server has of the machine: an /etc of its own, and the folders of the logins.
+"""The SFTP server's view of the machine: an /etc of its own, and the folders of the logins.
 
     python -I -S enter.py serve FOLDER PROGRAM ARGUMENT...   take on the view, then execute the program
-    python -I -S enter.py agree FOLDER PID                   in the view of that process: the logins of today
+    python -I -S enter.py agree FOLDER PID                   update the logins in the view of that process
 
 Run as root. FOLDER holds `etc/`, `shells/`, and `logins.json`: by login the home of its site, its user id, and which
-folder beneath is shown. In the view /run/sftp/LOGIN is root's, as sshd demands of what it locks somebody into, and
-/run/sftp/LOGIN/site is that folder. Logins with a shell are locked into /run/shells, which is `shells/`: the machine's
-/usr, and the sockets of what runs their shells. The mounts live in the view alone, and are gone with the server.
+folder below it is shown. In the view /run/sftp/LOGIN is root's, as sshd requires of a chroot, and /run/sftp/LOGIN/site
+is that folder. Logins with a shell are confined to /run/shells, which is `shells/`: the machine's /usr, and the sockets
+of the services that run their shells. The mounts exist in the view alone, and go with the server.
 
-Invariant: no link is followed on the way to what is mounted. The site's account can lay links, and root mounts.
+Invariant: no link is followed on the way to a mounted folder. The site's account can place links, and root mounts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _take_on(folder: str) -> None:
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount(f"{folder}/etc", "/etc", None, _MS_BIND)
     _mount("none", "/run", "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "size=4m,mode=0755")
-    # What sshd separates its privileges in, empty and root's.
+    # The folder for sshd's privilege separation, empty and root's.
     os.mkdir("/run/sshd", 0o755)
     os.mkdir(_ROOTS, 0o755)
     os.mkdir(_SHELLS, 0o755)
@@ -62,7 +62,7 @@ def _take_on(folder: str) -> None:
     _mount(f"{folder}/../run/shells", f"{_SHELLS}/sockets", None, _MS_BIND)
     for target in (_SHELLS, f"{_SHELLS}/usr", f"{_SHELLS}/sockets"):
         _mount(None, target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
-    # sshd writes down who has signed in at a terminal, in a file with a place for each user id: they are large here.
+    # sshd records sign-ins at a terminal in a file with a slot for each user id, which are large here.
     _mount("none", "/var/log", "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 
@@ -72,7 +72,7 @@ def _enter(pid: int) -> None:
 
 
 def _agree(folder: str) -> None:
-    """A login whose folder is not there (any more) has none to be locked into: sshd lets nobody in."""
+    """A login whose folder is missing gets no chroot: sshd refuses it."""
     with open(f"{folder}/logins.json") as file:
         wanted: dict[str, Any] = json.load(file)
     for login in os.listdir(_ROOTS):
@@ -90,7 +90,7 @@ def _agree(folder: str) -> None:
 
 
 def _opened(shown: dict[str, Any]) -> int:
-    """The folder of a login, one step after another."""
+    """Open the folder of a login, component by component."""
     opened = os.open(shown["home"], _FOLDER)
     try:
         if os.fstat(opened).st_uid != shown["uid"]:
@@ -118,7 +118,7 @@ def _show(login: str, source: int) -> None:
 
 
 def _release(login: str) -> None:
-    """Its folder is not seen any more."""
+    """Unmount its folder."""
     target = f"{_ROOTS}/{login}/{_SITE}"
     if os.path.ismount(target):
         _checked(_libc.umount2(target.encode(), _MNT_DETACH))

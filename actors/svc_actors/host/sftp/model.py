@@ -1,4 +1,4 @@
-"""What the SFTP server is told, and what it answers."""
+"""The inputs and outputs of the SFTP server."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from svc_actors.host.launcher import Limits
 
 
 class SftpError(Exception):
-    """The server does not do as it was told; the message says why."""
+    """The SFTP server failed; the message says why."""
 
 
 class AccessKind(StrEnum):
     SFTP = "sftp"
     """The files of the site, or of a folder of it, and nothing else."""
     SHELL = "shell"
-    """Commands as the site's own programs run, with SFTP among them."""
+    """Commands, run like the site's own programs; includes SFTP."""
 
 
 @dataclass(frozen=True)
 class SftpLogin:
-    """Somebody who may sign in as the account of a site. `folder` is beneath its home, "" the home itself.
-    `password_hash` as in shadow(5); without one only keys open it. `limits`: of all that runs for a shell.
-    `staged`: the site is a copy of one; what PHP would mail from a shell is kept in it."""
+    """A person's login to the account of a site. `folder` is below its home, "" the home itself. `password_hash` as in
+    shadow(5); without one only keys work. `limits`: for everything that runs in a shell. `staged`: the site is a
+    staging copy; PHP's mail from a shell is kept in it."""
 
     name: str
     account: SiteAccount
@@ -40,7 +40,7 @@ class SftpLogin:
 
 @dataclass(frozen=True)
 class HostKey:
-    """By which a client knows this server. `fingerprint` as OpenSSH shows it: `SHA256:...`."""
+    """The server's key, as clients see it. `fingerprint` as OpenSSH shows it: `SHA256:...`."""
 
     type: str
     fingerprint: str
@@ -51,11 +51,11 @@ class SftpServing(Protocol):
     """Every method raises `SftpError`, and may be repeated."""
 
     async def hold(self) -> None:
-        """Its port is held from now on, whoever may sign in."""
+        """Hold its port from now on, even without logins."""
         ...
 
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str] = ()) -> None:
-        """These may sign in and nobody else; sessions of others, and of the logins `ended`, are over."""
+        """Allow exactly these logins; end the sessions of others, and of the logins `ended`."""
         ...
 
     async def host_keys(self) -> list[HostKey]: ...

@@ -1,8 +1,7 @@
-"""The SFTP server as the panel drives it: made to let exactly those sign in that it is told.
+"""Manages the SFTP server: makes it accept exactly the given logins.
 
-Everything may be repeated and begun anew after any failure. The server always runs, so that its port is the panel's
-also while nobody may sign in: connections are closed then. One process drives it; two agreements at a time are the
-caller's to prevent.
+Everything may be repeated after any failure. The server always runs, so that its port stays the panel's even without
+logins: connections are then closed. One process manages it; callers must not call `agree` concurrently.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ SERVICE: Final = ServiceName("sftp")
 PROGRAM: Final = "/usr/sbin/sshd"
 START_SECONDS: Final = 15.0
 MOST_CONNECTIONS: Final = 10
-"""Of one login at a time. sshd bounds those before somebody has signed in, and the sessions of one connection."""
+"""Per login at a time. sshd limits connections before they sign in, and the sessions of one connection."""
 CEILING: Final = Limits(memory_mib=2048, processes=1000)
-"""Of sshd with all its connections, two processes each and one for each session: between two looks at how many a login
-has, none can take the memory of the server."""
+"""Of sshd with all its connections, which have two processes each and one per session: so no login can use up the
+server's memory between two checks of its number of connections."""
 _PROGRAM_SECONDS: Final = 30.0
 _LOOK: Final = 0.05
 _LARGEST_LOG: Final = 16 * 1024 * 1024
 _SESSION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+)(?=[ @])")
-"""How sshd calls a process of a session: `sshd: s1001-ada [priv]`, `sshd: s1001-ada@internal-sftp`."""
+"""Process titles of a session: `sshd: s1001-ada [priv]`, `sshd: s1001-ada@internal-sftp`."""
 
 _CONNECTION: Final = re.compile(rb"sshd: (s\d+-[a-z0-9-]+) \[priv\]")
 """The one process of a connection that stays root's and in the server's view."""
@@ -107,7 +106,7 @@ class SftpServer:
             stay = {login.name for login in logins}.difference(ended)
             await trio.to_thread.run_sync(_end_sessions, self._folder / "etc", frozenset(stay))
             await trio.to_thread.run_sync(_end_surplus, self._folder / "etc")
-            # When nobody comes in any more who may not, and what they have started is ended as well.
+            # Once revoked logins can no longer come in, end what they have started as well.
             await self._shells.agree(logins, ended)
         except (LauncherError, OSError, subprocess.SubprocessError) as error:
             raise SftpError(f"The SFTP server cannot be notified: {error}") from error
@@ -120,7 +119,7 @@ class SftpServer:
             raise SftpError(f"The keys of the SFTP server cannot be read: {error}") from error
 
     async def _view(self) -> int:
-        """The process of the server, once it has a view of its own: until then it has the machine's."""
+        """The pid of the server, once it has a view of its own: until then it has the machine's."""
         with trio.move_on_after(START_SECONDS):
             while True:
                 status = await self._launcher.status(SERVICE)
@@ -153,7 +152,7 @@ class SftpServer:
             if login.kind is AccessKind.SFTP
         }
         _write(self._folder / "logins.json", json.dumps(shown), 0o600)
-        # Keys and passwords before the accounts that they open: there is never one without either.
+        # Keys and passwords before the accounts that they open: no account ever exists without them.
         for name, text in sorted(account_files(logins, _sshd_uid()).items(), key=lambda each: each[0] == "passwd"):
             _write(etc / name, text, 0o600 if name == "shadow" else 0o644)
         names = {login.name for login in logins}
@@ -162,7 +161,7 @@ class SftpServer:
                 left.unlink()
         with suppress(FileNotFoundError):
             if self.log.stat().st_size > _LARGEST_LOG:
-                # Written on at its end, wherever that is.
+                # The writer appends at the end, wherever that is.
                 os.truncate(self.log, 0)
 
     def _make_host_keys(self) -> None:
@@ -191,7 +190,7 @@ class SftpServer:
 
 
 def _sshd_uid() -> int:
-    """Debian's package makes the account; sshd takes it on before somebody has signed in."""
+    """Debian's package creates the account; sshd uses it before a login has signed in."""
     try:
         return pwd.getpwnam("sshd").pw_uid
     except KeyError:
@@ -199,7 +198,7 @@ def _sshd_uid() -> int:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """The file is always whole: what it was, or what it is to be."""
+    """The file is always complete, either old or new."""
     if path.exists() and path.read_text() == text:
         return
     new = path.with_name(f".{path.name}.new")
@@ -211,7 +210,7 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 
 def _accepts(pid: int) -> bool:
-    """Whether it has come so far: the same process first takes on its view (`enter`)."""
+    """Whether it runs sshd already: the same process first takes on its view (`enter`)."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -220,16 +219,16 @@ def _accepts(pid: int) -> bool:
 
 
 def _end_sessions(etc: Path, stay: frozenset[str]) -> None:
-    """Also those of a server that was stopped or killed, which may go on without it. A login whose password was
-    accepted a moment ago is found as well: its process has its name from the first word about it."""
+    """Includes sessions of a stopped or killed server, which may outlive it. A login whose password was accepted a
+    moment ago is found as well: its process has the login in its title from the first word about it."""
     for pid in _sessions(etc, stay):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def _sessions(etc: Path, stay: frozenset[str]) -> list[int]:
-    """Any program may call itself a session, so a title counts in a view of this server alone: one in which `etc` is
-    /etc. The half of a session that sshd has locked into a folder does not see it; the other half does."""
+    """Any program may use such a title, so it counts only in a view of this server: one in which `etc` is /etc. The
+    half of a session that sshd has confined to a folder does not see it; the other half does."""
     titled: list[tuple[int, str]] = []
     views: set[str] = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -246,7 +245,7 @@ def _sessions(etc: Path, stay: frozenset[str]) -> list[int]:
 
 
 def connections(etc: Path) -> dict[str, list[int]]:
-    """The connections of each login that is signed in, by the process of sshd that holds one; the oldest first."""
+    """The connections of each login, by the pid of sshd that holds one; the oldest first."""
     found: list[tuple[int, int, str]] = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -262,11 +261,11 @@ def connections(etc: Path) -> dict[str, list[int]]:
 
 
 def _end_surplus(etc: Path) -> None:
-    """The newest connections of a login that has more than it may."""
+    """End the newest connections of a login that has too many."""
     for pids in connections(etc).values():
         for pid in pids[MOST_CONNECTIONS:]:
             with suppress(OSError):
-                # The half that has the connection goes on without the other one.
+                # The half with the connection would survive the other one.
                 halves = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
                 for half in (*halves, pid):
                     os.kill(half, signal.SIGKILL)

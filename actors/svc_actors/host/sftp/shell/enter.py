@@ -1,11 +1,11 @@
 #!/usr/bin/python3 -IS
-"""The shell of logins as sshd sees it: it hands what it was given to the service of the login, and ends as that says.
+"""The shell of logins for sshd: passes its terminal or pipes to the service of the login, and ends as that says.
 
-    enter                a terminal, or what stands for one
+    enter                a terminal, or pipes instead
     enter -c COMMAND     a command, or the SFTP server
 
 Run by sshd as the account of the site, in a folder that holds Debian's programs and `/sockets`, one for each login. It
-has no rights that the account has not, and shows it nothing: the service asks the kernel who connects.
+has only the account's rights, and presents no credentials: the service asks the kernel who connects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import socket
 import sys
 
 TOLD = ("TERM", "LANG", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY")
-"""Of the environment that sshd makes, and what begins with LC_."""
+"""Variables of sshd's environment that are passed on, besides those with the prefix LC_."""
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 LENGTH = 4
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         service.sendall(written)
         for number in PASSED_ON:
             signal.signal(number, lambda given, _: service.send(bytes([given])))
-        # They are the program's alone from here on: sshd is told when it has closed them.
+        # Only the program has them from here on, so that sshd notices when it closes them.
         for descriptor in (0, 1):
             os.close(descriptor)
         said = b""
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _end_by(number: int) -> None:
-    """So that sshd tells its client which signal it was."""
+    """So that sshd can report the signal to its client."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
