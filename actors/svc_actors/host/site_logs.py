@@ -1,5 +1,5 @@
-"""The logs of sites' programs, `logs/sites/s1001/php.log`: written by one process for all of them (`log_writer`), which
-a launcher holds as it holds the programs."""
+"""Logs of sites' programs, `logs/sites/s1001/php.log`: one process writes all of them (`log_writer`), as a service of
+the launcher."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LOOK_AGAIN: Final = 0.01
 
 
 def log_service(folders: HostFolders, *, largest: int = LARGEST, rate: int = RATE) -> Service:
-    """The writer. Of a log `largest` bytes are one file, and `rate` bytes a second are taken."""
+    """The writer. A log file holds `largest` bytes, and `rate` bytes a second are read per program."""
     words = (str(folders.log_pipes), str(folders.site_logs), str(largest), str(rate))
     return Service(NAME, (sys.executable, "-I", "-S", str(_PROGRAM), *words))
 
 
 def log_pipe(folders: HostFolders, account: SiteAccount, kind: str) -> Path:
-    """What a program of the site says in it is in `site_log`. `kind`: lower case letters."""
+    """A pipe whose data goes to `site_log`. `kind`: lower case letters."""
     return folders.log_pipes / f"{account.name}.{kind}"
 
 
@@ -41,7 +41,7 @@ def site_log(folders: HostFolders, account: SiteAccount, kind: str) -> Path:
 
 
 async def written(folders: HostFolders, account: SiteAccount, kind: str) -> None:
-    """What the site's program has said until now is in its log, unless the writer is away."""
+    """Wait until the program's earlier output is in its log, unless the writer is away."""
     pipe, log = log_pipe(folders, account, kind), site_log(folders, account, kind)
     with trio.move_on_after(_WRITTEN_WITHIN):
         while True:
@@ -54,7 +54,7 @@ def _is_written(pipe: Path, log: Path) -> bool:
     try:
         held = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # Nothing was ever said.
+        return True  # The program never wrote anything.
     try:
         waiting = array.array("i", [0])
         fcntl.ioctl(held, termios.FIONREAD, waiting)
@@ -64,9 +64,9 @@ def _is_written(pipe: Path, log: Path) -> bool:
         os.close(held)
     try:
         with log.open("rb") as file:
-            # What was taken from the pipe a moment ago is on its way into the file for as long as it is locked.
+            # The writer locks the file while data that has just left the pipe is on its way into it.
             fcntl.flock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
-        # About to be made, unless the site is gone.
+        # It is about to be created, unless the site is gone.
         return not log.parent.exists()
     return True

@@ -1,15 +1,15 @@
-"""Who owns the files of a site and with which modes, against what they have to be for the site to work.
+"""Checks and repairs owners and modes of a site's files, so that the site works.
 
-Invariants: nothing here follows a link that a site could have laid, folders and files are opened one below the other;
-owner and mode are changed of exactly the file that was judged, by its descriptor; a file that has another name
-somewhere (a hard link) and is somebody else's is left as it is, since its other name may be a file of the server's.
+Invariants: links that a site could have placed are never followed, folders and files are opened one below the other;
+owner and mode are changed of exactly the checked file, through its descriptor; a file of another account with several
+names (hard links) is left as it is, since another name may be a file of the server's.
 
-    python -I -S site_rights.py look HOME UID WEB_SERVER_GID      writes what is wrong: each line is a `WrongRights`
+    python -I -S site_rights.py look HOME UID WEB_SERVER_GID      prints the problems: each line is a `WrongRights`
     python -I -S site_rights.py mend HOME UID
 
-A site may have a million files, and its owner may ask as often as he likes. A thread of the core would hold its
-interpreter's lock again and again meanwhile, and could not be ended, so the core starts this as a program. It needs the
-standard library only. What it writes is a few lines of bounded length, whatever a site has and how it is named.
+A site may have a million files, and its owner may ask at will. A thread of the core would hold its interpreter's lock
+again and again meanwhile, and could not be ended, so the core starts this as a program. It needs the standard library
+only. Its output is a few lines of bounded length, whatever a site's files and their names are.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from pathlib import Path
 from typing import Final
 
 _MOST: Final = 1_000_000
-"""Files and folders that are looked at, and how many folders deep."""
+"""Files and folders to check at most, and the deepest level of folders."""
 _DEEPEST: Final = 64
 _MOST_NAMED: Final = 20
-"""Files that are named. Further ones are counted."""
+"""Files that are named. Further ones are only counted."""
 _LONGEST_PATH: Final = 300
-"""Characters that are told of one."""
+"""Characters of a path in a message."""
 _FOLDERS: Final = ("public", "private")
 
 
 @dataclass(frozen=True)
 class WrongRights:
-    """`lost`: a folder with the site's data is gone. It is never made anew: it would be empty, and look as if all was
-    well, and the next backups would be of nothing. `count`: of how many files it tells; if it is
-    mendable, one of them is."""
+    """`lost`: a folder with the site's data is missing. It is never created anew: it would be empty, and look as if all
+    was well, and the next backups would be empty. `count`: number of files that it covers; `mendable` means that at
+    least one of them can be repaired."""
 
     words: str
     mendable: bool = True
@@ -48,7 +48,7 @@ class WrongRights:
 
 @dataclass(frozen=True)
 class _Seen:
-    """`descriptor` is of the entry itself, opened for nothing but to name it (O_PATH), and closed by who gave it."""
+    """`descriptor` is of the entry itself, opened only to refer to it (O_PATH); its provider closes it."""
 
     descriptor: int
     path: str
@@ -67,17 +67,17 @@ class _Seen:
 
 
 def wrong_rights(home: Path, uid: int, web_server: int) -> list[WrongRights]:
-    """What of a site's home is not as it has to be; `uid` is also the id of its group. Raises OSError."""
+    """Problems of a site's home; `uid` is also the id of its group. Raises OSError."""
     return [*_wrong_folders(home, uid, web_server), *_summed_up(_wrong_files(home, uid))]
 
 
 def mend_rights(home: Path, uid: int) -> None:
-    """Of what lies in the home's folders, which have their rights already. Raises OSError."""
+    """Repair the content of the home's folders, whose own rights are already correct. Raises OSError."""
     for seen in _below(home):
         if _words(seen, uid) is None or _foreign_link(seen, uid):
             continue
         itself = f"/proc/self/fd/{seen.descriptor}"
-        # The owner first: it takes the set-uid bits away.
+        # The owner first: changing it clears the set-uid bits.
         if (seen.uid, seen.gid) != (uid, uid):
             os.chown(itself, uid, uid)
         if (mode := _mode(seen)) != stat.S_IMODE(seen.mode) or seen.uid != uid:
@@ -133,7 +133,7 @@ def _wrong_files(home: Path, uid: int) -> Iterator[WrongRights]:
 def _words(seen: _Seen, uid: int) -> str | None:
     mode = stat.S_IMODE(seen.mode)
     if stat.S_ISLNK(seen.mode):
-        return None  # Whose a link is, and its mode, is of no consequence.
+        return None  # Owner and mode of a link do not matter.
     if _foreign_link(seen, uid):
         return f"is a file of the user {seen.uid} that has {seen.links} names: remove this one of them"
     if (seen.uid, seen.gid) != (uid, uid):
@@ -150,7 +150,7 @@ def _foreign_link(seen: _Seen, uid: int) -> bool:
 
 
 def _mode(seen: _Seen) -> int:
-    """The mode that it shall have: its own, where its owner may read it."""
+    """The mode that it should have: its own, if its owner can read it."""
     mode = stat.S_IMODE(seen.mode)
     if seen.is_folder:
         return mode if mode & 0o500 == 0o500 else 0o755
@@ -166,7 +166,7 @@ def _below(home: Path) -> Iterator[_Seen]:
         try:
             descriptor = _open_folder(None, home / name)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # Said of the home.
+            continue  # Already reported for the home.
         for seen in _inside(descriptor, name, 1):
             yield seen
             left -= 1
@@ -175,7 +175,7 @@ def _below(home: Path) -> Iterator[_Seen]:
 
 
 def _inside(folder: int, path: str, depth: int) -> Iterator[_Seen]:
-    """Of all below a folder, whose descriptor is closed then. An entry comes before what is in it."""
+    """All entries below a folder, whose descriptor is then closed. An entry comes before its content."""
     try:
         for name in sorted(os.listdir(folder)):
             try:
@@ -204,7 +204,7 @@ def _printable(name: str) -> str:
 
 
 def _shortened(path: str) -> str:
-    """With both of its ends: where it is, and its name."""
+    """With both of its ends: the folder, and the name."""
     half = _LONGEST_PATH // 2
     return path if len(path) <= _LONGEST_PATH else f"{path[:half]} ... {path[-half:]}"
 

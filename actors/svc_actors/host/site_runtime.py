@@ -1,15 +1,15 @@
-"""Programs that run for one site: as its account, within its limits, and with nothing of other sites in sight.
+"""Runs programs of one site: as its account, within its limits, and without seeing anything of other sites.
 
-A program that goes on (PHP, an application) is a `Service` of the launcher, by `site_service`; one that is run to its
-end (a build, a scheduled task, a database that is read in) is a command of `programs.run_program`, by `SiteCommands`.
-Both become the account and get its view of the server in the same place: `confined/enter_site.py`, which says what that
-view is. Both are in the site's group, so that its limits are those of all its programs together. So it is the same
+A long-running program (PHP, an application) is a `Service` of the launcher, made by `site_service`; one that runs to
+its end (a build, a scheduled task, the loading of a database) is a command of `programs.run_program`, made by
+`SiteCommands`. Both become the account and get its view of the server in one place, `confined/enter_site.py`, which
+describes the view. Both are in the site's group, whose limits are those of all its programs together. So it is the same
 under the keeper and under systemd.
 
-Rejected for commands: setrlimit(2) alone. RLIMIT_DATA is of each process, and counts neither memfd_create(2) nor shared
-maps nor the tmpfs of the view, and no limit of it is one of processor time a second.
+Rejected for commands: setrlimit(2) alone. RLIMIT_DATA is per process, and counts neither memfd_create(2) nor shared
+maps nor the tmpfs of the view, and no rlimit is one of processor time a second.
 
-The services of a site have names that begin with `site-<number>-`: by that all of them are found and stopped.
+The names of a site's services start with `site-<number>-`: so all of them are found and stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WEB_SERVER: Final = "www-data"
 
 
 def site_environment(folders: HostFolders, account: SiteAccount) -> dict[str, str]:
-    """What every program of a site has in its environment."""
+    """The environment that every program of a site gets."""
     home = folders.sites / account.name
     return {
         "PATH": _PATH,
@@ -47,7 +47,7 @@ def site_environment(folders: HostFolders, account: SiteAccount) -> dict[str, st
         "HOME": str(home),
         "USER": account.name,
         "LOGNAME": account.name,
-        # On the disk of the site: /tmp is memory.
+        # On the site's disk, since /tmp is in memory.
         "TMPDIR": str(home / "tmp"),
         **database_clients.environment(folders),
     }
@@ -64,14 +64,14 @@ def site_command(
     log: str | None = None,
     ends_with_parent: bool = False,
 ) -> tuple[str, ...]:
-    """The command by which `command`, an absolute program and its arguments, runs as the account of the site. To be
-    started as root, with `site_environment`. `folder`: where it begins, by default the home. `shown`: what else of the
-    data folder, or of what is emptied, it may read, as its rights there permit. `processes`: how many the account may
-    have at once. `log`: the log of the site that takes what it says (`site_logs.site_log`); none: what it was started
-    with. `ends_with_parent`: it is no service: it is killed when the process that started it ends, and before the
-    services of the site where memory runs out."""
+    """The command that runs `command`, an absolute program and its arguments, as the account of the site. To be started
+    as root, with `site_environment`. `folder`: its working directory, by default the home. `shown`: further parts of
+    the data folder, or of emptied folders, that it may read, as far as its rights there permit. `processes`: how many
+    the account may have at once. `log`: the site's log for its output (`site_logs.site_log`); none: the inherited one.
+    `ends_with_parent`: for a command rather than a service: it is killed when the process that started it ends, and
+    before the site's services if memory runs out."""
     home = folders.sites / account.name
-    # Definitions of services hold these words: a key that every one of them gets restarts all sites at an update.
+    # Part of the services' definitions: a new key that all of them get restarts all sites at an update.
     wanted: dict[str, object] = {
         "uid": account.uid,
         "gid": account.uid,
@@ -89,7 +89,7 @@ def site_command(
 
 @dataclass(frozen=True)
 class SiteCommands:
-    """The one door to commands that run for a site. A test lists who else starts programs, and why."""
+    """The only way to run commands for a site. A test lists the other places that start programs, and why."""
 
     folders: HostFolders
     launcher: SiteLauncher
@@ -103,14 +103,14 @@ class SiteCommands:
         folder: Path | None = None,
         shown: Collection[Path] = (),
     ) -> tuple[str, ...]:
-        """The words by which `command` runs as `site_command` has it, in the group of the site, and behind what serves
-        visitors (nice). `limits`: of the site; None where the caller does not know them, and the program runs nothing
-        of the site's own: then the group keeps those that it has. Raises `LauncherError`.
+        """The command that runs `command` like `site_command`, in the group of the site, and at lower priority than
+        visitors' requests (nice). `limits`: of the site; None if the caller does not know them, and the program runs no
+        code of the site's: then the group keeps its limits. Raises `LauncherError`.
 
-        RLIMIT_DATA is set as well: a process that asks for too much is refused and says so, which is a better end than
-        to be killed; and it is what is left where the server has no control groups."""
+        RLIMIT_DATA is set as well: a process that needs too much gets an error and can report it, which is better than
+        to be killed; and it is the only limit on a server without control groups."""
         processes = None if limits is None else limits.processes
-        # Under systemd it is no process of the core's unit, which would end with that.
+        # Under systemd it is not a process of the core's unit, and would not end with that.
         words = site_command(
             self.folders, account, command, folder=folder, shown=shown, processes=processes, ends_with_parent=True
         )
@@ -137,13 +137,13 @@ def site_service(
     on_demand: bool = False,
 ) -> Service:
     """A service of the site. `name`: lower case letters, digits and dashes, one for each program of the site.
-    `environment` is added to `site_environment`. `log`: the log of the site that takes what it says."""
+    `environment` is added to `site_environment`. `log`: the site's log for its output."""
     limits = limits or Limits()
     words = site_command(folders, account, command, folder=folder, shown=shown, log=log)
     return Service(
         name=service_name(account, name),
         command=words,
-        # It begins as root, and is the account's before the program is executed.
+        # It starts as root, and becomes the account before the program is executed.
         environment=site_environment(folders, account) | dict(environment or {}),
         sockets=sockets,
         limits=limits,
@@ -155,12 +155,12 @@ def site_service(
 
 
 def site_group(account: SiteAccount) -> GroupName:
-    """All services of the site: its limits are theirs together."""
+    """Group of all services of the site, which share its limits."""
     return GroupName(f"site-{account.number}")
 
 
 def site_socket(path: Path, variable: str, form: str = "{descriptor}") -> ListeningSocket:
-    """A socket of a program of a site: the web server alone may connect."""
+    """A socket of a site's program, to which only the web server may connect."""
     return ListeningSocket(path, 0o660, "root", WEB_SERVER, variable, form)
 
 
@@ -169,12 +169,13 @@ def service_name(account: SiteAccount, name: str) -> ServiceName:
 
 
 def is_of_a_site(name: ServiceName) -> bool:
-    """Rather than one that all sites share."""
+    """As opposed to services that all sites share."""
     return _SITES_OWN.match(name) is not None
 
 
 def prepare_shared_sockets(folders: HostFolders) -> None:
-    """The folder that every program of a site is shown, and that of what they say; none begins without them. Blocks."""
+    """Create the folder that every program of a site sees, and the one for their output; no program can start without
+    them. Blocks."""
     folders.run.mkdir(mode=0o711, parents=True, exist_ok=True)
     folders.shared_sockets.mkdir(mode=0o755, exist_ok=True)
     folders.log_pipes.mkdir(mode=0o700, exist_ok=True)
@@ -182,7 +183,7 @@ def prepare_shared_sockets(folders: HostFolders) -> None:
 
 
 async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") -> frozenset[ServiceName]:
-    """The services of the site whose own names begin with `name`."""
+    """The services of the site whose own names start with `name`."""
     prefix = f"{_prefix(account)}{name}"
     return frozenset(found for found in await launcher.names() if found.startswith(prefix))
 
@@ -190,7 +191,7 @@ async def programs_of(launcher: Launcher, account: SiteAccount, name: str = "") 
 async def stop_programs(
     launcher: Launcher, account: SiteAccount, name: str = "", *, keep: Collection[ServiceName] = ()
 ) -> None:
-    """Stop the services of the site whose own names begin with `name`, but for those to `keep`. Raises
+    """Stop the services of the site whose own names start with `name`, except those in `keep`. Raises
     `LauncherError`."""
     for found in sorted(await programs_of(launcher, account, name) - set(keep)):
         await launcher.stop(found)

@@ -1,4 +1,4 @@
-"""What a site's scheduled task does on this server: run a file of the site to its end, or visit the site itself.
+"""Runs a site's scheduled task on this server: a file of the site, or an HTTP request to the site.
 
 A script runs as the site's account, in its view of the server and within its limits (`site_runtime`), and never
 outlives the core (`programs`).
@@ -25,12 +25,12 @@ from svc_actors.host.programs import Program, run_program
 from svc_actors.host.site_runtime import SiteCommands, site_environment
 
 MARK: Final = "SVC_PANEL_SCHEDULE"
-"""The variable by which the programs of schedules are known to the next core."""
+"""Environment variable that marks the programs of schedules for the next core."""
 _CHUNK: Final = 16_384
 _CONNECT_SECONDS: Final = 10.0
 
 Take = Callable[[list[str]], Awaitable[None]]
-"""Is given what is written, in lines, several at a time."""
+"""Gets the output, in lines, several at a time."""
 
 
 class Interpreter(StrEnum):
@@ -45,7 +45,7 @@ class Interpreter(StrEnum):
 
 @dataclass(frozen=True)
 class SiteScript:
-    """`path` is beneath the home of the account. `mark` tells its processes from all others."""
+    """`path` is below the home of the account. `mark` identifies its processes."""
 
     account: SiteAccount
     interpreter: Interpreter
@@ -54,12 +54,13 @@ class SiteScript:
     limits: Limits
     mark: str
     staged: bool = False
-    """Of a copy of a site: what PHP would mail is kept in the copy."""
+    """For a staging copy: PHP's mail is kept in the copy."""
 
 
 @dataclass(frozen=True)
 class SiteVisit:
-    """`path` is asked of the site as it is served here, whatever the world's DNS says. Redirects are not followed."""
+    """`path` is requested from the site as it is served here, whatever the public DNS says. Redirects are not
+    followed."""
 
     domain: str
     path: str
@@ -68,12 +69,12 @@ class SiteVisit:
 
 class SiteTasks(Protocol):
     async def run(self, script: SiteScript, take: Take) -> int:
-        """The exit status of the script; 128 and the number of the signal that ended it. Cancelled, it is gone with all
-        that it started. Raises OSError where no process can be begun."""
+        """The exit status of the script; 128 plus the number of the signal that ended it. When cancelled, it ends with
+        all its children. Raises OSError if no process can be started."""
         ...
 
     async def visit(self, visit: SiteVisit, take: Take) -> int:
-        """The status of HTTP; 0 where the site did not answer, which the last line says why."""
+        """The HTTP status; 0 if the site did not answer, with the reason in the last line."""
         ...
 
 
@@ -99,14 +100,14 @@ class HostTasks:
         return await run_program(Program(command, environment), take)
 
     async def visit(self, visit: SiteVisit, take: Take) -> int:
-        # By this server's own address: whoever answers is this server's nginx, so its certificate proves nothing here.
+        # By this server's own address: it is always this server's nginx, so its certificate proves nothing here.
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         port = self._https_port if visit.secure else self._http_port
         url = f"{'https' if visit.secure else 'http'}://127.0.0.1:{port}{visit.path}"
         timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        # Taken as it comes: what is small when compressed may be more than memory when it is not.
+        # Not decompressed: a small compressed body may be larger than memory when it is unpacked.
         headers = {"Host": visit.domain, "User-Agent": SCHEDULED_AGENT, "Accept-Encoding": "identity"}
         try:
             async with (

@@ -1,7 +1,7 @@
-"""What the programs of each site use of this server, by the control groups that the launcher has put them into.
+"""Resource use of each site's programs, from the control groups that the launcher has put them into.
 
-The groups are found by the processes in them, so it is the same for every launcher. By processes alone nobody would be
-named for memory that is in no process's size (memfd, tmpfs), nor for programs that end sooner than one looks.
+The groups are found through the processes in them, so it works for every launcher. Processes alone would not show
+memory outside of any process's size (memfd, tmpfs), nor programs that end between two looks.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final
 _GROUP: Final = re.compile(r"site-(\d+)|svc-site-(\d+)\.slice")
 """The keeper's folder of a site's group, and systemd's slice."""
 _UNLIMITED: Final = 1 << 62
-"""By v1 as a number."""
+"""cgroup v1 shows it as a number."""
 _UNIFIED: Final = ""
-"""Stands for cgroup v2 among the controllers of v1."""
+"""The key of cgroup v2 among the controllers of v1."""
 
 
 @dataclass(frozen=True)
 class SiteUse:
-    """`processor_seconds`, `killed` (programs, for want of memory) and `refused` (processes and threads, at the limit
-    of their number) count since the group was made. `written_bytes` is what the programs that run have written to
-    disks, with those that they have waited for. None: the kernel does not count it here."""
+    """`processor_seconds`, `killed` (programs, for lack of memory) and `refused` (processes and threads, at the limit
+    of their number) count since the group was created. `written_bytes` is what the running programs, and their ended
+    children, have written to disks. None: the kernel does not count it here."""
 
     processor_seconds: float | None = None
     memory_bytes: int | None = None
@@ -36,7 +36,7 @@ class SiteUse:
 
 
 def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
-    """By the numbers of sites of which something runs. Raises OSError. Blocks."""
+    """By site number, for sites with running programs. Raises OSError. Blocks."""
     mounts = dict(_mounts((proc / "self/mounts").read_text()))
     folders: dict[int, dict[str, Path]] = {}
     written: Counter[int] = Counter()
@@ -55,8 +55,8 @@ def site_uses(proc: Path = Path("/proc")) -> dict[int, SiteUse]:
 
 
 def group_use(pid: int, proc: Path = Path("/proc")) -> tuple[int, int] | None:
-    """Bytes that the memory group of a process has in no file of the disk, each page counted once, and its limit. None
-    where there is no limit, or none to read. Blocks."""
+    """Bytes of a process's memory group that are not in files on the disk, each page counted once, and its limit. None
+    if it has no limit, or it cannot be read. Blocks."""
     try:
         mounts = dict(_mounts((proc / "self/mounts").read_text()))
         lines = [line.split(":", 2) for line in (proc / str(pid) / "cgroup").read_text().splitlines()]
@@ -72,12 +72,12 @@ def group_use(pid: int, proc: Path = Path("/proc")) -> tuple[int, int] | None:
                 continue
             return sum(_value(folder, "memory.stat", name) or 0 for name in names), int(most)
     except (OSError, KeyError, ValueError):
-        pass  # The process has ended, or nothing of it is shown here.
+        pass  # The process has ended, or is not visible here.
     return None
 
 
 def _mounts(text: str) -> Iterator[tuple[str, Path]]:
-    """Where each controller of v1 is, and v2."""
+    """The mount point of each v1 controller, and of v2."""
     for line in text.splitlines():
         _, folder, kind, options, *_ = line.split(" ")
         if kind == "cgroup2":
@@ -87,7 +87,7 @@ def _mounts(text: str) -> Iterator[tuple[str, Path]]:
 
 
 def _groups(lines: str) -> Iterator[tuple[int, str, str]]:
-    """Number, controller and path of the site's group, for each hierarchy in which a process is in one."""
+    """Site number, controller and path of the site's group, for each hierarchy in which a process is in one."""
     for line in lines.splitlines():
         _, controllers, path = line.split(":", 2)
         parts = path.strip("/").split("/")
@@ -113,8 +113,8 @@ def _use(folders: Mapping[str, Path]) -> SiteUse:
 
 
 def _summed(folder: Path | None, name: str, key: str) -> int | None:
-    """v1 counts what happened at this group's limit for the process's own group alone, which is one beneath; so does v2
-    for processes that were refused, before Linux 6.11."""
+    """For this group's limit v1 counts events only in the process's own group, one level below; so does v2 for refused
+    processes before Linux 6.11."""
     counts = [count for each in (folder, *_beneath(folder)) if (count := _value(each, name, key)) is not None]
     return sum(counts) if counts else None
 

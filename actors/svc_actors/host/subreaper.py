@@ -1,12 +1,12 @@
 """Runs one program so that nothing of it outlives the core: `python -I -S subreaper.py DESCRIPTOR PROGRAM ARGUMENT...`
 
-The descriptor is the end of a pipe whose other end the core alone holds. A byte in it asks the program to stop
-(SIGTERM); its end, which the kernel also makes of a core that was killed, kills the program and all of its descendants
-at once. Those that left the program's process group, or lost their parent, are found all the same: this process is
-their subreaper (prctl(2)). Should it be killed itself, the program gets SIGKILL from the kernel.
+The descriptor is the end of a pipe whose other end only the core holds. A byte in it requests the program to stop
+(SIGTERM); its end, which the kernel also causes when the core is killed, kills the program and all of its descendants
+at once. Descendants that left the program's process group, or lost their parent, are included: this process is their
+subreaper (prctl(2)). If it is killed itself, the kernel sends SIGKILL to the program.
 
 Invariant: when this process ends by itself, none of its descendants is left. Its exit status is the program's, or 128
-and the number of the signal that ended it. It stands alone, and needs the standard library only.
+plus the number of the signal that ended it. This module is standalone, and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _become(line: int, command: list[str]) -> None:
 
 
 def _attend(line: int, program: int) -> int | None:
-    """The exit status of the program; None when the core hung up."""
+    """The exit status of the program; None if the core hung up."""
     ended = os.pidfd_open(program)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
@@ -71,11 +71,11 @@ def _attend(line: int, program: int) -> int | None:
 
 
 def _kill_descendants() -> None:
-    """Kill the children, and whoever becomes a child by that, until there is none."""
+    """Kill the children, and descendants that thereby become children, until none is left."""
     while True:
         for child in _children():
             try:
-                os.kill(child, signal.SIGKILL)  # Not reaped yet, so the number is still its own.
+                os.kill(child, signal.SIGKILL)  # Not reaped yet, so its pid cannot be reused.
             except ProcessLookupError:
                 continue
         try:
@@ -92,7 +92,7 @@ def _children() -> list[int]:
                 stat = (entry / "stat").read_bytes()
             except OSError:
                 continue  # It has ended meanwhile.
-            # Behind the name, which may hold anything: state, parent.
+            # After the name, which may hold anything: state, parent.
             if int(stat[stat.rindex(b")") + 2 :].split()[1]) == own:
                 found.append(int(entry.name))
     return found

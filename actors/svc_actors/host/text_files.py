@@ -1,4 +1,4 @@
-"""Files that are root's and hold settings for others to read."""
+"""Files of settings, owned by root and readable for everybody."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def hold(path: Path, text: str) -> None:
-    """The file has this text, and everybody may read it; it is the old one or the new one, whenever the power fails.
+    """Make the file have this text, readable for everybody; after a power failure it is either the old or the new one.
     Blocks. Raises `OSError`."""
     if path.exists() and path.read_text() == text:
         return

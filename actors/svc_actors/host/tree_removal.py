@@ -1,9 +1,9 @@
-"""Removes a folder with all that is in it, as root, however somebody else has filled it.
+"""Removes a folder with its content, as root, whatever a tenant has put into it.
 
-A tenant makes 100,000 folders in each other within seconds. `shutil.rmtree` calls itself once a level and holds a
-descriptor for each: it ends with a RecursionError, which is no OSError, so that its `ignore_errors` does not cover it
-either, and the site could never be deleted. Here a few descriptors are held, and what lies too deep is first moved up
-(`confined.tree.remove`, which the helpers use as well). Every step is taken from the descriptor of the folder above;
+A tenant can nest 100,000 folders within seconds. `shutil.rmtree` recurses once per level and holds a descriptor for
+each: it ends with a RecursionError, which is not an OSError, so that its `ignore_errors` does not cover it either, and
+the site could never be deleted. Here only a few descriptors are held, and folders that are too deep are first moved up
+(`confined.tree.remove`, which the helpers use as well). Every step is taken from the descriptor of the parent folder;
 links are removed and never followed.
 """
 
@@ -20,8 +20,8 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path | str, *, ignore_errors: bool = False) -> None:
-    """Nothing is at `path` afterwards; a link there is removed, and nothing there is fine. `ignore_errors`: what cannot
-    be removed stays. Raises OSError otherwise. Blocks."""
+    """Remove `path`, if it exists; a link is removed, not followed. `ignore_errors`: entries that cannot be removed
+    stay, otherwise raises OSError. Blocks."""
     path = Path(path)
     with suppress(OSError) if ignore_errors else nullcontext():
         try:
@@ -42,7 +42,7 @@ def _remove(parent: int, name: str, *, ignore_errors: bool) -> None:
             os.unlink(name, dir_fd=parent)
         return
     with held(folder):
-        # What is moved up comes to lie in this folder, so that nothing is left beside it where this is cut short.
+        # Deep folders are moved up into this one, so that an interruption leaves nothing outside of it.
         for each in os.listdir(folder):
             with suppress(OSError) if ignore_errors else nullcontext():
                 remove(folder, os.fsencode(each))

@@ -1,10 +1,10 @@
-"""A site's files exchanged for others that lie beside its home, such that each top-level entry changes in one step.
+"""Exchanges a site's files for others next to its home, such that each top-level entry changes in one step.
 
-The journal says what was where before anything is moved. So a switch that was interrupted is undone by the next start,
-and the site is as it was; of one that has ended the journal is called otherwise.
+Before anything is moved, the journal records where everything was. So the next start undoes an interrupted switch, and
+the site is as before; a finished switch renames its journal.
 
-Everything is done relative to descriptors of two folders that were opened as folders: the home, in which the site may
-exchange anything for a link at any moment, and the staging folder, which is root's. Names are moved, never followed.
+All operations are relative to descriptors of two opened folders: the home, in which the site may swap anything for a
+link at any moment, and the staging folder, which is root's. Names are moved, never followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OLD: Final = "old"
 
 @dataclass(frozen=True)
 class _Move:
-    """`new` and `old` are the inodes of what comes and of what goes, None where there is nothing."""
+    """`new` and `old` are the inodes of the new and the old entry, None if there is none."""
 
     name: str
     new: int | None
@@ -36,7 +36,7 @@ class _Move:
 
 
 def switch(home: Path, uid: int, staging: Path, new: Path, kept: Collection[str]) -> None:
-    """What is in `new` is in `home` afterwards, and what was there is in `staging`/old. `kept` are names in the home
+    """Move the content of `new` into `home`, and the previous content to `staging`/old. `kept` are names in the home
     that stay as they are. Raises OSError; then everything is as it was."""
     (staging / OLD).mkdir(mode=0o700)
     with _folder(home, uid) as target, _folder(new) as source, _folder(staging / OLD) as old:
@@ -59,12 +59,12 @@ def switch(home: Path, uid: int, staging: Path, new: Path, kept: Collection[str]
 
 
 def switched(staging: Path) -> bool:
-    """A switch with this staging folder has come to its end, and is not undone."""
+    """Whether a switch with this staging folder has finished, so that it is not undone."""
     return (staging / DONE).exists()
 
 
 def undo(staging: Path) -> bool:
-    """Put back what an interrupted switch has moved; whether there was one. May be repeated."""
+    """Put back what an interrupted switch has moved; returns whether there was one. May be repeated."""
     try:
         journal = json.loads((staging / JOURNAL).read_text())
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def undo(staging: Path) -> bool:
 
 
 def take_back(staging: Path) -> bool:
-    """As `undo`, also of a switch that has come to its end: what is in the home now is in its `new` folder then. May be
+    """As `undo`, also for a finished switch: the current content of the home is then in its `new` folder. May be
     repeated."""
     try:
         (staging / DONE).rename(staging / JOURNAL)
@@ -100,8 +100,8 @@ def take_back(staging: Path) -> bool:
 
 
 def hand_in(home: Path, uid: int, restored: Path, temporary: str, name: str) -> None:
-    """Move one restored thing into the site's folder for what is not finished, from where the site's own account puts
-    it into its place."""
+    """Move one restored entry into the site's folder for unfinished work, from where the site's own account moves it
+    into place."""
     with _folder(home, uid) as root:
         opened = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
         try:
@@ -136,7 +136,7 @@ def _inode(folder: int, name: str) -> int | None:
 
 @contextmanager
 def _folder(path: Path, uid: int | None = None) -> Iterator[int]:
-    """A folder as it is, not through a link; of this account, if one is said."""
+    """Open a folder, which must not be a link; and must belong to this account, if given."""
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(opened)

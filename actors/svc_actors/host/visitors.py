@@ -1,17 +1,17 @@
-"""How fast one address may open connections to the web server: a table of nftables of the panel's own.
+"""Limits how fast one address may open connections to the web server, with an nftables table of the panel's own.
 
-nginx counts no connection whose request's header is not there yet, so nothing in its configuration keeps one address
-from holding all of them with half requests. Here one that opens more than `AT_ONCE` and `A_SECOND` of them waits: its
-packets are dropped, and its kernel sends them again. With nginx's deadline for a header (20 s) an address holds 3,000
-at most. Counting the connections themselves (`ct count`) was rejected: it has conntrack remember every visitor, in a
-table that a flood fills for everybody.
+nginx does not count a connection before its request's header is complete, so its configuration cannot keep one address
+from using up all connections with incomplete requests. Here an address that opens more than `AT_ONCE` and `A_SECOND` of
+them is delayed: its packets are dropped, and its kernel sends them again. With nginx's deadline for a header (20 s) an
+address holds at most 3,000. Rejected: counting the connections themselves (`ct count`). It makes conntrack remember
+every visitor, in a table that a flood fills for everybody.
 
-Programs of sites come by the loopback interface and are counted by their account; root's own and other services of this
-server are not.
+Programs of sites connect through the loopback interface and are counted by their account; root and other services of
+this server are not counted.
 
-In the same table, programs of sites reach no address of the link and none of `METADATA`, where a cloud gives out the
-machine's credentials. Names are still asked for there, as several clouds have their resolver at the same address.
-Dropped and not refused, as not every kernel can refuse: what asks waits until its own deadline.
+In the same table, programs of sites are kept from link-local addresses and those of `METADATA`, where a cloud provides
+the machine's credentials. DNS is still allowed there, as several clouds have their resolver at the same address.
+Packets are dropped rather than refused, as not every kernel can refuse: a program waits until its own deadline.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ METADATA: Final = (
     *("100.100.100.200", "168.63.129.16"),
     *("fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42"),
 )
-"""Besides 169.254.0.0/16 and fe80::/10: Alibaba, Azure, and by IPv6 AWS, Google, Oracle, Scaleway. From their
-documentation. Azure's is the resolver of its machines, and gives out what its extensions are configured with."""
+"""In addition to 169.254.0.0/16 and fe80::/10: Alibaba, Azure, and for IPv6 AWS, Google, Oracle, Scaleway. From their
+documentation. Azure's is its machines' resolver, and provides the settings of their extensions."""
 _OWN_AT_ONCE: Final = 200
 _OWN_A_SECOND: Final = 20
 _LAST_UID: Final = 1_999_999_999
@@ -46,24 +46,24 @@ _SYN: Final = "tcp flags & (fin | syn | rst | ack) == syn"
 
 
 class VisitorsError(Exception):
-    """The bound is not there; the message says why."""
+    """The limit is not in place; the message says why."""
 
 
 class VisitorBound(Protocol):
     async def hold(self) -> None:
-        """The bound is there, also where somebody removed it. Raises `VisitorsError`."""
+        """Make sure that the limit is in place, even if somebody removed it. Raises `VisitorsError`."""
         ...
 
 
 class NftBound:
-    """Of connections to these ports."""
+    """For connections to these ports."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self._ports = ports
         self._made = False
 
     async def hold(self) -> None:
-        # The first call makes it anew: an earlier core may have had other ports.
+        # The first call creates it anew: an earlier core may have had other ports.
         if self._made and (await self._nft("list", "table", "inet", TABLE)).returncode == 0:
             return
         ran = await self._nft("-f", "-", given=ruleset(self._ports))
@@ -83,7 +83,7 @@ class NftBound:
 
 
 def ruleset(ports: Sequence[int], loopback: str = "lo") -> str:
-    """What nft(8) makes the table of, in one step, whether it is there or not. Packets that come in by `loopback` are
+    """The input of nft(8) that creates or replaces the table in one step. Packets that come in by `loopback` are
     counted where they leave."""
     places = f"tcp dport {{ {', '.join(map(str, sorted(set(ports))))} }} {_SYN}"
     rate = f"limit rate over {A_SECOND}/second burst {AT_ONCE} packets"

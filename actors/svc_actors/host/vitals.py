@@ -1,4 +1,4 @@
-"""What the kernel says of this server: how full, how busy, and whether its clock is kept."""
+"""The kernel's view of this server: how full and busy it is, and whether its clock is synchronised."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ _TIME_ERROR: Final = 5
 _ESTABLISHED: Final = "01"
 """Linux: include/net/tcp_states.h."""
 _VISITOR_BITS: Final = 64
-"""Of an IPv6 address: all beneath are one visitor."""
+"""Of an IPv6 address: all addresses below count as one visitor."""
 _TIMEX_BYTES: Final = 512
-"""More than its structure has."""
+"""More than the size of its structure."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """In percent of what others than root may use; `inodes` is None where the file system has no number of them."""
+    """In percent of what users other than root may use; `inodes` is None if the file system has no fixed number of
+    them."""
 
     bytes: float
     inodes: float | None
 
 
 class Vitals(Protocol):
-    """Each raises OSError where the kernel does not say."""
+    """Each raises OSError if the kernel does not say."""
 
     def filled(self, folder: Path) -> Filled: ...
 
     def memory(self) -> float:
-        """How much of it is not to be had, in percent."""
+        """Unavailable memory, in percent."""
         ...
 
     def load(self) -> float:
-        """Of the last five minutes, of each processor."""
+        """Load per processor over the last five minutes."""
         ...
 
     def synchronised(self) -> bool:
@@ -54,7 +55,7 @@ class Vitals(Protocol):
         ...
 
     def callers(self, ports: Collection[int]) -> Mapping[str, int]:
-        """How many connections each address has to these ports; an IPv6 network of 64 bits is one."""
+        """Number of connections to these ports by address; an IPv6 /64 network counts as one."""
         ...
 
 
@@ -81,7 +82,7 @@ class SystemVitals:
 
     def synchronised(self) -> bool:
         libc = ctypes.CDLL(None, use_errno=True)
-        state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))  # Of zeros: it changes nothing.
+        state: int = libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))  # All zeros: it changes nothing.
         if state < 0:
             raise OSError(ctypes.get_errno(), "the kernel does not say how its clock is kept")
         return state != _TIME_ERROR
@@ -102,7 +103,7 @@ class SystemVitals:
 
 
 def _caller(digits: str) -> str:
-    """Of an address as /proc/net/tcp has it: words of 32 bits in the order of this machine's bytes."""
+    """An address in the form of /proc/net/tcp: 32-bit words in this machine's byte order."""
     words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     address = ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
     if isinstance(address, IPv4Address):

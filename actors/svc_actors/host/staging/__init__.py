@@ -1,1 +1,1 @@
-"""Copies of a WordPress: what its files, its database and the addresses in it become in another site."""
+"""Staging copies of a WordPress: copies its files, and rewrites its database and the URLs in it for another site."""

@@ -1,8 +1,8 @@
-"""Addresses of one site that become those of another, in any text: pages, JSON, settings.
+"""Replaces URLs of one site by those of another, in any text: pages, JSON, settings.
 
-A host is replaced where it stands behind two slashes, however these are written: `//`, `\\/\\/` as in JSON, also in
-JSON inside of JSON, `%2F%2F`. So addresses of mail stay, as does a longer name (`//shop.example.org`,
-`//example.org.uk`). A home folder is replaced where its path stands. Pure functions, of the standard library alone.
+A host is replaced after two slashes, in any notation: `//`, `\\/\\/` as in JSON, also in JSON inside of JSON, `%2F%2F`.
+So email addresses stay, and so do longer names (`//shop.example.org`, `//example.org.uk`). A home folder is replaced
+wherever its path is found. Pure functions, of the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 _SLASH: Final = rb"(?:/|%2[Ff]|(?<!\\)\\+(?:/|u002[Ff]))"
-"""From the first backslash on: a run of them that no slash ends is looked at once."""
+"""Matches only at the first backslash of a run, so that a run without a slash is scanned once."""
 _BEHIND_HOST: Final = rb"(?![A-Za-z0-9_-]|\.[A-Za-z0-9])"
 _BEHIND_NAME: Final = rb"(?![A-Za-z0-9_.-])"
 
 
 class Addresses:
-    """`hosts`: what each becomes. `homes`: a folder and the one that takes its place; both are in the same folder."""
+    """`hosts`: new host by old host. `homes`: old and new home folder; both have the same parent folder."""
 
     def __init__(self, hosts: Mapping[str, str], homes: tuple[str, str] | None = None) -> None:
         self._hosts = {old.lower().encode(): new.encode() for old, new in hosts.items()}
-        # The longest first: of two that begin alike the longer one is meant.
+        # The longest first: of two names with the same start the longer one is meant.
         names = b"|".join(re.escape(name) for name in sorted(self._hosts, key=len, reverse=True))
         self._host = re.compile(rb"(%b{2})(%b)%b" % (_SLASH, names, _BEHIND_HOST), re.IGNORECASE)
         self._needles = list(self._hosts)
@@ -36,7 +36,7 @@ class Addresses:
             self._needles.append(last.encode())
 
     def may_be_in(self, text: bytes) -> bool:
-        """False where nothing would be replaced. Quick: most texts have no address."""
+        """False if nothing would be replaced. Fast, since most texts have no URL."""
         lower = text.lower()
         return any(needle in lower for needle in self._needles)
 
@@ -50,8 +50,8 @@ class Addresses:
 def substituted(
     pattern: re.Pattern[bytes], change: Callable[[re.Match[bytes]], bytes], text: bytes, at: int = 0
 ) -> bytes:
-    """As `pattern.sub`, from `at` on, but for its memory: that keeps an object for each match, which of a text with
-    millions of them is hundreds of megabytes. Here it is the text and what becomes of it."""
+    """As `pattern.sub`, from `at` on, with less memory: `sub` keeps an object for each match, hundreds of megabytes for
+    a text with millions of them. This keeps the text and the result."""
     out, kept = bytearray(), 0
     whole = memoryview(text)
     for found in pattern.finditer(text, at):

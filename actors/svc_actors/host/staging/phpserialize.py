@@ -1,8 +1,9 @@
-"""Texts inside of data that PHP has serialised (serialize()), changed byte by byte: lengths follow, nothing is built.
+"""Changes texts inside of PHP's serialised data (serialize()) byte by byte, and adjusts their lengths.
 
-Values are never made of it: an object of a class would run its code. A text may be such data again, as WordPress stores
-options that were serialised twice; it is changed in the same way. Keys of arrays and names of properties stay, as does
-what an object has written itself (C:), unless that is such data as well. Pure functions, of the standard library alone.
+The values are never constructed: an object of a class would run its code. A text may be serialised data again, as
+WordPress stores options that were serialised twice; it is changed in the same way. Keys of arrays and names of
+properties stay, as does an object's own format (C:), unless that is serialised data as well. Pure functions, of the
+standard library alone.
 
 The grammar, in bytes (`n` is a number of bytes, or of elements):
 
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 MOST_NESTED: Final = 16
-"""So often is a text such data inside of a text; deeper ones stay as they are."""
+"""Levels of serialised data within texts; deeper ones stay as they are."""
 _ATOM: Final = re.compile(rb"N;|b:[01];|[irR]:[+-]?[0-9]+;|d:[+-]?(?:[0-9.]+(?:[eE][+-]?[0-9]+)?|INF|NAN);")
 _SIZED: Final = re.compile(rb'([sSE]):([0-9]{1,12}):"')
 _ARRAY: Final = re.compile(rb"a:([0-9]{1,12}):\{")
@@ -30,12 +31,12 @@ Change = Callable[[bytes], bytes]
 
 
 class _Malformed(Exception):  # noqa: N818 - it never leaves this module
-    """It is none of PHP's, or not whole."""
+    """The data is not PHP's, or incomplete."""
 
 
 def changed(value: bytes, change: Change, nested: int = 0) -> bytes:
-    """The value with `change` done to it: to its texts where it is serialised data, else to all of it. What begins as
-    such data and is none, say since it was cut off, stays as it is: no length in it could be trusted."""
+    """The value with `change` applied: to its texts if it is serialised data, else to all of it. Invalid data, for
+    example truncated, stays as it is: no length in it could be trusted."""
     if nested > MOST_NESTED:
         return value
     if not is_like_serialized(value):
@@ -47,12 +48,12 @@ def changed(value: bytes, change: Change, nested: int = 0) -> bytes:
 
 
 def is_like_serialized(value: bytes) -> bool:
-    """It begins as a text, an array or an object of PHP's does."""
+    """Whether it starts like a serialised text, array or object."""
     return _BEGINS.match(value) is not None
 
 
 class _Scanner:
-    """Reads once from the front to the end, without recursion but for texts in texts: arrays may be as deep as they
+    """Scans once from start to end, with recursion only for texts within texts: arrays may be nested as deep as they
     are long."""
 
     def __init__(self, data: bytes, change: Change, nested: int) -> None:
@@ -61,10 +62,10 @@ class _Scanner:
         self._nested = nested
         self._at = 0
         self._kept = 0
-        """What is before it was written."""
+        """Everything before this position was written."""
         self._out = bytearray()
         self._open: list[int] = []
-        """Of each array and object whose elements are being read: keys and values that are still to come."""
+        """For each array and object being read: how many keys and values are still to come."""
 
     def all(self) -> bytes:
         while True:
@@ -83,7 +84,7 @@ class _Scanner:
         return bytes(self._out)
 
     def _one(self) -> None:
-        """A value, or the beginning of one that has elements."""
+        """Read a value, or the start of one with elements."""
         at_key = bool(self._open) and self._open[-1] % 2 == 0
         if found := _ATOM.match(self._data, self._at):
             if at_key and not found[0].startswith(b"i"):
@@ -112,7 +113,7 @@ class _Scanner:
         self._ended()
 
     def _ended(self) -> None:
-        """A whole value: one element less is to come of what it is in."""
+        """A value is complete: its container expects one element less."""
         if self._open:
             self._open[-1] -= 1
 
@@ -132,7 +133,7 @@ class _Scanner:
             self._replace(found.start(), self._at, b's:%d:"%b";' % (len(new), new))
 
     def _own(self, counted: re.Match[bytes]) -> None:
-        """What an object has written as it likes."""
+        """An object in its own format."""
         begin = counted.end()
         end = begin + int(counted[1])
         self._at = end
@@ -148,7 +149,7 @@ class _Scanner:
             self._replace(counted.start(), self._at, b'":%d:{%b}' % (len(new), new))
 
     def _unescaped(self, begin: int, size: int) -> tuple[bytes, int]:
-        """A text of so many bytes, some of them written as a backslash and two digits, and where it ends."""
+        """A text of so many bytes, some of them as a backslash and two digits, and where it ends."""
         text, at = bytearray(), begin
         while len(text) < size:
             found = _ESCAPED.match(self._data, at)

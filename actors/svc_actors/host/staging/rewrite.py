@@ -1,13 +1,13 @@
 """Rewrites a dump of MariaDB: `python -I -S rewrite.py ORDER FROM TO`
 
 The order is a JSON object: `hosts` and `homes` as `Addresses` takes them. FROM and TO are files compressed by gzip; TO
-gets its name when it is whole.
+gets its name once it is complete.
 
-A dump that mariadb-dump has written has each statement's data on one line, some megabytes at most, so memory is
-bounded by the longest row (some ten times its size), however large a table is. A line above MOST_LINE is refused. Only
-values of INSERT are looked at: texts, and the bytes that `--hex-blob` writes. A value is unescaped, changed
-(`phpserialize.changed`), and escaped again, so that any byte comes through. The column `guid` of posts stays: feed
-readers know a post by it. It stands alone, and needs the standard library only.
+mariadb-dump writes each statement's data on one line, some megabytes at most, so memory is limited by the longest row
+(some ten times its size), however large a table is. A line longer than MOST_LINE is refused. Only values of INSERT are
+changed: texts, and the bytes that `--hex-blob` writes. A value is unescaped, changed (`phpserialize.changed`), and
+escaped again, so that all bytes survive. The column `guid` of posts stays: feed readers identify a post by it. This
+module is standalone, and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final, cast
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.staging.addresses import Addresses, substituted
 from svc_actors.host.staging.phpserialize import changed
 
 MOST_LINE: Final = 64 << 20
-"""More than MariaDB's programs take in one statement unless they are told to."""
+"""More than MariaDB's programs accept in one statement by default."""
 _LEVEL: Final = 2
 _TABLE: Final = re.compile(rb"CREATE TABLE (?:IF NOT EXISTS )?`((?:[^`]|``)+)` \(")
 _COLUMN: Final = re.compile(rb"  `((?:[^`]|``)+)` ")
 _INSERT: Final = re.compile(rb"INSERT (?:IGNORE )?INTO `((?:[^`]|``)+)` (?:\(([^)]*)\) )?VALUES\s*")
-# Possessive (*+): nothing is kept to go back to, which of a text of megabytes would be hundreds of them.
+# Possessive (*+): no backtracking positions are kept, which would take hundreds of megabytes for a text of a few.
 _VALUE: Final = re.compile(rb"'((?:[^'\\]++|\\.|'')*+)'|0x([0-9A-Fa-f]++)|`(?:[^`]|``)*+`", re.DOTALL)
 _TOKEN: Final = re.compile(rb"'(?:[^'\\]++|\\.|'')*+'|0x[0-9A-Fa-f]++|[(),]|[^(),']++", re.DOTALL)
 _POSTS: Final = re.compile(rb"(?:^|_)posts$")
@@ -53,11 +53,11 @@ _TO_ESCAPE: Final = re.compile(rb"[\0\n\r\x1a\\'\"]")
 
 
 class LongLineError(Exception):
-    """A row is too long to be rewritten in the memory that there is for it."""
+    """A row is too long to be rewritten within the memory limit."""
 
 
 def rewritten(lines: Iterable[bytes], addresses: Addresses) -> Iterator[bytes]:
-    """The lines of a dump, with the addresses in its data replaced."""
+    """The lines of a dump, with the URLs in its data replaced."""
     columns: list[bytes] = []
     in_table = in_insert = False
     guid: int | None = None
@@ -121,7 +121,7 @@ def _value(found: re.Match[bytes], addresses: Addresses) -> bytes:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """As MariaDB reads a text, in a mode in which a backslash escapes."""
+    """The text as MariaDB reads it, with backslash escapes on."""
     if b"\\" not in text and b"''" not in text:
         return text
     return substituted(_ESCAPE, lambda found: b"'" if found[1] is None else _ESCAPES.get(found[1], found[1]), text)

@@ -1,13 +1,14 @@
 """Copies files of one site for another: `python -I -S trees.py ORDER`, as root.
 
-The order is a file with a JSON object: `source`, the folder of the site that is read, and `below`, where in it; `uid`,
-whose files are taken; `target`, a folder of root's that no site can reach, and `to`, the account that gets them;
-`entries`, which of what is in the folder; `newest`: only what the target lacks, and files that are newer there.
+The order is a file with a JSON object: `source`, the folder of the site that is read, and `below`, the path in it;
+`uid`, the owner of the files to copy; `target`, a folder of root's that no site can reach, and `to`, the account that
+gets them; `entries`, which entries of the folder; `newest`: only files that the target lacks or has in an older
+version.
 
-The site that is read may exchange anything for anything at any moment. So every step is taken from a descriptor of the
-folder above, without following a link, and what was opened is looked at, not what was named: files and folders of the
-site's own account come along, links as they are written, and nothing else. The disk's free room is asked for as the
-copy grows, whatever was counted before. It needs the standard library only.
+The source site may swap anything at any moment. So every step is taken from a descriptor of the parent folder, without
+following a link, and the opened file is checked rather than its name: files and folders of the site's own account are
+copied, links as they are, and nothing else. The disk's free space is checked while the copy grows, whatever was counted
+before. It needs the standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # Without site-packages (-S) and the current folder (-I), only modules of this package can be found.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.confined.room import Room, copy_content
@@ -35,17 +36,17 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE: Final = 0o777
 DEEPEST: Final = 200
-"""How deep folders are followed: each level takes two descriptors and a call. What a WordPress has is below 20."""
+"""How deep folders are followed: each level takes two descriptors and a call. A WordPress has less than 20."""
 _PART: Final = ".svc-part"
-"""A file that is not whole yet, where it is to take the place of another one in one step."""
+"""A file that is not complete yet, where it will replace another one in one step."""
 LOGIN_LINK: Final = "svc-login-"
 CONTENT: Final = "wp-content"
 NEVER: Final = frozenset({"wp-config.php", ".maintenance"})
-"""What is a site's own: where its database is, and whether it is being worked on."""
+"""Specific to a site: its database settings, and its maintenance mode."""
 
 
 class TooDeepError(OSError):
-    """A site makes more levels than any process can follow; what follows them ends by this, and by no other error."""
+    """A site has more levels than a process can follow; code that follows them raises this, and no other error."""
 
     def __init__(self) -> None:
         super().__init__(errno.ELOOP, f"folders lie more than {DEEPEST} levels deep in each other: remove them")
@@ -90,7 +91,7 @@ def copy_entries(
     newest: bool,
     most: int | None = None,
 ) -> Counted:
-    """`most`: bytes that the plan of the copy leaves; None without a bound."""
+    """`most`: bytes that the plan of the copy leaves; None without a limit."""
     with opened(source, below, uid) as read:
         write = os.open(target, _FOLDER)
         counted = Counted(Room(write, most))
@@ -105,9 +106,9 @@ def copy_entries(
 
 
 def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, *, since: int | None = None) -> Counted:
-    """What of this entry the site lacks, or has an older file of, into this folder of the site, from a folder of root's
-    in which its account has it too. `since`: only what was written there after this time (nanoseconds). May be
-    repeated, also after it was killed. Blocks."""
+    """Copy the files of this entry that the site lacks or has in an older version into this folder of the site, from a
+    folder of root's that mirrors it. `since`: only files written there after this time (nanoseconds). May be repeated,
+    also after a kill. Blocks."""
     read = os.open(source, _FOLDER)
     try:
         with opened(home, below, uid) as write, _named(entry):
@@ -119,14 +120,14 @@ def merge(source: Path, home: Path, below: Sequence[str], uid: int, entry: str, 
 
 
 def listed(home: Path, below: Sequence[str], uid: int) -> list[str]:
-    """The names in a folder of the site, but for what is never copied. Blocks."""
+    """The names in a folder of the site, except those that are never copied. Blocks."""
     with opened(home, below, uid) as folder:
         return sorted(name for name in os.listdir(folder) if not is_own(name))
 
 
 def entries_of(home: Path, uid: int) -> list[str]:
-    """What of a WordPress is copied and pushed on its own: each name in `public`, and each in its `wp-content`. Blocks.
-    Empty where there is no such folder."""
+    """The parts of a WordPress that are copied and pushed separately: each name in `public`, and each in its
+    `wp-content`. Blocks. Empty if there is no such folder."""
     try:
         top = listed(home, ("public",), uid)
     except (FileNotFoundError, NotADirectoryError):
@@ -172,7 +173,7 @@ def is_own(name: str) -> bool:
 
 @contextmanager
 def opened(home: Path, below: Sequence[str], uid: int) -> Iterator[int]:
-    """A folder of the site, each step from the one above."""
+    """A folder of the site, opened step by step from its parent."""
     folder = os.open(home, _FOLDER)
     try:
         for name in below:
@@ -188,7 +189,7 @@ def opened(home: Path, below: Sequence[str], uid: int) -> Iterator[int]:
 
 @contextmanager
 def _named(entry: str) -> Iterator[None]:
-    """The whole path of what lies too deep is longer than a message should be."""
+    """Names the entry instead of the whole path, which would be too long for a message."""
     try:
         yield
     except TooDeepError as error:
@@ -319,7 +320,7 @@ def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Cou
             counted.left_out += 1
             return
         if replace:
-            with suppress(FileNotFoundError):  # Of one that was killed.
+            with suppress(FileNotFoundError):  # Left by a killed process.
                 os.unlink(_PART, dir_fd=write)
         outer = os.open(_PART if replace else name, _NEW, 0o600, dir_fd=write)
         try:
@@ -337,7 +338,7 @@ def _copy_file(read: int, write: int, name: str, uid: int, to: int, counted: Cou
 
 
 def _is_older(folder: int, name: str, than: os.stat_result) -> bool:
-    """There is none of this name, or it is a file that was changed before this one."""
+    """Whether the folder has no file of this name, or an older one."""
     try:
         there = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -346,7 +347,7 @@ def _is_older(folder: int, name: str, than: os.stat_result) -> bool:
 
 
 def _has_since(folder: int, since: int, depth: int) -> bool:
-    """Something other than a folder was written below it after this time."""
+    """Whether something other than a folder was written below it after this time."""
     if depth > DEEPEST:
         raise TooDeepError
     for name in os.listdir(folder):

@@ -1,4 +1,4 @@
-"""WordPress on this server: where its files come from, and what is done in a site that has it."""
+"""WordPress on this server: the source of its files, and operations in a site that has it."""
 
 from svc_actors.host.wordpress.configuration import SiteDatabase
 from svc_actors.host.wordpress.sites import (

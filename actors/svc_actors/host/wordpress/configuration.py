@@ -1,4 +1,4 @@
-"""wp-config.php of a site, whole: where its database is, its own salts, and what is set for every site.
+"""Writes a site's complete wp-config.php: its database, its own salts, and the settings of every site.
 
 Invariant: no value can end the PHP string that it is written into (`_quoted`).
 """
@@ -25,7 +25,7 @@ class SiteDatabase:
 
 
 def configuration(domain: str, database: SiteDatabase) -> str:
-    """A new one: each has salts of its own, which end the sessions that those before have signed."""
+    """A new file: it has new salts, which end all sessions signed with earlier ones."""
     constants = {
         "DB_NAME": _quoted(database.name),
         "DB_USER": _quoted(database.user),
@@ -34,11 +34,11 @@ def configuration(domain: str, database: SiteDatabase) -> str:
         "DB_CHARSET": _quoted("utf8mb4"),
         "DB_COLLATE": _quoted(""),
         **{name: _quoted(salt) for name, salt in new_salts().items()},
-        # Whoever gets into the administration pages gets no further by them than to the plugins that there are.
+        # So that access to the administration pages does not mean access to the code of plugins.
         "DISALLOW_FILE_EDIT": "true",
         "FS_METHOD": _quoted("direct"),
         "WP_DEBUG": "false",
-        # A schedule of the site does what is due.
+        # A schedule of the site runs due tasks.
         "DISABLE_WP_CRON": "true",
     }
     defined = "\n".join(f"define({_quoted(name)}, {value});" for name, value in constants.items())
@@ -69,7 +69,7 @@ require_once ABSPATH . 'wp-settings.php';
 
 
 def _quoted(text: str) -> str:
-    """As a PHP string in single quotes, in which only quote and backslash mean anything."""
+    """As a PHP string in single quotes, in which only quote and backslash are special."""
     if "\0" in text:
         raise ValueError("a value of wp-config.php has no NUL")
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")

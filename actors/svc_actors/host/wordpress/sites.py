@@ -1,10 +1,10 @@
-"""WordPress in the folders of sites: by PHP that runs as the account of the site, and sees nothing of other sites.
+"""Manages WordPress in sites, with PHP that runs as the account of the site, and sees nothing of other sites.
 
-What is done is in `php/tool.php`, which calls WordPress's own functions. It is given one JSON object on its standard
-input, so that no secret is in an argument or in the environment, and answers by one line behind a word that nobody
-else knows: what plugins write beside it is not taken for it. Still, whoever may change the files of a site decides
-what its PHP answers: an answer is checked before it is believed, and concerns that site alone. And what is loaded of
-the site is its own code, which has the limits of the site here as well.
+The work is done by `php/tool.php`, which calls WordPress's own functions. It gets one JSON object on its standard
+input, so that no secret is in an argument or in the environment, and answers with one line after a random word, to tell
+it from other output of plugins. Still, anybody who may change the files of a site controls what its PHP answers: an
+answer is checked before it is used, and concerns that site alone. PHP loads the site's own code, within the limits of
+the site here as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from svc_actors.host.wordpress.source import WordPressError, WordPressTree
 
 LINK_SECONDS: Final = 300
 _INSTALL_SECONDS: Final = 300.0
-"""On a server that is busy with other things."""
+"""On a busy server."""
 _ASK_SECONDS: Final = 60.0
 _MOST_ANSWERED: Final = 1 << 20
 _PHP: Final = "/usr/bin/php"
@@ -117,8 +117,7 @@ class Installation:
 
 @dataclass(frozen=True)
 class WordPressSite:
-    """Whose own code runs for what it is asked: within its limits. `staged`: it is a copy of a site, in which what it
-    would mail is kept."""
+    """The site whose code runs, within its limits. `staged`: it is a staging copy, in which its mail is kept."""
 
     account: SiteAccount
     domain: str
@@ -148,42 +147,42 @@ class _Configuration(_Answer):
 
 
 class WordPressRefusedError(WordPressError):
-    """What was asked for is not there in this WordPress, or it does not want it."""
+    """This WordPress does not have the requested item, or refuses the request."""
 
 
 class WordPressSites(Protocol):
     """Every method raises `WordPressError`, and may be repeated."""
 
     async def languages(self) -> frozenset[str]:
-        """In which a site can be installed, beside English."""
+        """The languages in which a site can be installed, besides English."""
         ...
 
     async def place_files(self, account: SiteAccount, locale: str) -> None:
-        """The files of WordPress are in the document root."""
+        """Put the files of WordPress into the document root."""
         ...
 
     async def install(self, account: SiteAccount, limits: Limits, wanted: Installation) -> str:
-        """A new WordPress in the site's database, of which nothing is kept; its version."""
+        """Install a new WordPress in the site's database, whose content is lost; returns its version."""
         ...
 
     async def look(self, site: WordPressSite) -> WordPressState: ...
 
     async def login_link(self, site: WordPressSite, login: str) -> LoginLink:
-        """A new link that logs one visitor in. Raises `WordPressRefusedError` where there is no such user."""
+        """A new link that logs one visitor in. Raises `WordPressRefusedError` if there is no such user."""
         ...
 
     async def set_password(self, site: WordPressSite, login: str, password: str) -> None:
-        """The user's sessions are ended. Raises `WordPressRefusedError` where there is no such user."""
+        """Also ends the user's sessions. Raises `WordPressRefusedError` if there is no such user."""
         ...
 
     async def hand_over(self, site: WordPressSite, wanted: Handover) -> int:
-        """What the owner before may know opens it no more: the database has this password in wp-config.php, if one is
-        given, every administrator has another one and no session, application password or login link; how many those
-        are."""
+        """End the previous owner's access: write this database password, if given, into wp-config.php, and give every
+        administrator a new password and remove their sessions, application passwords and login links. Returns how many
+        administrators there are."""
         ...
 
     async def switch_plugin(self, site: WordPressSite, plugin: str, *, active: bool) -> None:
-        """Raises `WordPressRefusedError` where there is none, or it cannot be activated."""
+        """Raises `WordPressRefusedError` if there is no such plugin, or it cannot be activated."""
         ...
 
     async def set_maintenance(self, account: SiteAccount, *, maintenance: bool) -> None:
@@ -191,26 +190,26 @@ class WordPressSites(Protocol):
         ...
 
     async def configured(self, account: SiteAccount) -> Configured:
-        """As its wp-config.php says. Raises `WordPressRefusedError` where that does not say it plainly."""
+        """The values in its wp-config.php. Raises `WordPressRefusedError` if they are not plain there."""
         ...
 
     async def configuration_of_copy(self, account: SiteAccount, domain: str, database: SiteDatabase) -> str:
-        """The wp-config.php of a copy of this site, with this domain and this database: as its owner has written it,
-        but with salts of its own. Changes nothing. Raises as `configured`."""
+        """The wp-config.php of a copy of this site, with this domain and this database: otherwise the owner's own, but
+        with new salts. Changes nothing. Raises as `configured`."""
         ...
 
     async def flush(self, site: WordPressSite) -> None:
-        """What WordPress and its plugins keep of its content in caches is gone."""
+        """Empty the caches of WordPress and its plugins."""
         ...
 
     async def leave_cron(self, account: SiteAccount) -> None:
-        """Visitors do not begin what is due in it. Raises `WordPressRefusedError` where its wp-config.php is not known
-        well enough to be changed."""
+        """Stop visitors from triggering due tasks. Raises `WordPressRefusedError` if its wp-config.php is not in a form
+        that can be changed safely."""
         ...
 
 
 class ServerWordPress:
-    """By the PHP of this server's command line."""
+    """Uses PHP of this server's command line."""
 
     def __init__(self, folders: HostFolders, launcher: SiteLauncher, tree: WordPressTree) -> None:
         self._folders = folders
@@ -333,7 +332,7 @@ class ServerWordPress:
                 raise WordPressError("the site's WordPress says more than it was asked")
             answer.extend(line.removeprefix(nonce) for line in lines if line.startswith(nonce))
 
-        # One after another: whatever is asked of a site at once, it has its limits once.
+        # One at a time, so that concurrent requests do not multiply the site's limits.
         async with self._asked[account.number]:
             with _in_memory(whole) as stdin, trio.move_on_after(seconds) as deadline:
                 program = Program(command, environment, stdin=stdin)
@@ -345,7 +344,8 @@ class ServerWordPress:
         return _checked(kind, answer[0])
 
     async def _place_tool(self) -> None:
-        """Where every site's account may read it: the panel's own files may be in a folder that it may not enter."""
+        """In a place that every site's account can read: the panel's own files may be in a folder that it may not
+        enter."""
         async with self._placing:
             if not self._placed:
                 await trio.to_thread.run_sync(_place, self._tool)
@@ -365,7 +365,7 @@ def _place(to: Path) -> None:
 
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[Path]:
-    """A file of which nobody else knows, and nothing is on a disk."""
+    """An anonymous file in memory, of which nothing is on a disk."""
     descriptor = os.memfd_create("order")
     try:
         with open(descriptor, "wb", closefd=False) as file:

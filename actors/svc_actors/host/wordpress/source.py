@@ -1,8 +1,7 @@
-"""Where the files of new WordPress sites come from.
+"""The source of the files of new WordPress sites.
 
-By default from Debian's package `wordpress`, which its security updates reach; else from an archive of wordpress.org
-that an administrator has put on this server, and of which they say the SHA-256. A server that has neither has no sites
-of this type.
+By default Debian's package `wordpress`, which gets its security updates; else an archive of wordpress.org that an
+administrator has put on this server, with its SHA-256. A server with neither has no sites of this type.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ DEBIAN: Final = Path("/usr/share/wordpress")
 _PROOF: Final = Path("wp-includes/version.php")
 _CHUNK: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 30
-"""Unpacked. WordPress has a tenth of it."""
+"""Unpacked size. WordPress has a tenth of it."""
 
 
 class WordPressError(Exception):
-    """What was asked for was not done; the message says why."""
+    """The request failed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class WordPressSource:
 
 
 class WordPressTree:
-    """The folder that the source gives. `folder` is where an archive is unpacked, once for each digest."""
+    """The folder with the source's files. `folder` is where an archive is unpacked, once for each digest."""
 
     def __init__(self, source: WordPressSource, folder: Path) -> None:
         self._source = source
@@ -48,12 +47,12 @@ class WordPressTree:
         self._one = trio.Lock()
 
     async def path(self) -> Path:
-        """Readable for everybody. Raises `WordPressError` where there is no WordPress, or not the one named."""
+        """Readable for everybody. Raises `WordPressError` if there is no WordPress, or not the named one."""
         async with self._one:
             return await trio.to_thread.run_sync(self._found)
 
     async def languages(self) -> frozenset[str]:
-        """Beside English: `de_DE`, `fr_FR`."""
+        """Besides English: `de_DE`, `fr_FR`."""
         tree = await self.path()
         return await trio.to_thread.run_sync(_languages, tree)
 
@@ -73,13 +72,13 @@ class WordPressTree:
 
 
 def _unpack(archive: Path, sha256: str, to: Path) -> None:
-    """There is all of it or nothing: a folder that is left half-made has another name."""
+    """Completely or not at all: an unfinished folder has another name."""
     to.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     part = to.with_name(f"{to.name}.part")
     remove_tree(part, ignore_errors=True)
     part.mkdir(mode=0o755)
     try:
-        # What is unpacked is what was read for the digest, though the file is replaced meanwhile.
+        # Unpack the opened file, whose digest was checked, even if it is replaced meanwhile.
         with archive.open("rb") as file:
             digest = hashlib.sha256()
             while chunk := file.read(_CHUNK):
@@ -100,7 +99,7 @@ def _unpack(archive: Path, sha256: str, to: Path) -> None:
 
 
 def _files(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Raises `WordPressError` for what WordPress does not consist of: links, devices, a gigabyte."""
+    """Raises `WordPressError` for anything that WordPress does not have: links, devices, a gigabyte."""
     total = 0
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as members:

@@ -1,18 +1,18 @@
-"""The service of one login: starts what its sessions ask for, within its own control group, as the site's account.
+"""The service of one login: starts the programs of its sessions, in its own control group, as the site's account.
 
     python -I -S serve.py UID COMMAND...
 
-It listens on the descriptor that `SVC_LISTENING` names. `UID` is the account's, and `COMMAND` what a program and its
-arguments are put behind to run as the account in its view of the server (`confined/enter_site.py`). Each session is a
-child process, which starts the program with the descriptors that it was handed, passes signals on to it, and answers
-with its end as JSON: `{"status": 1}` or `{"signal": 15}`.
+It listens on the descriptor that `SVC_LISTENING` names. `UID` is the account's, and `COMMAND` the command that runs a
+program with its arguments, appended to it, as the account in its view of the server (`confined/enter_site.py`). Each
+session is a child process, which starts the program with the descriptors that it received, passes signals on to it, and
+answers with its end as JSON: `{"status": 1}` or `{"signal": 15}`.
 
 Invariants:
-- nobody but the account is served, by what the kernel says of who connects;
-- a terminal that is handed over is the account's own, or the session is refused;
+- only the account is served, according to the kernel's credentials of the connection;
+- a terminal must belong to the account, or the session is refused;
 - when this process ends by itself, none of its descendants is left: it is their subreaper (prctl(2)).
 
-Run as root; it stands alone, and needs the standard library only.
+Run as root; this module is standalone, and uses the standard library only.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LISTENING: Final = "SVC_LISTENING"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LENGTH: Final = 4
 _LARGEST: Final = 256 * 1024
-"""More than the kernel takes as one argument (MAX_ARG_STRLEN)."""
+"""More than the kernel's limit of one argument (MAX_ARG_STRLEN)."""
 _ASKED_WITHIN: Final = 10.0
 _MOST: Final = 64
-"""Sessions at a time, so that a login without a limit of processes has one."""
+"""Concurrent sessions, so that a login without a limit of processes has one."""
 _SHELL: Final = "/bin/bash"
 _TOLD: Final = re.compile(r"TERM|LANG|LC_[A-Z]+|SSH_CLIENT|SSH_CONNECTION|SSH_TTY")
 _VALUE: Final = re.compile(r"[ -~]{0,256}")
@@ -77,7 +77,7 @@ def _begin(
     try:
         pid = os.fork()
     except OSError as error:
-        # The processes of the login have all that they may have.
+        # The login has reached its limit of processes.
         _answer(connection, {"status": _REFUSED, "error": f"No further session can be started: {error.strerror}."})
         return
     if pid:
@@ -109,7 +109,7 @@ def _session(connection: socket.socket, uid: int, command: list[str]) -> dict[st
 
 
 def _asked(connection: socket.socket, uid: int) -> tuple[list[int], dict[str, Any]]:
-    """The descriptors for the program's standard streams, and what is to run."""
+    """The descriptors for the program's standard streams, and the request."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     if struct.unpack("3i", peer)[1] != uid:
         raise PermissionError("this is the shell of somebody else")
@@ -137,9 +137,9 @@ def _started(command: list[str], environment: dict[str, str], given: list[int], 
     try:
         os.setsid()
         if terminal:
-            # It is that of the session which sshd has made until now: only root takes one away (tty_ioctl(4)).
+            # So far it belongs to the session that sshd has made: only root can take it away (tty_ioctl(4)).
             fcntl.ioctl(given[0], termios.TIOCSCTTY, 1)
-        # Out of the way of the numbers that are to be taken.
+        # Moved away from the numbers that are needed below.
         for number, descriptor in enumerate([fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in given]):
             os.dup2(descriptor, number)
         for descriptor in given:
@@ -154,7 +154,7 @@ def _started(command: list[str], environment: dict[str, str], given: list[int], 
 
 
 def _ended(connection: socket.socket, program: int) -> dict[str, Any]:
-    """How the program ended; meanwhile it is sent the signals that the other side names, a byte each."""
+    """How the program ended; until then, passes on the signals that the other side sends as bytes."""
     watched = os.pidfd_open(program)
     poll = select.poll()
     poll.register(watched, select.POLLIN)
@@ -166,7 +166,7 @@ def _ended(connection: socket.socket, program: int) -> dict[str, Any]:
                 return {"status": code} if code >= 0 else {"signal": -code}
             named = _received(connection)
             if not named:
-                # sshd has ended the other side: a terminal is hung up by the kernel, pipes are closed.
+                # sshd has ended the other side: the kernel hangs a terminal up, pipes are closed.
                 poll.unregister(connection)
             for number in named:
                 with suppress(OSError):
@@ -197,7 +197,7 @@ def _reap(sessions: set[int]) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill the children, and whoever becomes a child by that, until there is none."""
+    """Kill the children, and descendants that thereby become children, until none is left."""
     while True:
         for child in _children():
             with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The services that run shells: one for each login, bounded as its site, and gone with the login."""
+"""The services that run shells: one for each login, with the limits of its site, and removed with the login."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from svc_actors.host.site_runtime import service_name, site_command, site_enviro
 
 KIND: Final = "shell-"
 MOST_PROCESSES: Final = 256
-"""Of the account in a shell, where its site has no limit: nobody at a terminal starts more by intention."""
+"""For an account's shell without a limit from its site: a person at a terminal never needs more."""
 _NAME: Final = re.compile(rf"site-\d+-{KIND}[a-z0-9-]+")
 _STOP_SECONDS: Final = 5.0
 _TOP: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-"""Of the root folder: on Debian each leads into /usr."""
+"""In the root folder: on Debian each links into /usr."""
 
 
 class Shells:
@@ -34,7 +34,7 @@ class Shells:
         self._launcher = launcher
 
     def prepare(self, root: Path) -> None:
-        """The folder that sshd locks logins into. Blocks."""
+        """Create the folder that sshd uses as the chroot of logins. Blocks."""
         for folder in (root, root / "usr", root / "sockets", self._folders.run):
             folder.mkdir(mode=0o711 if folder == self._folders.run else 0o755, parents=True, exist_ok=True)
         self._folders.shells.mkdir(mode=0o711, exist_ok=True)
@@ -47,7 +47,7 @@ class Shells:
         new.rename(root / "enter")
 
     def service(self, login: SftpLogin) -> Service:
-        # By RLIMIT_NPROC, which is of a shell alone: the limits of the group are those of all programs of the site.
+        # With RLIMIT_NPROC, for this shell alone: the group's limits are those of all programs of the site.
         processes = MOST_PROCESSES if login.limits.processes is None else None
         environment, shown = site_environment(self._folders, login.account), []
         if login.staged:
@@ -67,8 +67,8 @@ class Shells:
         )
 
     async def agree(self, logins: Collection[SftpLogin], ended: Collection[str]) -> None:
-        """These run, and no other; what the logins `ended` have started is over. Raises `LauncherError` when all that
-        could be done is done."""
+        """Run exactly these services, and end everything that the logins `ended` have started. Tries all, then raises
+        `LauncherError` for a failure."""
         shells = [login for login in logins if login.kind is AccessKind.SHELL]
         services = [self.service(login) for login in shells]
         anew = {_service_name(login) for login in logins if login.name in ended}
@@ -81,7 +81,7 @@ class Shells:
             if login.staged:
                 await trio.to_thread.run_sync(kept_mail.prepare, login.account, self._folders)
             try:
-                # Before the definition is compared: limits that have changed hold in a shell that goes on.
+                # Before the definitions are compared: changed limits apply to running shells.
                 await self._launcher.limit(site_group(login.account), login.limits)
                 await self._launcher.ensure(service)
             except LauncherError as error:
