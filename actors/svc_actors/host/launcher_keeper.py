@@ -79,8 +79,8 @@ class KeeperLauncher:
         return (*_JOIN, str(self._folders.keeper_socket), json.dumps(request))
 
     async def _replace_older(self) -> None:
-        """The keeper of an older release, which cannot be joined, keeps running after an update. When it ends it leaves
-        its services running, and the next keeper adopts them."""
+        """End the keeper of an older release, which cannot be joined and keeps running after an update. It leaves its
+        services running, and the next keeper adopts them."""
         listed = await self._ask({"request": "list"})
         if not listed.get("joins"):
             with suppress(ProcessLookupError):

@@ -1,7 +1,8 @@
 """Rotates nginx's large logs and deletes the oldest: `access.log`, `access.log.1`, ...
 
-nginx keeps writing to the renamed file until it is reloaded, so no line is lost. Per log a site can fill the requests
-between two rounds plus (`KEPT` + 1) x `LARGEST`. Logs of its programs are limited when they are written (`log_writer`).
+nginx keeps writing to the renamed file until it is reloaded, so no line is lost. The requests between two rounds, plus
+(`KEPT` + 1) x `LARGEST`, limit the bytes of a site's log. Logs of its programs are limited when they are written
+(`log_writer`).
 """
 
 from __future__ import annotations

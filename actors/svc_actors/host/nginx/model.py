@@ -159,16 +159,16 @@ class SiteServer(_Model):
     """Hosts that send visitors to the same path of another host."""
     path_redirects: tuple[PathRedirect, ...] = ()
     denied: tuple[DeniedPattern, ...] = ()
-    """What visitors are refused, with 403."""
+    """Paths that are answered with 403."""
     protected: tuple[ProtectedPath, ...] = ()
-    """Of a copy (`staged`) they ask for nothing more."""
+    """Ignored for a staging copy (`staged`), which has a password as a whole."""
     serves: Serves
     certificate: Certificate | None = None
     """None: served by HTTP only, and handshakes for its names are rejected."""
     force_https: bool = False
-    """Visitors of HTTP are sent to HTTPS; without a certificate they are not."""
+    """Redirects from HTTP to HTTPS, once there is a certificate."""
     staged: Staged | None = None
-    """Also its aliases; what the panel itself serves of it (challenges) is asked for by authorities, without one."""
+    """Applies to the aliases as well; authorities reach challenges without the password."""
     hsts: bool = False
     """Makes browsers use HTTPS for a year; browsers that have seen it keep to it."""
 

@@ -1,8 +1,8 @@
-"""What the panel knows of a site, as a backup holds it: names, redirects, what visitors are kept from, DNS records,
-PHP, schedules and a certificate of the customer's own.
+"""A site's configuration in a backup: names, redirects, denied and protected paths, DNS records, PHP, schedules and an
+uploaded certificate.
 
-The snapshot, which is encrypted, has the certificate's key; the record of the backup has everything but that, so that
-what a restoration would change can be shown without opening the repository.
+The snapshot, which is encrypted, has the certificate's key; the record of the backup has all the rest, so that the
+changes of a restoration can be shown without opening the repository.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class Configuration(_Stored):
 
 
 def parsed_configuration(told: object) -> Configuration:
-    """Raises `conflict` for what this release does not know."""
+    """Raises `conflict` for a configuration that this release cannot read."""
     try:
         found = Configuration.model_validate(told)
-        if len(found.site) == 1 and all(found.zones):  # What is in the zones is read here.
+        if len(found.site) == 1 and all(found.zones):  # This reads the zones' records, too.
             return found
     except ValidationError as error:
         raise conflict(

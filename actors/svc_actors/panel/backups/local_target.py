@@ -27,8 +27,7 @@ def marker_of(target_id: UUID, folder: str) -> Path:
 
 
 async def require_mounted(database: Database, target: TargetRow) -> None:
-    """Raises `unavailable` if a local target's folder lacks its marker (another disk, or none); other kinds always
-    pass."""
+    """Raises `unavailable` if the disk of a local target is not mounted; other kinds of targets always pass."""
     if not isinstance(target.settings, LocalSettings):
         return
     path, marker = target.settings.path, marker_of(target.id, target.settings.path)

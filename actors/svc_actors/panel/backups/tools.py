@@ -217,8 +217,8 @@ class Tools:
 
     @asynccontextmanager
     async def cleaned_on_failure(self, run: JobRun) -> AsyncIterator[None]:
-        """After a failed restoration only content that could not be put back is kept. If files were exchanged, so are
-        databases."""
+        """After a failed restoration only content that could not be put back is kept. Once files were exchanged, the
+        databases keep their restored content as well."""
         try:
             yield
         except BaseException:
