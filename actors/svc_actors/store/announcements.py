@@ -1,12 +1,12 @@
-"""Telling, after a commit, those who wait for what it changed.
+"""Announcements: notifies listeners, after a commit, of what the transaction changed.
 
 NOTIFY inside a transaction takes a lock of the whole cluster that is held until the commit is on disk: commits that
 notify happen one after the other (399 a second instead of 3,534 with 16 writers and a flush of 2 ms). So transactions
-only note what they will announce. After the commit a listener in this process is called directly; where it has none,
-one statement without a write tells other processes all that has gathered meanwhile.
+only note what they will announce. After the commit a listener in this process is called directly. Without one, a single
+statement that writes nothing notifies other processes of all that has gathered meanwhile.
 
-An announcement is a hint to look and may be lost with the process between its commit and the telling: whoever listens
-looks by itself from time to time as well.
+An announcement is a hint to look and may be lost, if the process ends between the commit and the notification: each
+listener also looks by itself from time to time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from svc_actors.store.failures import DRIVER_ERRORS
 Announcement = tuple[str, str]
 """Channel and payload."""
 Listener = Callable[[str], None]
-"""Is given the payload, in the midst of a commit: it must neither wait nor raise."""
+"""Called with the payload while a commit is being finished: it must neither wait nor raise."""
 
 
 class Announcements:
@@ -33,7 +33,7 @@ class Announcements:
         self._woken = trio.Event()
 
     def publish(self, announcements: Sequence[Announcement]) -> None:
-        """Tell what a transaction that is now committed had to announce."""
+        """Notify the listeners of a transaction that is now committed."""
         for channel, payload in announcements:
             listeners = self._listeners.get(channel)
             if listeners:
@@ -54,7 +54,7 @@ class Announcements:
             listeners.remove(listener)
 
     async def run(self) -> None:
-        """Tell other processes, until cancelled. What cannot be told now is left to their own looking."""
+        """Notify other processes, until cancelled. What cannot be sent now is not retried: they look by themselves."""
         while True:
             await self._woken.wait()
             self._woken = trio.Event()

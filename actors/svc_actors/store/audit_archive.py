@@ -3,8 +3,8 @@
 `audit-<first>-<last>.jsonl.gz` holds one row a line, as JSON, in the order of their ids; its SHA-256 is recorded in
 `audit_exports`. Invariants: a row leaves the table only after the file that holds it is on disk and recorded, and never
 before it is 30 days old, whatever the settings say (the database sees to both, see the migration); only sealed rows are
-exported (`audit_seals`). A crash in between
-leaves a file that is written anew, or recorded rows that are removed the next time.
+exported (`audit_seals`). A crash in between leaves a file that the next run writes again, or recorded rows that it
+removes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REMOVED_AT_ONCE: Final = 1_000
 async def archive_audit(database: Database, folder: Path, keep: timedelta, *, rows_a_file: int = ROWS_A_FILE) -> int:
     """Export and remove the rows older than `keep`; returns how many were removed. For one task at a time."""
     await trio.to_thread.run_sync(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
-    # First what was exported by a process that ended before it could remove it.
+    # First the rows that an earlier process exported but did not live to remove.
     lowest = await database.fetchval("SELECT min(id) FROM audit")
     left = await database.fetch(
         "SELECT first_id, last_id FROM audit_exports WHERE last_id >= $1 ORDER BY first_id", lowest
@@ -57,7 +57,7 @@ async def _remove(database: Database, keep: timedelta, first: int, last: int) ->
 
 
 async def _export(database: Database, folder: Path, keep: timedelta, most: int) -> tuple[int, int] | None:
-    """Write the next rows to a file, and return their first and last id; None when there are none that are old."""
+    """Write the next rows to a file, and return their first and last id; None if no row is old enough."""
     after: int = await database.fetchval("SELECT coalesce(max(last_id), 0) FROM audit_exports")
     sealed: int = await database.fetchval("SELECT coalesce(max(last_id), 0) FROM audit_seals")
     unfinished = folder / "audit.unfinished"
@@ -69,7 +69,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
             position: int | None = await database.fetchval("SELECT min(id) FROM audit WHERE id > $1", last or after)
             if position is None:
                 break
-            # By a range of ids, which no plan can turn into a sort of all that is left.
+            # A range of ids: no query plan can turn it into a sort of all remaining rows.
             page = await database.fetch(
                 """
                 SELECT id, at < now() - $3::interval AS old, row_to_json(audit)::text AS line
@@ -80,7 +80,7 @@ async def _export(database: Database, folder: Path, keep: timedelta, most: int) 
                 keep,
                 sealed,
             )
-            # Up to the first that is too young: between the first and the last of a file no row is left out.
+            # Stop at the first row that is too young: a file leaves out no row between its first and its last.
             old = list(takewhile(lambda row: row["old"], page))
             if not old:
                 break
@@ -119,7 +119,7 @@ class _Writer:
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._raw = os.fdopen(descriptor, "r+b")
-        # Level 1: audit rows repeat themselves, and come to a tenth; higher levels cost five times as long for little.
+        # Level 1 shrinks audit rows to a tenth, as they are repetitive; higher levels take 5 times as long for little.
         self._gzip = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=1, mtime=0)
 
     def write(self, lines: Sequence[str]) -> None:

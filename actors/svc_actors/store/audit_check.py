@@ -1,10 +1,10 @@
-"""Whether the audit is as it was sealed: every digest computed anew, over the table and the files of archived rows.
+"""Verifies the audit trail against its seals: recomputes every digest over the table and the files of archived rows.
 
-Read block by block, for a few seconds at a time: `check_audit` goes on behind the seal that it is told, and takes the
-digest of that one for proven, as the part before has done.
+It reads block by block, for a few seconds at a time: `check_audit` continues after the given seal and trusts the digest
+of that seal, which the previous call has verified.
 
-What it cannot notice by itself: changes to rows that are not sealed yet, and a chain whose end was cut off together
-with its rows, or that was made anew as a whole. A digest that was logged before shows the latter: it is in no seal.
+What it cannot detect: changes to rows that are not sealed yet, and a chain whose end was cut off together with its
+rows, or that was rebuilt as a whole. A digest that was logged earlier reveals the last two: no seal has it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SEALS_AT_ONCE: Final = 100
 
 
 class UnfitError(Exception):
-    """The audit is not as it was sealed; the message says where."""
+    """The audit differs from its seals; the message says where."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """`next_after`: the seal to go on behind, None at the end or at a problem."""
+    """`next_after`: the seal after which to continue; None at the end or at a problem."""
 
     seals: int
     rows: int
@@ -42,7 +42,7 @@ class Checked:
 
 
 async def check_audit(database: Database, folder: Path, after: int = 0, *, seconds: float = SECONDS) -> Checked:
-    """Compare the seals behind number `after` with what is there, for about so many seconds."""
+    """Verify the seals after number `after`, for about `seconds` seconds."""
     part = _Part(database, folder)
     try:
         next_after = await part.run(after, trio.current_time() + seconds)
@@ -105,7 +105,7 @@ class _Part:
             raise UnfitError(f"seal {number + 1} is missing; the next is {where}")
         if seal.previous_digest != digest or (first is not None and seal.first_id != first + 1):
             raise UnfitError(f"{where} does not follow the one before it")
-        # The table first: what leaves it in between is in a file by then.
+        # The table first: rows that leave it in between are in a file by then.
         page = await self._database.fetch(
             "SELECT row_to_json(audit)::text AS line FROM audit WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT $3",
             seal.first_id,
@@ -123,7 +123,7 @@ class _Part:
         self.archived += archived
 
     def _compare(self, seal: Seal, where: str, lines: list[str], exports: list[tuple[str, str]]) -> int:
-        """How many of the rows are in files alone. In a thread."""
+        """Returns how many of the rows are in files only. Runs in a thread."""
         rows = encode_all(lines)
         archived = 0
         for file, sha256 in exports:
@@ -145,7 +145,7 @@ class _Part:
 
 
 class _Files:
-    """Archived rows, read in order: one file is open at a time, and was compared with its recorded SHA-256 before."""
+    """Archived rows, read in order. One file is open at a time; its SHA-256 is compared with the record first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -170,7 +170,7 @@ class _Files:
             raise UnfitError(f"the archive {name} was changed: it does not have the SHA-256 that was recorded")
 
     def rows(self, name: str, sha256: str, first: int, last: int) -> dict[int, bytes]:
-        """Those of a range; the ranges that are asked for go upwards."""
+        """The rows of a range of ids. Each call must ask for a range above the previous one."""
         if name != self._name:
             self.close()
             self.check(name, sha256)
@@ -193,7 +193,7 @@ class _Files:
     def _next(self, first: int) -> tuple[int, bytes] | None:
         assert self._lines is not None
         for line in islice(self._lines, None):
-            # Rows before the range are passed over without being taken apart: `row_to_json` writes the id first.
+            # Rows before the range are skipped without parsing the JSON: `row_to_json` writes the id first.
             start = line[: line.find(",")].removeprefix('{"id":')
             if not start.isdecimal() or int(start) >= first:
                 return encoded(line)

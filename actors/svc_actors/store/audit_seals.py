@@ -3,15 +3,16 @@
 The digest of a seal is the SHA-256 over the digest before it, its number, range and time, and an encoding of each row.
 Invariants:
 
-- A range is sealed only once nobody can add a row to it any more. Ids are drawn before the commit, so the last id that
-  was drawn is read first, and then who holds the lock that every INSERT takes before it draws one, to the end of its
-  transaction: when these are over, all rows up to that id are visible or never will be. Writers wait for nothing.
-- One service seals, under the lock that makes it the only one; were there two, the keys of the table refuse the second.
-- Ranges follow one another without a gap, so a row that turns up later, between sealed ones, fits into none.
-- Rows leave the table for a file only when they are sealed (`audit_archive`), and are encoded alike from there.
+- A range is sealed only once no transaction can still add a row to it. Ids are drawn before the commit. So the last id
+  drawn is read first, and then the holders of the lock that every INSERT takes before it draws an id and keeps to the
+  end of its transaction. Once these transactions are over, every row up to that id is visible or never will be.
+  Writers never wait.
+- One service seals, under the lock that makes it the only one. A second one is refused by the keys of the table.
+- Ranges follow one another without a gap, so a row that appears later between sealed rows belongs to no range.
+- Rows leave the table for a file only when they are sealed (`audit_archive`), and their encoding there is the same.
 
-The encoding is the row as JSON with sorted names, without what is null: a column that a later migration adds has to
-be null in the rows that are there.
+The encoding is the row as JSON with sorted names and without nulls: a column that a later migration adds must be null
+in the existing rows.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ log = structlog.get_logger("svc.audit")
 
 SEAL_SECONDS: Final = 60.0
 ROWS_A_SEAL: Final = 500
-"""Some milliseconds of a thread's time, and what has to be read at once to compare one."""
+"""Hashing a seal takes some milliseconds of a thread's time; verifying it reads this many rows at once."""
 BEGINNING: Final = "0" * 64
-"""What stands for the digest before the first."""
+"""Stands for the digest before the first seal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Seal:
         return cls(**dict(row))
 
     def digest_of(self, rows: Iterable[bytes]) -> str:
-        """What its digest has to be with these rows, encoded and in the order of their ids."""
+        """The digest this seal must have with these rows, encoded and in the order of their ids."""
         at = self.sealed_at.astimezone(UTC).isoformat(timespec="microseconds")
         head = f"svc audit 1 {self.previous_digest} {self.number} {self.first_id} {self.last_id} {self.rows} {at}\n"
         digest = hashlib.sha256(head.encode())
@@ -67,8 +68,8 @@ class Seal:
 
 
 def encoded(line: str) -> tuple[int, bytes]:
-    """The id and the encoding of a row, from its JSON as `row_to_json` writes it, wherever and in whichever time zone.
-    Raises ValueError for what is none."""
+    """The id and the encoding of a row, from its JSON as `row_to_json` writes it, in whatever time zone.
+    Raises ValueError for anything else."""
     row = json.loads(line, object_pairs_hook=_members)
     if not isinstance(row, dict) or not isinstance(row.get("id"), int) or not isinstance(row.get("at"), str):
         raise ValueError("this is no row of the audit")
@@ -94,20 +95,20 @@ async def newest_seal(queryable: Queryable) -> Seal | None:
 
 
 class Sealer:
-    """Seals what nobody can add to any more; `round` is to be called regularly, by one task."""
+    """Seals the ranges of rows that are final; one task calls `round` regularly."""
 
     def __init__(self, database: Database, *, rows_a_seal: int = ROWS_A_SEAL) -> None:
         self._database = database
         self._most = rows_a_seal
-        # The last id that was drawn when somebody looked, and which transactions that wrote then have not been seen to
-        # be over.
+        # The last id drawn at the time of a look, and the transactions writing at that time that have not been seen to
+        # end yet.
         self._upto: int | None = None
         self._running: frozenset[str] = frozenset()
 
     async def round(self) -> int:
-        """Seal what can be; returns how many rows were."""
+        """Seal what can be sealed; returns the number of rows."""
         if self._upto is None:
-            # In this order, by statements of their own: who drew an id until then holds the lock, or is over.
+            # In this order, as two statements: a transaction that drew an id by now holds the lock, or is over.
             upto: int = await self._database.fetchval(
                 "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM audit_id_seq"
             )
@@ -135,7 +136,7 @@ class Sealer:
         return frozenset(row["virtualtransaction"] for row in rows)
 
     async def _seal(self, upto: int) -> int:
-        """The next block of the rows up to this id; returns how many they are."""
+        """Seal the next block of rows up to this id; returns the number of rows."""
         began = trio.current_time()
         seal = await self._database.transact(partial(self._next, upto=upto))
         if seal is None:
@@ -146,7 +147,7 @@ class Sealer:
 
     async def _next(self, tx: Transaction, *, upto: int) -> Seal | None:
         previous = await newest_seal(tx)
-        # The chain begins at the first row that is in the table then: older ones are in files already.
+        # The chain starts at the first row now in the table: older ones are in files already.
         first = previous.last_id + 1 if previous else await tx.fetchval("SELECT min(id) FROM audit")
         if first is None or first > upto:
             return None

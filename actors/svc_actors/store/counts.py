@@ -1,8 +1,8 @@
-"""How many rows a long list has, kept instead of counted.
+"""Row counts of long lists, maintained by triggers instead of counted on each read.
 
-A trigger of the list's table writes what a transaction changes into `list_changes`: rows are only added there, so
-that no two transactions wait for each other over a common number. `fold` adds them to `list_counts`. A view
-`<table>_numbers` gives the same numbers by counting, and `recount` corrects by it.
+A trigger of the list's table writes what a transaction changes into `list_changes`. Rows are only added there, so no
+two transactions wait for each other to update a common number. `fold` adds the rows to `list_counts`. A view
+`<table>_numbers` computes the same numbers by counting, and `recount` corrects `list_counts` by it.
 
 Invariant: the number of a list is the sum over both tables (the view `list_numbers`), in every snapshot, exactly.
 """
@@ -28,7 +28,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.store")
 
 
 async def run(database: Database, views: Sequence[str]) -> None:
-    """Fold until cancelled, and once a day correct the numbers by the views, which count all lists."""
+    """Fold until cancelled; once a day correct the numbers by the views, which count all rows."""
     recount_at = trio.current_time() + RECOUNT_SECONDS
     while True:
         await trio.sleep(FOLD_SECONDS)

@@ -31,9 +31,9 @@ from svc_actors.tracing import Kind, current_span, in_span
 T = TypeVar("T")
 
 ACQUIRE_TIMEOUT = 8.0
-"""How long one may wait for a connection of its lane, in seconds; how many may wait is bounded as well."""
+"""How long a caller may wait for a connection of its lane, in seconds; the number of waiting callers is bounded."""
 CONNECT_TIMEOUT = 5.0
-"""How long the server may be away before its callers are told, in seconds."""
+"""How long the server may be away before callers get `unavailable`, in seconds."""
 _ATTEMPTS, _FIRST_BACK_OFF = 8, 0.004
 _TRUSTED_IDLE = 0.05
 _RECONNECT_PAUSE = 0.05
@@ -43,8 +43,8 @@ _MOST_TRACED_SQL = 500
 
 @dataclass(frozen=True)
 class DatabaseStatistics:
-    """The pool at this moment, and what happened to it since it was opened. `collided` counts transactions that the
-    server undid for the sake of another."""
+    """The pool at this moment, and its counters since it was opened. `collided` counts transactions that the server
+    rolled back because of another one (a deadlock, a serialization failure)."""
 
     size: int
     idle: int
@@ -69,10 +69,10 @@ class Database(Statements):
     ) -> None:
         self.announcements = Announcements(self._notify)
         self.disk_full = False
-        """Whether who watches its disk has found it full: callers begin no change then, while what is under way and the
-        work in the background go on."""
+        """Set while the guard of its disk reports it as full: callers start no change then. What is under way and
+        background work go on."""
         self.marks: CommitMarks | None = None
-        """What this service knows to be committed: each new connection is compared with it before it is used."""
+        """What this service knows to be committed: each new connection is checked against it before use."""
         self._connector = connector
         self._nursery = nursery
         self._lanes = lanes
@@ -107,7 +107,7 @@ class Database(Statements):
         lanes: Mapping[Lane, int] | None = None,
         idle: Iterable[Connection] = (),
     ) -> AsyncIterator[Database]:
-        """As `open`; begins with the connections `idle`, which `connector` made and nobody uses."""
+        """As `open`, but starts with the connections `idle`, which `connector` opened and nobody uses."""
         async with background_nursery() as nursery:
             shared = Places(size)
             places = {lane: shared if lanes is None else Places(lanes[lane]) for lane in Lane}
@@ -135,16 +135,16 @@ class Database(Statements):
         )
 
     def take_idle(self) -> list[Connection]:
-        """The connections that nobody uses: from now on the caller's, to use or to terminate."""
+        """Hand over the idle connections to the caller, who uses or terminates them."""
         idle, self._idle = self._idle, []
         return idle
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Run `work` in a transaction, again when the server undid it for the sake of another, and return its result.
+        """Run `work` in a transaction and return its result; repeat it after a collision with another transaction.
 
-        `work` must do nothing that rolling back does not undo: it may be run several times. What follows a commit (an
-        order to an actor, a file) belongs behind the call. Raises what `transaction()` raises, and `Collision` when
-        there were collisions at every attempt.
+        `work` may run several times, so it must do nothing that a rollback does not undo. What follows a commit (an
+        order to an actor, a file) belongs after the call. Raises what `transaction()` raises, and `Collision` when
+        every attempt collided.
         """
         return await self._again(lambda: self._attempt(work))
 
@@ -153,7 +153,7 @@ class Database(Statements):
             return await work(transaction)
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """`attempt()`, repeated after a collision; the back-off is jittered, so that the two do not meet anew."""
+        """`attempt()`, repeated after a collision; the back-off is jittered, so that the two do not collide again."""
         for number in range(_ATTEMPTS - 1):
             try:
                 return await attempt()
@@ -168,7 +168,7 @@ class Database(Statements):
 
         Raises `unavailable` with details `{"outcome": "unknown"}` when the connection was lost in COMMIT, and
         `InFailedSQLTransactionError` when the block swallowed the error of a statement, so that nothing was committed.
-        Raises `Collision` when the server undid it for the sake of another: `transact` repeats it then.
+        Raises `Collision` when the server rolled it back because of another one; `transact` repeats it then.
         """
         with in_span("transaction", Kind.CLIENT, {"db.system.name": "postgresql"}):
             places, connection = await self._acquire()
@@ -180,7 +180,7 @@ class Database(Statements):
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        """A connection of one's own, outside the pool and its bound, closed at the end of the block."""
+        """A dedicated connection, outside the pool and its limit, closed at the end of the block."""
         connection = await self._connect()
         self._watched.add(connection)
         try:
@@ -191,10 +191,10 @@ class Database(Statements):
 
     @asynccontextmanager
     async def listen(self, *channels: str) -> AsyncIterator[trio.MemoryReceiveChannel[Notification]]:
-        """The notifications of `channels`, on a connection of its own that reconnects by itself.
+        """The notifications of `channels`, on a dedicated connection that reconnects by itself.
 
-        Listening has begun when the block is entered. After a gap a `RECONNECTED` notification comes first: what was
-        sent in between is lost, so the reader looks for itself.
+        Listening is active when the block is entered. After a gap a `RECONNECTED` notification comes first: what was
+        sent in between is lost, so the reader reads the tables.
         """
         async with listening(self._connect, self._discard, channels) as receive:
             yield receive
@@ -253,7 +253,7 @@ class Database(Statements):
         return None
 
     async def _watch(self) -> None:
-        """Give up statements that are past their deadline, to the second."""
+        """Give up statements that are past their deadline, with a precision of a second."""
         while True:
             await trio.sleep(_WATCH_PERIOD)
             now = trio.current_time()
@@ -271,7 +271,7 @@ class Database(Statements):
         places.release()
 
     async def _connect(self) -> Connection:
-        """Connect, trying again while the server has been away for less than the time a caller is made to wait."""
+        """Connect; retry until the server has been away for `CONNECT_TIMEOUT`."""
         patience = (self._unreachable_since or trio.current_time()) + CONNECT_TIMEOUT
         failure: BaseException | None = None
         while True:

@@ -1,4 +1,4 @@
-"""asyncpg on Trio, natively: asyncpg's own protocol and `Connection`, over a socket that the awaiting task pumps.
+"""asyncpg on Trio: asyncpg's own protocol and `Connection`, over a socket that the awaiting task reads and writes.
 
 Invariants:
 - asyncpg's timeouts and its own cancellation are never used (they need asyncio): callers use Trio's cancel scopes.
@@ -47,11 +47,11 @@ else:
 _OID_OF_FIRST_OTHER_TYPE: Final = 10_000
 """Below it are the types that PostgreSQL itself defines, by the same oid in every database: `FirstGenbkiObjectId`."""
 _system_types: Final[dict[int, Record]] = {}
-"""What asyncpg has looked up of them, by oid; what a type is made of comes before it. asyncpg asks on each connection
-anew, for every kind of array, by a statement that takes the server longer than ten of the statements that need it."""
+"""Cache of asyncpg's lookups of these types, by oid; component types come first. Without it asyncpg looks up every
+kind of array again on each connection, with a statement that takes longer than ten of the statements that need it."""
 
 _NO_STATEMENT: Final = SimpleNamespace(name="none")
-"""For asyncpg, which prepares an unnamed statement again when looking up types has taken its place."""
+"""For asyncpg, which prepares an unnamed statement again when a type lookup has replaced it."""
 
 
 class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no types
@@ -61,7 +61,7 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
 
     link: Link
     deadline: float
-    """When the statement that is being run is to be given up, by Trio's clock; the pool sees to it."""
+    """When the pool gives up the running statement, by Trio's clock."""
     idle_since: float
     notification_sink: NotificationSink | None
 
@@ -77,13 +77,13 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
             self.notification_sink(channel, payload)
 
     async def rows(self, sql: str, args: tuple[object, ...], limit: int) -> list[Record]:
-        """The rows of a statement, up to `limit` of them (0: all); one that is prepared already goes straight out."""
+        """The rows of a statement, up to `limit` of them (0: all); a prepared statement is sent straight away."""
         rows, _ = await self._run(sql, args, limit)
         return rows
 
     async def command(self, sql: str, args: tuple[object, ...]) -> str:
-        """Run a statement for its effect, as `rows` does; the server's command tag. Without arguments it may be several
-        statements."""
+        """Run a statement for its effect, as `rows` does; returns the server's command tag. Without arguments `sql` may
+        hold several statements."""
         if not args:
             tag: str = await self.execute(sql)
             return tag
@@ -91,9 +91,9 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
         return status.decode()
 
     async def command_and_commit(self, sql: str, args: tuple[object, ...]) -> str:
-        """Run the last statement of a transaction and COMMIT in one round trip, where the statement is prepared
-        already. The tag is that of COMMIT; after an error nothing was committed, and a transaction that is still open
-        is the caller's to roll back."""
+        """Run the last statement of a transaction and COMMIT, in one round trip if the statement is already prepared.
+        Returns the tag of COMMIT. After an error nothing was committed, and the caller rolls back a transaction that is
+        still open."""
         self._check_open()
         statement = self._prepared(sql)
         if statement is None:
@@ -105,15 +105,15 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
         return status.decode()
 
     async def _run(self, sql: str, args: tuple[object, ...], limit: int) -> tuple[list[Record], bytes]:
-        """The rows and the command tag. asyncpg's own `execute` and `fetch` look for what a statement that is prepared
-        already does not need, at the price of a third of a short statement."""
+        """The rows and the command tag. asyncpg's own `execute` and `fetch` do lookups that a prepared statement does
+        not need, which cost a third of a short statement's time."""
         self._check_open()
         statement = self._prepared(sql)
         if statement is not None:
             try:
                 return await self._run_prepared(statement, args, limit)
             except asyncpg.InvalidCachedStatementError:
-                # Prepare anew, once, where the server lets us go on.
+                # Prepare again, once, unless a failed transaction prevents it.
                 if self.is_in_transaction():
                     raise
         rows, status, _ = await self._execute(sql, args, limit, None, return_status=True)
@@ -143,7 +143,7 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
 
     @property
     def interrupted(self) -> bool:
-        """A reply was still awaited when its task gave up: the server may be working on the query yet."""
+        """Whether a task gave up while it awaited a reply: the server may still be working on the query."""
         return self.link.interrupted
 
     def reusable(self) -> bool:
@@ -151,11 +151,11 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
         return not self.is_closed() and not self.is_in_transaction()
 
     def is_quiet(self) -> bool:
-        """Whether the server has said nothing since the last reply: what it says unasked is mostly good-bye."""
+        """Whether the server has sent nothing since the last reply: an unsolicited message mostly means a shutdown."""
         return self.link.is_quiet()
 
     async def pump_notifications(self) -> None:
-        """Wait for the server to speak unasked and deliver its notifications to `notification_sink`.
+        """Wait for unsolicited messages of the server and deliver its notifications to `notification_sink`.
 
         Returns when something has arrived; raises `ConnectionResetError` once the connection is gone.
         """
@@ -166,7 +166,7 @@ class Connection(_AsyncpgConnection):  # type: ignore[misc]  # asyncpg ships no 
 
 
 class Connector:
-    """Where the server is and how to sign in, parsed once from a libpq URL; opens connections."""
+    """Opens connections to the server of a libpq URL, which is parsed once."""
 
     def __init__(self, url: str, *, application_name: str) -> None:
         self._traffic = Traffic()
@@ -238,8 +238,8 @@ class Connector:
     def cancellation_of(self, connection: Connection) -> Callable[[], Any]:
         """An async function that asks the server to stop what `connection` was doing; take it before terminating.
 
-        The request travels on a connection of its own, names the backend by pid and secret, and is best effort: a
-        server that cannot be reached has nothing to stop. It is finished also when the pool is being closed.
+        The request uses its own connection, names the backend by pid and secret, and is best effort: an unreachable
+        server has nothing to stop. It is completed even while the pool is being closed.
         """
         address, pid, secret = connection._addr, connection.link.backend[0], connection.link.backend[1]
 
@@ -260,5 +260,5 @@ class Connector:
 
 
 def encode_json(value: object) -> str:
-    """The text that json and jsonb columns are sent as: compact, and strict about what JSON cannot say."""
+    """The text sent for json and jsonb columns: compact, and strict about values that JSON cannot express."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,7 +1,7 @@
-"""A copy of the whole database, taken in one snapshot while others write, and put into an empty one.
+"""Dumps the whole database in one snapshot while others write, and loads a dump into an empty database.
 
-By PostgreSQL's own programs, which the service brings: they read every server that is not newer. The password of a URL
-is given in the environment, where other accounts of the machine do not see it.
+It runs the pg_dump and pg_restore that come with the service: they read every server that is not newer than they are.
+The password of a URL is passed in the environment, which other accounts of the machine cannot see.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DumpError(RuntimeError):
 
 
 async def dump(url: str, take: Callable[[bytes], None], *, without: Sequence[str] = ()) -> None:
-    """Give the database of `url` to `take` as `pg_dump --format=custom` writes it, in pieces of up to a mebibyte.
-    `take` runs in a thread: it may compute and write. Of the tables `without` the rows are left out."""
+    """Pass the output of `pg_dump --format=custom` of the database of `url` to `take`, in pieces of up to 1 MiB.
+    `take` runs in a thread: it may compute and write. The rows of the tables `without` are left out."""
     arguments = ["--format=custom", *(f"--exclude-table-data=public.{table}" for table in without)]
     with tempfile.TemporaryFile() as errors:
         process = await _open("pg_dump", arguments, url, errors, stdout=subprocess.PIPE)
@@ -45,7 +45,7 @@ async def dump(url: str, take: Callable[[bytes], None], *, without: Sequence[str
 
 
 async def load(url: str, pieces: Iterator[bytes]) -> None:
-    """Put a dump into the empty database of `url`, all of it or nothing; what is made belongs to the role of `url`.
+    """Load a dump into the empty database of `url`, all of it or nothing; the role of `url` owns what it creates.
     `pieces` is read in a thread."""
     arguments = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges"]
     with tempfile.TemporaryFile() as errors:
@@ -56,20 +56,20 @@ async def load(url: str, pieces: Iterator[bytes]) -> None:
                 while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
                     await process.stdin.send_all(piece)
             except trio.BrokenResourceError:
-                # It has ended early, and says why itself.
+                # It has ended early, and reports the reason itself.
                 await process.wait()
             await process.stdin.aclose()
             await _succeeded(process, errors)
 
 
 async def is_empty(database: Database) -> bool:
-    """Whether nobody has a table in the database."""
+    """Whether the database has no table of any role."""
     return not await database.fetchval("SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'public')")
 
 
 @asynccontextmanager
 async def _killed_after(process: trio.Process) -> AsyncIterator[None]:
-    """A program that has not ended by the end of the block is killed."""
+    """Kill a program that has not ended by the end of the block."""
     try:
         yield
     finally:

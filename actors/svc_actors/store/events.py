@@ -4,7 +4,8 @@ Positions are contiguous and never change (`svc_actors.store.sequencing` gives t
 event once and hands it to the subscribers, each with a bounded buffer of its own.
 
 Invariants: a subscriber gets every event after its position, once and in order, or an exception that says where it
-stopped; one that does not read harms nobody. NOTIFY only says when to look; what it did not say is found in the table.
+stopped. A subscriber that does not read affects no other. NOTIFY only says when to look: events whose notification was
+lost are read from the table.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NewEvent:
-    """Something that changes with the transaction it is appended to; project and node say who may see it."""
+    """A change made by the transaction it is appended to; project and node determine who may see it."""
 
     kind: str
     subject: str | None = None
@@ -60,7 +61,7 @@ class NewEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class Event(NewEvent):
-    """An event in its place in the log."""
+    """An event with its position in the log."""
 
     position: int
     at: datetime
@@ -68,7 +69,7 @@ class Event(NewEvent):
 
 @dataclass(frozen=True)
 class EventLogStatistics:
-    """`position` is the last one read by this process; `sequencing` whether it is the one that numbers events."""
+    """`position` is the last one read by this process; `sequencing`, whether this process numbers the events."""
 
     position: int
     sequencing: bool
@@ -78,11 +79,11 @@ class EventLogStatistics:
 
 
 class SlowReader(Exception):  # noqa: N818
-    """This subscriber did not keep up and was cut off; it may subscribe again after the last position it has."""
+    """The subscriber fell behind and was cut off; it may subscribe again after its last position."""
 
 
 class Gone(Exception):  # noqa: N818
-    """The log does not go back (or on) to this position: read the state anew, then subscribe from the present."""
+    """The log does not reach back (or on) to this position: read the state again, then subscribe from the present."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"The event log does not reach position {position}; read the current state instead.")
@@ -97,7 +98,7 @@ async def append(transaction: Transaction, event: NewEvent) -> None:
         event.project_id,
         event.node_id,
         event.administrators_only,
-        # Encoded now, so that what JSON cannot say is the appender's error and not the commit's.
+        # Encoded now, so that a value JSON cannot express fails here and not at the commit.
         encode_json(event.payload),
     )
     write_to_inbox(transaction, row)
@@ -139,7 +140,7 @@ class Subscription:
         return event
 
     def ready(self, limit: int) -> list[Event]:
-        """What comes next and is here already, at most `limit` events; empty rather than waiting."""
+        """The next events that are already buffered, at most `limit`; empty rather than waiting."""
         taken = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
         if taken:
             self.position = taken[-1].position
@@ -154,12 +155,12 @@ class Subscription:
         self._live = not page and self.position >= self._log.position
 
     def _offer(self, events: Sequence[Event]) -> bool:
-        """Take live events; False once this reader has fallen too far behind, which only it will notice."""
+        """Take live events; False once this reader has fallen too far behind, which affects no other."""
         if not self._live:
             return True
         last = self._buffer[-1].position if self._buffer else self.position
         if events[0].position == last + 1 and len(self._buffer) + len(events) <= self._capacity:
-            # As good as always: positions are contiguous, so no event of the page needs a look of its own.
+            # The usual case: positions are contiguous, so the events of the page need not be checked one by one.
             self._buffer.extend(events)
             self._wake()
             return True
@@ -182,7 +183,7 @@ class Subscription:
 
 
 class EventLog:
-    """This process's end of the log: numbers events when it is its turn, reads them once, hands them to subscribers."""
+    """The log in this process: numbers events when it is its turn, reads them once, hands them to subscribers."""
 
     def __init__(
         self,
@@ -234,7 +235,7 @@ class EventLog:
             self._subscriptions.discard(subscription)
 
     def retain(self, retention: Retention) -> None:
-        """Keep so much of the log from now on."""
+        """Set how much of the log is retained from now on."""
         self._sequencer.retention = retention
 
     def statistics(self) -> EventLogStatistics:

@@ -1,11 +1,11 @@
-"""One service on a database at a time: a second one is refused before it touches anything.
+"""One service per database: a second one is refused before it changes anything.
 
 A session holds an advisory lock for as long as the service runs, so the lock ends with the service however it ends.
-When the session is lost (PostgreSQL was restarted, the connection cut) the lock is taken again as soon as the server
-answers; if another service has it by then, this one stops. Until it notices, within `_CHECK_PERIOD` and the time a dead
-connection takes to be seen, both may run: what must hold even then is a constraint in the database.
+When the session is lost (PostgreSQL restarted, the connection broke) the lock is taken again as soon as the server
+answers; if another service has it by then, this one stops. Until it notices, within `_CHECK_PERIOD` and the time it
+takes to detect a dead connection, both may run: what must hold even then is a constraint in the database.
 
-Several controllers on one database do not take this lock: it stands in one place, where the service is composed.
+Several controllers on one database do not take this lock. It is taken in one place, where the service is composed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from svc_actors.store.transactions import Session
 _LOCK: Final = 0x5356_4304
 _CHECK_PERIOD, _RETRY_PAUSE = 1.0, 0.2
 _DYING: Final = 2.0
-"""How long a predecessor that was killed may take to be noticed by the server, in seconds."""
+"""How long the server may take to notice that a predecessor was killed, in seconds."""
 _KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 """On the server's side, over TCP: a controller whose host lost its power frees the lock after 20 s, not 2 hours."""
 
@@ -42,9 +42,9 @@ class AnotherServiceError(RuntimeError):
 async def exclusive(database: Database, service: str) -> AsyncIterator[None]:
     """Be the only `service` on this database for the length of the block.
 
-    Raises `AnotherServiceError` at once when there is one. When the right is lost to another later, the block is
-    cancelled and the same error leaves it, in an exception group; so it is, with `SteppedBackError`, when the database
-    has lost what this service committed (`svc_actors.store.marks`).
+    Raises `AnotherServiceError` at once when there is another. When another service gets the lock later, the block is
+    cancelled and raises the same error in an exception group. When the database has lost what this service committed
+    (`svc_actors.store.marks`), it raises `SteppedBackError` in the same way.
     """
     async with background_nursery() as nursery:
         await nursery.start(_hold, database, service)
@@ -80,7 +80,7 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
 
 
 async def _pause(database: Database) -> None:
-    """Until the next check. Raises `SteppedBackError` once any connection has shown that the database stepped back."""
+    """Wait for the next check. Raises `SteppedBackError` once any connection has shown that the database went back."""
     if database.marks is None:
         await trio.sleep(_CHECK_PERIOD)
         return
@@ -110,7 +110,7 @@ async def _take(session: Session, service: str, me: str) -> None:
             service,
         )
         if holder is not None and holder["name"] == me:
-            # Our own session of before: this end is gone, the server has not noticed yet.
+            # Our own previous session: the connection is gone, but the server has not noticed yet.
             await session.execute("SELECT pg_terminate_backend($1)", holder["pid"])
         elif trio.current_time() >= give_up_at:
             where = f" It connected from {holder['address']} at {holder['backend_start']:%F %T} UTC." if holder else ""

@@ -1,10 +1,10 @@
-"""What failures of the database mean to the one who sent the statement.
+"""Translates failures of the database into the errors that the sender of the statement gets.
 
 A lost connection, a server that is starting, stopping, full or read-only, a statement that the server cancelled: no
 domain can answer these, so each becomes a `ServiceError` with code `unavailable`, of that caller and nobody else. A
 transaction that the server undid because of another one's (a deadlock, a serialization failure) becomes a `Collision`,
-which `Database.transact` tries again. Every other error (a constraint, a bad cast) stays the asyncpg exception that it
-is, for the caller to catch.
+which `Database.transact` tries again. Every other error (a constraint, a bad cast) remains an asyncpg exception, for
+the caller to catch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncpg
 from svc_actors.errors import ErrorCode, ServiceError, unavailable
 
 DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""Everything that a statement or a connection attempt can fail with, apart from being cancelled."""
+"""Every failure of a statement or a connection attempt, apart from cancellation."""
 
 _HINT = "Try again; the service reconnects by itself."
 _FULL = (asyncpg.DiskFullError,)
@@ -49,7 +49,7 @@ DISK_FULL = "disk_full"
 
 
 class Collision(ServiceError):  # noqa: N818
-    """The server undid this transaction for the sake of another one. Nothing was changed; it may be run again."""
+    """The server rolled this transaction back because of another one. Nothing was changed; it may be run again."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class Collision(ServiceError):  # noqa: N818
 
 
 def translated(error: BaseException, *, connection_closed: bool) -> ServiceError | None:
-    """The `unavailable` that `error` means to a caller, or None where it is the caller's own error."""
+    """The `unavailable` (or `Collision`) to raise for `error`, or None if it is the caller's own error."""
     if isinstance(error, _COLLISIONS):
         return Collision(_reason(error))
     if isinstance(error, _FULL):
@@ -74,7 +74,7 @@ def translated(error: BaseException, *, connection_closed: bool) -> ServiceError
 
 
 def answer_lost(error: BaseException) -> bool:
-    """Whether the server may have done what it was asked although `error` came instead of its answer.
+    """Whether the server may have executed the statement although `error` came instead of its answer.
 
     An error that the server reports is its answer: the statement was undone. Errors of the connection are the driver's
     own; and a crash of another server process is reported at any moment, even right after a commit.
@@ -84,12 +84,12 @@ def answer_lost(error: BaseException) -> bool:
 
 
 def may_write(sql: str) -> bool:
-    """Whether a statement may change something, by its first word: a SELECT of a function that does is missed."""
+    """Whether a statement may change something, by its first word; misses a SELECT of a function that writes."""
     return not sql.lstrip(" \n(").upper().startswith(_READS)
 
 
 def disk_full() -> ServiceError:
-    """A change, or a sort that needs a temporary file, found no space. The server undid the statement."""
+    """A change, or a sort that needs a temporary file, ran out of space. The server undid the statement."""
     return unavailable(
         "The disk of the service's database is full, so nothing can be changed now. Nothing was changed.",
         hint="An operator has to free space on it; the service goes on by itself then.",

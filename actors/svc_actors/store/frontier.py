@@ -1,13 +1,13 @@
-"""Up to where the inbox of events is known: which ids may still turn up.
+"""Frontier of the event inbox: which ids may still appear.
 
-Ids are drawn before the commit that makes their rows visible, so a row can appear below one that was moved already. To
-find it the sequencer need not look through the whole inbox, where the rows it moved stay in the index for as long as
-somebody holds a transaction open: it looks above the highest id it has moved, and at the gaps below. Were a gap missed,
-the events of a transaction could be numbered after those of one that had waited for it.
+Ids are drawn before the commit that makes their rows visible, so a row can appear below one that was already moved. To
+find it the sequencer does not scan the whole inbox, where moved rows stay in the index for as long as any transaction
+is open: it looks above the highest id it has moved, and at the gaps below. If it missed a gap, the events of a
+transaction could be numbered after those of another one that had waited for it.
 
-An example: with 7 and 10 moved the frontier is at 10, with gaps at 8 and 9. Should 9 become visible it is moved at the
-next look; should 8 have been rolled back it stays a gap until every transaction is over that was running when it was
-looked at, and is forgotten then.
+An example: with 7 and 10 moved the frontier is at 10, with gaps at 8 and 9. If 9 becomes visible, the next look moves
+it. If 8 was rolled back, it stays a gap until every transaction that was running at the time of the look is over, and
+is then forgotten.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 
 class Frontier:
-    """`last_drawn` is the last id that was drawn when the sequencer took over; what is below it may be anything yet."""
+    """`last_drawn` is the last id drawn when the sequencer took over; any id below it may still appear."""
 
     def __init__(self, last_drawn: int) -> None:
         self.highest = last_drawn
         self.gaps: set[int] = set()
         self._settled = False
-        # Those gaps, and the end of the transaction ids then, that the last check found: see `check`.
+        # The gaps that the last check found, and the next transaction id at that time: see `check`.
         self._doubtful: frozenset[int] = frozenset()
         self._over_at: int | None = None
 
@@ -40,11 +40,11 @@ class Frontier:
             self.highest = highest
 
     def check(self, oldest_running: int, next_transaction: int) -> None:
-        """Forget gaps that nobody can fill any more: call it every few seconds after a look through everything, with
-        the oldest transaction id that was in progress before that look, and the next that was to be given out.
+        """Forget gaps that no transaction can fill any longer. Call it every few seconds after a full look, with the
+        oldest transaction id that was in progress before that look, and the next one to be assigned.
 
-        A gap of the last check whose transaction is over is one of a rollback. The seconds between two checks cover
-        the moment between drawing an id and having a transaction id.
+        A gap of the last check whose transactions are all over comes from a rollback. The seconds between two checks
+        cover the moment between drawing an id and getting a transaction id.
         """
         if self._over_at is not None and oldest_running >= self._over_at:
             self.gaps -= self._doubtful

@@ -1,7 +1,8 @@
-"""What the service's role may do: read and write rows, and no more.
+"""Rights of the service's database role: it may read and write rows, nothing else.
 
-It owns nothing, so it can neither change tables nor switch their triggers off; of the audit trail it may add and read.
-Given anew after every migration, in one transaction, so that a new table is never without.
+The role owns nothing, so it can neither change tables nor disable their triggers. In the audit trail it may only add
+and read rows. The rights are granted again after every migration, in one transaction, so that a new table always has
+them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _READ_ONLY = ("schema_migration",)
 async def prepare_schema(
     urls: DatabaseUrls, components: Sequence[Component] = CONTROLLER_SCHEMA, *, returned: bool = False
 ) -> None:
-    """Migrate the service's components as the owner, and give the service's role its rights. `returned`: the service
-    has gone back to this release (`migrate`)."""
+    """Migrate the service's components as the owner, and grant the service's role its rights. `returned`: the service
+    was rolled back to this release (`migrate`)."""
     async with Database.open(urls.service, size=1) as service:
         role: str = await service.fetchval("SELECT session_user")
     async with Database.open(urls.owner, size=1, application_name="svc migration") as owner:

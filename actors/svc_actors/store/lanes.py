@@ -1,12 +1,12 @@
 """Three lanes over one pool: connections for requests that read, for orders, and for everything else.
 
-None waits for a connection behind another: a crowd of orders, each of which takes a dozen round trips, keeps no reader
-waiting, and thousands of tasks that resume after a restart queue up among themselves. Code says where a request
-begins, by `enter_lane`; what is not marked is background. The mark is a context variable: it follows the calls of a
-task, and the messages that it sends to actors when the actor system is told to carry `LANE`.
+No lane waits for the connections of another: many orders, each of which takes a dozen round trips, keep no reader
+waiting, and thousands of tasks that resume after a restart queue up among themselves. Code calls `enter_lane` where a
+request starts; unmarked work is background. The mark is a context variable: it follows the calls of a task, and the
+messages that it sends to actors if the actor system is configured to carry `LANE`.
 
-A lane lets a bounded number wait. Past that a request is refused at once, and told when to come again: waiting longer
-would only make every answer late.
+The number of waiting requests in a lane is bounded. Past that a request is refused at once, with the time to retry:
+waiting longer would only make every answer late.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 from svc_actors.store.failures import pool_exhausted, queue_full
 
 MOST_WAITING: Final = 1024
-"""Of one lane. At a few hundred statements a second and connection this is what is served within a second or so."""
+"""Per lane. At a few hundred statements a second and connection, this many are served within about a second."""
 
 
 class Lane(StrEnum):
@@ -34,12 +34,12 @@ LANE: ContextVar[Lane] = ContextVar("svc_actors.store.lane", default=Lane.BACKGR
 
 
 def enter_lane(lane: Lane) -> None:
-    """Say what this task does, from here on."""
+    """Set the lane of this task, from here on."""
     LANE.set(lane)
 
 
 class Places:
-    """The connections that a lane may have in use at once; those who wait are served in the order they came."""
+    """Limits the connections that a lane has in use at once; waiting tasks are served in the order they came."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -1,7 +1,7 @@
-"""LISTEN on a connection of its own, which comes back by itself when it is lost.
+"""LISTEN on a dedicated connection that reconnects by itself.
 
-A notification sent while the connection was down is gone. So the reader is told `RECONNECTED` after every gap, and
-whoever needs to miss nothing reads the tables then; notifications are only ever a hint to look.
+A notification sent while the connection was down is lost. So the reader gets `RECONNECTED` after every gap, and a
+reader that must miss nothing reads the tables then: a notification is only a hint to look.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NotificationKind(StrEnum):
 
 @dataclass(frozen=True)
 class Notification:
-    """A NOTIFY, or the word that the connection was away (then `channel` and `payload` are empty)."""
+    """A NOTIFY, or `RECONNECTED` (then `channel` and `payload` are empty)."""
 
     kind: NotificationKind
     channel: str = ""

@@ -1,7 +1,7 @@
-"""The event loop that asyncpg is given: its futures are awaited by pumping the connection they belong to.
+"""The event loop passed to asyncpg: awaiting one of its futures reads from the connection it belongs to.
 
-asyncpg asks a loop for futures and transports and for nothing else that matters here. Each connection gets a `Loop` of
-its own; awaiting one of its futures has the link read the socket and feed the protocol until the future is done.
+asyncpg needs of a loop only futures and transports. Each connection gets its own `Loop`; while one of its futures is
+awaited, the link reads the socket and feeds the protocol until the future is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP
 
 
 class Future:
-    """A promised reply. Awaiting it pumps the connection of the loop that made it."""
+    """A future reply. Awaiting it reads from the connection of the loop that created it."""
 
     __slots__ = ("_callbacks", "_error", "_loop", "_result", "finished")
 
@@ -79,7 +79,7 @@ class Future:
 
 
 class Loop:
-    """As much of an asyncio event loop as asyncpg uses, for one connection."""
+    """The part of an asyncio event loop that asyncpg uses, for one connection."""
 
     __slots__ = ("_traffic", "link")
 

@@ -1,10 +1,10 @@
-"""Background loops, which nothing that the database does, and no defect, may end.
+"""Background loops that survive every failure of the database and every defect.
 
-This is the one place where a loop catches whatever its work raises: one cancelled statement, an outage, a defect that
-one row brings out. The round is over, what happened is logged, an alert is raised when it happens again and again, and
-the loop goes on; the alert is closed when it works again. `except*` takes what failed out of a group that holds a
-cancellation as well: a service that stops is not disturbed by what failed in that moment. The back-off is jittered so
-that the loops of a service do not all come back in the same moment.
+This is the one place where a loop catches everything its work raises: a cancelled statement, an outage, a defect that
+one row triggers. The round ends, the error is logged, repeated failures open an alert, and the loop goes on; the alert
+is closed when the loop works again. `except*` takes the errors out of a group that also holds a cancellation, so an
+error does not disturb a service that is stopping. The back-off is jittered so that the loops of a service do not all
+resume at the same moment.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from svc_actors.runtime import DomainError
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 30.0
 LONGEST_AWAY: Final = 5.0
-"""The longest pause while the database is away or full, however long that lasts: everything is back within ten seconds
+"""The longest pause while the database is away or full, however long that lasts: all loops run again within ten seconds
 of its return."""
 ALERT_AFTER: Final = 6
-"""Failures in a row, which take some ten seconds: what a restart of PostgreSQL causes is over by then."""
+"""Failures in a row, which take some ten seconds: a restart of PostgreSQL is over by then."""
 
 LoopAlert = Callable[[str, Exception | None], None]
-"""Told of a loop that keeps failing: its name and the last error; and with None, once it works again. Must neither wait
-nor raise."""
+"""Called with the name of a loop that keeps failing and its last error; with None once it works again. Must neither
+wait nor raise."""
 Work = Callable[[], Awaitable[object]]
 Name_contra = TypeVar("Name_contra", bound=str, contravariant=True)
 
@@ -54,9 +54,9 @@ log = structlog.get_logger(__name__)
 
 
 class Loops(Generic[Name_contra]):
-    """The background loops of a service, by name. Those that are wanted (None: all) start when they are added, run in
-    `nursery` and end with it; a service wants all of them, a test those that it is about. `alert` is told of one that
-    keeps failing."""
+    """The background loops of a service, by name. The selected ones (None: all) start when they are added, run in
+    `nursery` and end with it; a service runs all of them, a test those that it is about. `alert` is called for a loop
+    that keeps failing."""
 
     def __init__(self, nursery: trio.Nursery, alert: LoopAlert, wanted: Collection[Name_contra] | None = None) -> None:
         self.alert = alert
@@ -65,30 +65,29 @@ class Loops(Generic[Name_contra]):
         self._steps: dict[str, Work] = {}
 
     def keep(self, name: Name_contra, loop: Work, *, step: Work | None = None) -> None:
-        """Run `loop`, which does not end by itself, again after each failure. `step` does once what it does again and
-        again."""
+        """Run `loop`, which does not end by itself, and restart it after each failure. `step` does one round of it."""
         if step is not None:
             self._steps[name] = step
         if self.wants(name):
             self._nursery.start_soon(keep_running, name, loop, self.alert)
 
     def keep_untold(self, name: Name_contra, loop: Work) -> None:
-        """As `keep`, for the loop that writes the alerts of loops: it could not write one of its own."""
+        """As `keep`, without an alert: for the loop that writes the alerts of loops, which could not write its own."""
         if self.wants(name):
             self._nursery.start_soon(keep_running, name, loop)
 
     def repeat(self, name: Name_contra, seconds: float, work: Work, *, first_after: float | None = None) -> None:
-        """Do `work` every `seconds`, for the first time after `first_after` seconds, if it is not the same."""
+        """Do `work` every `seconds`, the first time after `first_after` seconds if given."""
         self._steps[name] = work
         if self.wants(name):
             self._nursery.start_soon(partial(keep_repeating, name, seconds, work, self.alert, first_after=first_after))
 
     def repeat_from_now(self, name: Name_contra, seconds: float, work: Work) -> None:
-        """Do `work` at once, since it takes up what an earlier process has left, and every `seconds` after."""
+        """Do `work` at once, since it resumes what an earlier process left undone, and then every `seconds`."""
         self.repeat(name, seconds, work, first_after=0)
 
     async def begin(self, name: Name_contra, run: Callable[..., Awaitable[object]]) -> None:
-        """Run `run`, which sees to its own failures, and wait until it says that it has started."""
+        """Run `run`, which handles its own failures, and wait until it reports that it has started."""
         if self.wants(name):
             await self._nursery.start(run)
 
@@ -96,13 +95,13 @@ class Loops(Generic[Name_contra]):
         return self._wanted is None or name in self._wanted
 
     async def step(self, name: Name_contra) -> None:
-        """Do once, now, what the loop of this name does again and again, whether it runs or not: for tests."""
+        """Do one round of the loop of this name now, whether it runs or not: for tests."""
         await self._steps[name]()
 
 
 async def keep_running(name: str, loop: Work, alert: LoopAlert | None = None) -> None:
-    """Run `loop`, which does not end by itself, until cancelled, again after each failure. It works again once it has
-    run for the longest pause."""
+    """Run `loop`, which does not end by itself, until cancelled; restart it after each failure. It counts as working
+    again once it has run for the longest pause."""
     health = _Health(name, alert)
     while True:
         pause = 0.0
@@ -125,8 +124,8 @@ async def keep_repeating(
     *,
     first_after: float | None = None,
 ) -> None:
-    """Do `work` until cancelled, `seconds` after each time that it is done, and sooner after a failure; for the first
-    time after `first_after` seconds, if it is not the same."""
+    """Do `work` again and again until cancelled, with a pause of `seconds`, or a shorter one after a failure. The first
+    time is after `first_after` seconds if given."""
     health = _Health(name, alert)
     await trio.sleep(seconds if first_after is None else first_after)
     while True:
@@ -140,7 +139,7 @@ async def keep_repeating(
 
 
 class _Health:
-    """How often in a row a loop has failed, and who is told."""
+    """Counts a loop's failures in a row, and calls `alert`."""
 
     def __init__(self, name: str, alert: LoopAlert | None) -> None:
         self._name = name
@@ -148,7 +147,7 @@ class _Health:
         self._failures = 0
 
     def failed(self, error: Exception) -> float:
-        """Log the failure, alert when it is one too many, and return the seconds to wait."""
+        """Log the failure, alert when there were `ALERT_AFTER` of them, and return the seconds to wait."""
         self._failures += 1
         cause, longest = _only(error), LONGEST_PAUSE
         if isinstance(cause, ServiceError):
@@ -173,7 +172,7 @@ class _Health:
 
 
 def _only(error: Exception) -> Exception:
-    """The one failure in a nursery's group of them, else the group."""
+    """The error itself if a nursery's group holds only one, otherwise the group."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,12 +1,12 @@
 """Numbered SQL files applied in order, each once, each in a transaction, by one process at a time.
 
 `migrations/<component>/NNNN_name.sql`: each component numbers its own files. `shared` is applied first and refers to
-nothing of the others, so that two services stand on the same shared tables. Each file is recorded with a checksum. A
-database that is newer than this code, and a file that was edited after it had been applied, are refused: neither can be
-mended by guessing. What another service's component has recorded in the same database is left alone.
+no other component, so that two services can share its tables. Each file is recorded with a checksum. A database that is
+newer than this code, and a file that was edited after it had been applied, are refused: neither can be repaired by
+guessing. Records of another service's component in the same database are left alone.
 
-With each migration is recorded how many of its component the release before knows, which can do without it
-(docs/upgrades.md): where a service has gone back to that release, it may work on what the newer one has migrated.
+Each migration is recorded with the number of its component's migrations that the previous release knows. That release
+works without the new one (docs/upgrades.md): a service that was rolled back to it may use the migrated database.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def _of(component: Component, folder: Traversable) -> list[Migration]:
 
 
 def release_before(folder: Traversable | None = None) -> dict[str, int]:
-    """How many migrations of each component the release before this one knows; nothing where there was none.
+    """How many migrations of each component the previous release knows; empty if there was none.
 
-    `migrations/releases.json` has each release's, which tools/release adds: also in the sources of that release itself,
-    so that the one before is the newest which knows others than this code."""
+    tools/release adds each release to `migrations/releases.json`, also in the sources of that release itself. So the
+    previous release is the newest entry that differs from this code."""
     root = folder or files("svc_actors.store") / "migrations"
     here = {component.value: len(_of(component, root / component.value)) for component in Component}
     releases: dict[str, dict[str, int]] = json.loads((root / "releases.json").read_text())
@@ -101,8 +101,8 @@ async def migrate(
     """Apply what is missing, and return it. Safe to call from many processes at once.
 
     Raises `MigrationError` when the database is newer than this code or was migrated with other files. A migration that
-    fails is rolled back whole and its error raised; those before it stay applied. `returned`: the service has gone back
-    to this release from the next one, whose migrations it can do without.
+    fails is rolled back whole and its error raised; those before it stay applied. `returned`: the service was rolled
+    back to this release from the next one, whose migrations it does not need.
     """
     known = list(migrations) if migrations is not None else known_migrations()
     before = release_before()
@@ -119,12 +119,12 @@ async def migrate(
 
 
 async def unapplied(queryable: Queryable, migrations: Sequence[Migration]) -> Sequence[Migration]:
-    """What `migrate` would apply to a service's database. Raises `MigrationError` as that does, and changes nothing."""
+    """The migrations that `migrate` would apply. Raises `MigrationError` as `migrate` does, and changes nothing."""
     return await _missing(queryable, migrations, returned=False)
 
 
 async def _prepare(transaction: Transaction, known: Sequence[Migration], before: Mapping[str, int]) -> None:
-    """Have the table of what was applied, in today's shape."""
+    """Create the table of applied migrations, or bring it to today's columns."""
     columns = {
         row["attname"]
         for row in await transaction.fetch(
@@ -156,8 +156,8 @@ async def _make_table(transaction: Transaction) -> None:
     )
 
 
-# Until November 2026 all migrations were one list of eleven files. What they made is what these files of the components
-# make; the checksum is that of their checksums, one a line.
+# Until November 2026 all migrations were one list of eleven files. They created the same schema as these files of the
+# components; this is the checksum of their checksums, one a line.
 _SINGLE_LIST_CHECKSUM = "c742c581fe0552d0b5ef9f0b313aacb40aea5bd2ce4e53574bc5c32b999d1a9f"
 _SINGLE_LIST_COVERS = {Component.SHARED: 3, Component.CONTROLLER: 10}
 
@@ -203,7 +203,7 @@ async def _missing(queryable: Queryable, known: Sequence[Migration], *, returned
 
 
 async def _dispensable(queryable: Queryable, component: Component, count: int) -> bool:
-    """Whether who knows `count` of the component's migrations can do without all others that were applied."""
+    """Whether a release that knows `count` of the component's migrations works without the others that were applied."""
     return (
         await queryable.fetchval(
             """SELECT bool_and(coalesce(dispensable_from <= $2, false)) FROM schema_migration

@@ -1,7 +1,7 @@
-"""A nursery for the tasks behind a context manager, invisible to the one who uses it.
+"""A nursery for the tasks behind a context manager, invisible to the user of the context manager.
 
-Trio wraps what leaves a nursery in an exception group. For `async with resource():` that would change the exceptions of
-the caller's own body, so here the body's exception leaves as itself, and only failures of the tasks behind it are
+Trio wraps exceptions that leave a nursery in a group. For `async with resource():` that would change the exceptions of
+the caller's own body. So here the body's exception is raised as itself, and only failures of the background tasks are
 grouped.
 """
 

@@ -1,8 +1,8 @@
-"""Letting the database server's own user reach the folders it works in, when the service itself runs as root.
+"""Gives the database server's own user access to its folders when the service runs as root.
 
-PostgreSQL refuses to run as root, so it runs as a system user that has no rights but its own folder. Where a parent of
-that folder, or of the server's programs, is closed to others (/root is), that one user gets an access control entry
-that lets it pass through the folder: it cannot list it, and nobody else gains anything.
+PostgreSQL refuses to run as root, so it runs as a system user that has rights to its own folder only. Where a parent of
+that folder, or of the server's programs, is closed to others (as /root is), an access control entry lets that user pass
+through: it cannot list the folder, and no other user gains access.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PASS = 1
 
 @dataclass(frozen=True)
 class Account:
-    """Whom a program is to run as."""
+    """The user a program runs as."""
 
     name: str
     uid: int
@@ -36,14 +36,14 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """The user that PostgreSQL runs as: None stands for ourselves; as root a system user, made when it is missing."""
+    """The user that PostgreSQL runs as: None for our own; as root a system user, created if missing."""
     if os.geteuid() != 0:
         return None
     entry = _entry()
     if entry is None:
-        # Two useradds of one name that run at once both succeed, and the later one gives it another id: the server of
-        # the first would own nothing of its data after a restart. Each puts a new file in the place of this one, so who
-        # waited for the old file looks again, and who opens the new one finds the user.
+        # Two concurrent useradds of one name both succeed, and the later one assigns another id: after a restart the
+        # first one's server would not own its data. Each replaces this file by a new one, so a process that waited for
+        # the old file looks again, and one that opens the new file finds the user.
         with open("/etc/passwd", "rb") as users:
             fcntl.flock(users, fcntl.LOCK_EX)
             entry = _entry() or _made()
@@ -75,7 +75,7 @@ def _made() -> pwd.struct_passwd:
 
 
 def let_through(account: Account, path: Path) -> None:
-    """Make sure that `account` can reach `path`, by letting it pass through those parents that are closed to it.
+    """Make sure that `account` can reach `path`: let it pass through the parents that are closed to it.
 
     Raises `PermissionError` that names the folder when its file system knows no access control lists.
     """
@@ -112,11 +112,11 @@ def _entries(folder: Path, mode: int) -> list[tuple[int, int, int]]:
 
 
 def _with_passage(entries: list[tuple[int, int, int]], uid: int) -> bytes:
-    """The list with passage for `uid`: entries in the kernel's order, the mask just wide enough for all of them."""
+    """The access control list with passage for `uid`: entries in the kernel's order, the mask as narrow as possible."""
     kept = [entry for entry in entries if entry[0] != _MASK and (entry[0], entry[2]) != (_USER, uid)]
     ours = next((permissions for tag, permissions, owner in entries if (tag, owner) == (_USER, uid)), 0)
     old_mask = next((permissions for tag, permissions, _ in entries if tag == _MASK), 7)
-    # What the old mask withheld stays withheld: it is taken out of the entries before the mask is widened.
+    # Rights that the old mask withheld stay withheld: they are removed from the entries before the mask is widened.
     masked = [
         (tag, permissions & old_mask if tag in (_USER, _GROUP_OWNER, _GROUP) else permissions, owner)
         for tag, permissions, owner in kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 MOST_KEYS: Final = 5_000
-"""Idempotency keys that are remembered: those of the last orders, some 400 KB in the file."""
+"""Idempotency keys of the last orders, which take some 400 KB in the file."""
 KEYS_FOR: Final = 24 * 3600.0
 """How long, in seconds: an answer is kept in the database for that long, and the key is free afterwards."""
 
@@ -14,7 +14,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 class RememberedKeys:
-    """Idempotency keys with the time at which each was used, by owner: an order must not count all of them."""
+    """Idempotency keys with their time of use, grouped by owner so that an order need not count all of them."""
 
     def __init__(self) -> None:
         self._by_owner: dict[str, dict[str, float]] = {}
@@ -26,7 +26,7 @@ class RememberedKeys:
         self._by_owner.setdefault(owner, {})[name] = at
         self._count += 1
         if self._count > MOST_KEYS:
-            # Of the owner of most of them: one who orders much has none of the others' forgotten.
+            # Forget one of the owner with the most keys: an owner with many orders does not displace others' keys.
             most = max(self._by_owner, key=lambda each: len(self._by_owner[each]))
             self.forget((most, next(iter(self._by_owner[most]))))
 
@@ -38,7 +38,7 @@ class RememberedKeys:
                 del self._by_owner[owner]
 
     def since(self, start: float) -> list[tuple[Key, float]]:
-        """The oldest first; those from before `start` are forgotten."""
+        """The keys used since `start`, oldest first; older ones are forgotten."""
         known = [((owner, name), at) for owner, names in self._by_owner.items() for name, at in names.items()]
         for key, at in known:
             if at < start:

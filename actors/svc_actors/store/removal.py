@@ -1,7 +1,7 @@
-"""Removing many rows without being in anybody's way.
+"""Removes many rows without blocking other transactions.
 
-A batch is a transaction of some milliseconds: no lock is held for long, rows that somebody else has locked are left for
-the next time, and there is a pause between batches, so that what requests wait for is never behind a large delete.
+A batch is a transaction of some milliseconds: no lock is held for long, and rows locked by others are left for the next
+time. A pause between batches ensures that no request waits behind a large delete.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from svc_actors.store.database import Database
 
 BATCH: Final = 2_000
 _IDLE_SHARE: Final = 4.0
-"""How long is paused after a batch, in times of what the batch took: removing takes a fifth of the time that it could.
-Others wait for the disk and for vacuum, too, not for locks alone."""
+"""The pause after a batch, as a multiple of the batch's own time: removing uses a fifth of the time. Others wait for
+the disk and for vacuum, too, not for locks alone."""
 
 
 async def remove_rows(database: Database, table: str, condition: str, *args: object) -> int:
@@ -33,7 +33,7 @@ async def remove_rows(database: Database, table: str, condition: str, *args: obj
 
 
 async def in_batches(remove: Callable[[], Awaitable[int]], batch: int) -> int:
-    """Call `remove` until it finds less than a batch; returns how many rows it removed."""
+    """Call `remove` until it removes less than a full batch; returns the total number of rows."""
     removed = 0
     while True:
         began = trio.current_time()
@@ -45,5 +45,5 @@ async def in_batches(remove: Callable[[], Awaitable[int]], batch: int) -> int:
 
 
 async def rest_since(began: float) -> None:
-    """Leave the disk to others, after work that began then."""
+    """Pause in proportion to the work that started at `began`, to leave the disk to others."""
     await trio.sleep(_IDLE_SHARE * (trio.current_time() - began))

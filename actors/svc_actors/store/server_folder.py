@@ -1,9 +1,9 @@
-"""The folder that PostgreSQL works in, and what lies beside its data.
+"""The folder of the embedded PostgreSQL: its data, its socket, its log and its lock.
 
 Invariants:
 - As root, the folder itself, the log and the lock are root's: the server's account owns `cluster/` and `socket/` alone,
   and can put no link where root opens a file.
-- Root opens and writes only regular files of its own with one name; anything else there is refused, and untouched.
+- Root opens and writes only regular files of its own with a single name; anything else is refused and left untouched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DatabaseInUseError(RuntimeError):
 
 
 class Folder:
-    """Where things lie: `cluster/` (PostgreSQL's data) and `socket/`, which are the server's; `server.log`, `lock`."""
+    """Its contents: `cluster/` (PostgreSQL's data) and `socket/`, owned by the server; `server.log` and `lock`."""
 
     def __init__(self, path: Path, socket_folder: Path, account: Account | None) -> None:
         self.path = path
@@ -85,7 +85,7 @@ class Folder:
         self._write(cluster / "pg_hba.conf", "local all all peer map=svc\n")
 
     def _write(self, path: Path, text: str) -> None:
-        """Replace a file of the server's by a new one: what stands at its name, a link maybe, is never written to."""
+        """Replace a file of the server by a new one: an existing file or link of that name is never written to."""
         new = path.with_name(path.name + ".new")
         new.unlink(missing_ok=True)
         with os.fdopen(_open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
@@ -120,7 +120,7 @@ class Folder:
         return len(lines) >= 8 and lines[7].strip() == "ready"
 
     def postmaster(self) -> int:
-        """The pid of the server that is running or was the last one to run; 0 when there was none."""
+        """The pid of the server that runs, or ran last; 0 if none did."""
         lines = self._pid_file()
         return int(lines[0]) if lines else 0
 
@@ -131,7 +131,7 @@ class Folder:
             return []
 
     def processes(self) -> list[int]:
-        """Every process of a server that works on this folder: PostgreSQL's processes keep the cluster as their cwd."""
+        """All processes of servers on this folder: PostgreSQL's processes have the cluster as working directory."""
         found = []
         for entry in os.scandir("/proc"):
             if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -147,7 +147,7 @@ class Folder:
 
 
 def give_folder(folder: Path, account: Account | None) -> None:
-    """A folder of the server's own, closed to others."""
+    """Create a folder that the server owns, closed to others."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():
         raise PermissionError(f"{folder} is a link, where a folder of the database should be.")
@@ -157,7 +157,7 @@ def give_folder(folder: Path, account: Account | None) -> None:
 
 
 def _keep(folder: Path, account: Account | None) -> None:
-    """Keep the folder ours. Before, it belonged to the server's account, which may have left anything in it."""
+    """Make the folder ours. It used to belong to the server's account, which may have left anything in it."""
     status = folder.stat()
     expected = account.uid if account else os.geteuid()
     if status.st_uid not in (expected, os.geteuid()):
@@ -168,7 +168,7 @@ def _keep(folder: Path, account: Account | None) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a file of our own that has one name, or a new one; never through a link."""
+    """Open a file of our own that has a single name, or create it; never follow a link."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -183,7 +183,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _short_folder(path: Path) -> Path:
-    """A folder for the socket where the data folder's own path is too long for one; the same for the same path."""
+    """The folder for the socket if the data folder's path is too long for one; always the same for the same path."""
     runtime = Path("/run") if os.geteuid() == 0 else Path(os.environ.get("XDG_RUNTIME_DIR", "/tmp"))  # noqa: S108
     folder = runtime / f"svc-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What runs statements on one connection: transactions, savepoints, sessions of one's own.
+"""Runs statements on one connection: transactions, savepoints, dedicated sessions.
 
 Invariants:
-- Every statement has a deadline. One that is given up closes its connection, so nobody is ever answered by its reply.
-- A commit that was not acknowledged is never reported as done, nor as undone when that is not known.
+- Every statement has a deadline. Giving one up closes its connection, so its reply can never answer another statement.
+- A commit that was not acknowledged is never reported as done, and as undone only if that is known.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MANY_BYTES = 65536
 
 
 class Queryable(Protocol):
-    """What can run a statement: the pool, a transaction, a session. `timeout` is in seconds."""
+    """Runs statements: the pool, a transaction, a session. `timeout` is in seconds."""
 
     async def fetch(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> list[Record]: ...
     async def fetchrow(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record | None: ...
@@ -54,7 +54,7 @@ class Queryable(Protocol):
 
 
 class Statements(ABC):
-    """The ways to run one statement, over whatever supplies the connection."""
+    """The ways to run one statement; subclasses supply the connection."""
 
     @abstractmethod
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T: ...
@@ -69,7 +69,7 @@ class Statements(ABC):
         return rows[0] if rows else None
 
     async def fetchone(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> Record:
-        """The row of a statement that always gives one: `INSERT ... RETURNING`, an aggregate. Else `LookupError`."""
+        """The row of a statement that always returns one: `INSERT ... RETURNING`, an aggregate. Else `LookupError`."""
         rows = await self._perform(sql, lambda connection: connection.rows(sql, args, 1), timeout)
         if not rows:
             raise LookupError("a statement that always gives a row gave none")
@@ -81,18 +81,18 @@ class Statements(ABC):
         return rows[0][0] if rows else None
 
     async def execute(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> str:
-        """Run it; the answer is the server's command tag, such as `UPDATE 1`."""
+        """Run it; returns the server's command tag, such as `UPDATE 1`."""
         return await self._perform(sql, lambda connection: connection.command(sql, args), timeout)
 
     async def change(self, sql: str, *args: object, timeout: float = STATEMENT_TIMEOUT) -> int:
-        """Run an INSERT, UPDATE or DELETE; the number of rows that it wrote or removed."""
+        """Run an INSERT, UPDATE or DELETE; returns the number of rows that it wrote or removed."""
         tag = await self.execute(sql, *args, timeout=timeout)
         return int(tag.rpartition(" ")[2])
 
 
 class Transaction(Statements):
-    """An open transaction. Errors of a statement leave it failed: only rolling back (leaving the block by the
-    exception, or the block of a `savepoint`) goes on from there."""
+    """An open transaction. After the error of a statement it has failed: it must be rolled back, by leaving the block,
+    or the block of a `savepoint`, with the exception."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -100,7 +100,7 @@ class Transaction(Statements):
         self.last_rows: list[tuple[str, Sequence[object]]] = []
         self.announcements: list[Announcement] = []
         self.marked = False
-        """Whether its loss would be noticed (`svc_actors.store.marks`): it wrote, and more than what is `unmarked`."""
+        """Whether its loss would be noticed (`svc_actors.store.marks`): it wrote something outside of `unmarked`."""
         self._unmarked = False
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
@@ -111,8 +111,8 @@ class Transaction(Statements):
 
     @contextmanager
     def unmarked(self) -> Iterator[None]:
-        """A block whose statements and events harm nobody by their loss: figures, samples, lines of logs. A transaction
-        of nothing else leaves no mark, so that the loss of one ends nobody's session and order."""
+        """A block whose statements and events may be lost without harm: figures, samples, lines of logs. A transaction
+        of nothing else leaves no mark, so that its loss ends no session and no order."""
         before, self._unmarked = self._unmarked, True
         try:
             yield
@@ -132,7 +132,7 @@ class Transaction(Statements):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """A block that is undone alone when it is left by an exception."""
+        """A block that alone is rolled back when it raises an exception."""
         self._savepoints += 1
         name = f"savepoint_{self._savepoints}"
         registered, announced = len(self.last_rows), len(self.announcements)
@@ -149,21 +149,20 @@ class Transaction(Statements):
         await self.execute(f"RELEASE SAVEPOINT {name}")
 
     def before_commit(self, sql: str, row: Sequence[object]) -> None:
-        """Have `sql` run with all rows that it is given, an array a column, just before COMMIT and in one round trip
-        with it: every lock that the transaction needed is held then. A row is forgotten when the savepoint that it was
-        given in is rolled back."""
+        """Run `sql` with all rows given for it, one array per column, just before COMMIT and in one round trip with it:
+        the transaction holds all its other locks by then. Rolling back a savepoint drops the rows given within it."""
         self.marked = self.marked or not self._unmarked
         self.last_rows.append((sql, row))
 
     def announce(self, channel: str, payload: str = "") -> None:
-        """Have the listeners of `channel` told once this is committed (`svc_actors.store.announcements`)."""
+        """Notify the listeners of `channel` once this is committed (`svc_actors.store.announcements`)."""
         self.announcements.append((channel, payload))
 
 
 class Session(Statements):
-    """A connection of one's own, for what lives as long as a session: advisory locks, above all.
+    """A dedicated connection, for what lives as long as a session: advisory locks, above all.
 
-    When it is lost every later call raises `unavailable`, and what it held is no longer held.
+    When it is lost every later call raises `unavailable`, and its locks are released.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -176,11 +175,11 @@ class Session(Statements):
 async def bounded(
     connection: Connection, call: Callable[[Connection], Awaitable[T]], timeout: float, *, alone: str | None = None
 ) -> T:
-    """`call(connection)` within `timeout` seconds, with failures of the database as `unavailable`.
+    """`call(connection)` within `timeout` seconds; failures of the database become `unavailable`.
 
-    `alone` is the statement where it is a transaction of its own: when its answer is lost and it may have written, the
-    error says that the outcome is unknown. Nothing is sent for a task that is cancelled already. A cancel scope for
-    each statement would be an eighth of its cost, so the usual deadline is left to the pool's watch.
+    `alone` is the statement if it is its own transaction: when its answer is lost and it may have written, the error
+    says that the outcome is unknown. Nothing is sent for a task that is already cancelled. A cancel scope for each
+    statement would be an eighth of its cost, so the pool's watch enforces the usual deadline.
     """
     await trio.lowlevel.checkpoint_if_cancelled()
     if timeout == STATEMENT_TIMEOUT:
@@ -202,7 +201,7 @@ async def bounded(
 
 
 def _told(error: BaseException, connection: Connection, alone: str | None) -> BaseException:
-    """What the caller is told of `error`: the error itself, unless it is the database that cannot."""
+    """The error to raise to the caller: `error` itself, unless it is a failure of the database."""
     closed = connection.is_closed()
     told = translated(error, connection_closed=closed)
     if told is not None and closed and alone is not None and answer_lost(error) and may_write(alone):
@@ -218,8 +217,8 @@ def _gave_up(timeout: float, alone: str | None) -> ServiceError:
 async def transaction_on(
     connection: Connection, publish: Publish, marks: CommitMarks | None = None
 ) -> AsyncIterator[Transaction]:
-    """A transaction on `connection` for the length of the block; see `Database.transaction`. It is begun with its first
-    statement; without one there is nothing to commit."""
+    """A transaction on `connection` for the length of the block; see `Database.transaction`. BEGIN is sent with the
+    first statement; without one there is nothing to commit."""
     connection.link.send_ahead("BEGIN ISOLATION LEVEL READ COMMITTED")
     transaction = Transaction(connection)
     try:
@@ -268,7 +267,7 @@ async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequenc
 
 
 async def _roll_back(connection: Connection) -> None:
-    """Undo; a connection that cannot even do that is closed, which undoes it as well."""
+    """Roll back; if that fails the connection is closed, which rolls back as well."""
     if connection.is_closed() or connection.link.take_back():
         return
     with trio.CancelScope(shield=True, relative_deadline=_ROLLBACK_TIMEOUT):
@@ -279,7 +278,7 @@ async def _roll_back(connection: Connection) -> None:
 
 
 def _changed_nothing(sql: str, result: object) -> bool:
-    """By the server's tag, `UPDATE 0`, or the rows of RETURNING; neither counts what a CTE has changed."""
+    """Judged by the server's tag, `UPDATE 0`, or the rows of RETURNING; neither counts what a CTE has changed."""
     words = sql.lstrip().upper()
     if words.startswith("WITH"):
         return False
@@ -287,7 +286,8 @@ def _changed_nothing(sql: str, result: object) -> bool:
 
 
 def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]]]:
-    """Batches that asyncpg sends in one go (three rows, or a little data): past that it would wait on asyncio."""
+    """Batches small enough for asyncpg to send in one go (three rows, or a little data): otherwise it would wait on
+    asyncio."""
     batch: list[Sequence[object]] = []
     weight = 0
     for row in rows:
@@ -302,7 +302,7 @@ def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]
 
 
 def _weight(value: object) -> int:
-    """An upper bound of the bytes that an argument takes, or "too many" where that is not known."""
+    """An upper bound of an argument's size in bytes, or "too many" if that is unknown."""
     if value is None or isinstance(value, bool | int | float | UUID | datetime):
         return 32
     if isinstance(value, str | bytes):

@@ -1,10 +1,10 @@
-"""The transport that asyncpg is given: a non-blocking socket, read by the task that awaits a reply.
+"""The transport passed to asyncpg: a non-blocking socket, read by the task that awaits a reply.
 
 No task stands between a query and its reply, so Trio's cancellation and deadlines reach the socket directly; the loop
 around it is in `svc_actors.store.loop`.
 
-Invariants: a wait that is given up, for whatever reason, closes the connection before anybody else can use it. Awaiting
-a reply is a checkpoint, except for replies that are there within microseconds: then it is one every millisecond.
+Invariants: giving up a wait, for whatever reason, closes the connection before another task can use it. Awaiting a
+reply is a checkpoint, except for replies that arrive within microseconds: then there is one every millisecond.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _RECEIVE_SIZE = 65536
 _SEND_SIZE = 1024 * 1024
 _QUICK = 30e-6
-"""How long to look for a reply before going to sleep for it, in seconds."""
+"""How long to poll for a reply before sleeping until it comes, in seconds."""
 _LONGEST_RUN = 1e-3
-"""How long one task may go from one quick reply to the next before others get their turn, in seconds."""
+"""How long a task with only quick replies may run before other tasks get their turn, in seconds."""
 
 
 class _WireProtocol(Protocol):
-    """What a transport calls of an asyncio protocol."""
+    """The methods of an asyncio protocol that a transport calls."""
 
     def connection_made(self, transport: Any) -> None: ...
     def data_received(self, data: bytes) -> None: ...
@@ -41,7 +41,7 @@ class _WireProtocol(Protocol):
 
 
 class _Answer(Enum):
-    """What is done with the answer that a command makes one too many of."""
+    """What to do with the extra answer of a command that asyncpg does not know of."""
 
     TAKEN_OUT = auto()
     JOINED = auto()
@@ -49,18 +49,18 @@ class _Answer(Enum):
 
 @dataclass(slots=True)
 class Traffic:
-    """What goes on over all connections of a pool."""
+    """Counters over all connections of a pool."""
 
     awaited: int = 0
 
 
 class Link:
-    """asyncpg's transport: a non-blocking socket, read by whoever awaits a reply. Writes are sent at once, and what
+    """asyncpg's transport: a non-blocking socket, read by the task that awaits a reply. Writes are sent at once; what
     the kernel does not take is sent while the reply is awaited.
 
-    A command can be sent ahead of the next statement, in the same packet (`send_ahead`), and one behind it
-    (`send_behind`): BEGIN and COMMIT cost no round trip then. asyncpg knows nothing of them. The answer to what was
-    sent ahead is taken out of what arrives; the answer to what was sent behind is joined to the statement's."""
+    A command can be sent ahead of the next statement, in the same packet (`send_ahead`), and another after it
+    (`send_behind`), so that BEGIN and COMMIT cost no round trip. asyncpg knows nothing of them: the answer to the first
+    is removed from what arrives, the answer to the second is joined to the statement's."""
 
     __slots__ = (
         "_ahead",
@@ -89,22 +89,22 @@ class Link:
         self._ahead = b""
         self._behind = b""
         self._answers = deque[_Answer]()
-        """Of the packet that was sent last, those that are not passed on as they come, and are still awaited."""
+        """Answers to the last packet that are still awaited and must not be passed on unchanged."""
         self._arrived = bytearray()
-        """What has come of the message that is not complete yet, while there are such answers."""
+        """The part received so far of a message that is not complete, while such answers are awaited."""
 
     def send_ahead(self, sql: str) -> None:
         """Send this command (it gives no rows) together with the next statement."""
         self._ahead = _command(sql)
 
     def take_back(self) -> bool:
-        """Leave out what was to be sent ahead; False when it has been sent."""
+        """Drop the command that was to be sent ahead; False if it has been sent."""
         kept, self._ahead = bool(self._ahead), b""
         return kept
 
     @contextmanager
     def send_behind(self, sql: str) -> Iterator[None]:
-        """Send this command (it gives no rows) together with the statement of this block, which is prepared already.
+        """Send this command (it gives no rows) together with the statement of this block, which is already prepared.
 
         The statement's command tag is then that of the command; an error of either is the statement's.
         """
@@ -141,7 +141,7 @@ class Link:
         self._protocol = protocol
 
     def abort(self) -> None:
-        """Close the socket; tasks that wait for it are woken."""
+        """Close the socket and wake the tasks that wait for it."""
         if not self._closed:
             self._closed = True
             trio.lowlevel.notify_closing(self._descriptor)
@@ -188,8 +188,8 @@ class Link:
             self._lose(None)
 
     async def pump(self, future: Future) -> None:
-        """Read, and send what is left to send, until `future` is done. Giving up in between breaks the connection,
-        since the reply that is then on its way belongs to nobody."""
+        """Read, and send what is left to send, until `future` is done. Giving up earlier breaks the connection, since
+        nobody would take the reply that is on its way."""
         self._traffic.awaited += 1
         try:
             if self._traffic.awaited == 1 and not self._backlog:
@@ -204,8 +204,8 @@ class Link:
             self._rested_at = perf_counter()
 
     def _look_for_a_quick_reply(self, future: Future) -> None:
-        # A short query is answered sooner than this thread could fall asleep and be woken again, which is most of what
-        # it costs. While several replies are awaited there is always one to go on with, so then nobody looks.
+        # A short query is answered sooner than this thread could sleep and wake, which would be most of the query's
+        # cost. While several replies are awaited there is always one to continue with, so polling is not needed.
         give_up_at = perf_counter() + _QUICK
         while not (future.finished or self._closed) and perf_counter() < give_up_at:
             self.receive()
@@ -230,7 +230,7 @@ class Link:
             raise
 
     def give_up(self) -> None:
-        """Close the connection in the middle of a query; whoever awaits its reply is told that it is lost."""
+        """Close the connection in the middle of a query; the task that awaits its reply gets a lost connection."""
         if not self._closed:
             self.interrupted = True
             self._lose(ConnectionAbortedError("the wait for a reply was given up"))
@@ -265,13 +265,13 @@ class Link:
             self._backlog += memoryview(data)[sent:]
 
     def _try_send(self, data: bytes | bytearray | memoryview) -> int:
-        """How much the kernel took; everything, so to speak, once the server reads no more."""
+        """How many bytes the kernel took; reports all of them once the server has stopped reading."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            # The reader reports it, after the server's last words, which may still be in the socket.
+            # The reader reports the error, after the server's last messages, which may still be in the socket.
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             return len(data)
@@ -296,14 +296,14 @@ class Link:
             self._protocol.data_received(data)
 
     def _without_commands(self, arrived: bytearray) -> bytes:
-        """What asyncpg is to be told of `arrived`, taking whole messages from it: each is its type, a byte, and its
-        length without that, four. An answer ends with ReadyForQuery.
+        """The part of `arrived` to pass on to asyncpg. Takes whole messages: each starts with its type, one byte, and
+        its length without the type, four bytes. An answer ends with ReadyForQuery.
 
-        Of BEGIN: C Z, and neither is passed on; what the server says unasked in between (a parameter, a notice, a
-        notification) is. An error there breaks the connection, since the next answer would be taken for the
-        statement's. Of a statement with COMMIT behind it: 2 C Z, C Z, and the first Z is left out. So the last C and Z
-        are the statement's: the tag says COMMIT or ROLLBACK, and an error of the statement (E Z, C Z) is raised when
-        the server has rolled back.
+        BEGIN is answered by C Z. Neither is passed on; unsolicited messages in between (a parameter, a notice, a
+        notification) are. An error there breaks the connection, since the next answer would be taken for the
+        statement's. A statement with COMMIT behind it is answered by 2 C Z, C Z, and the first Z is left out. So asyncpg
+        takes the last C and Z as the statement's: the tag says COMMIT or ROLLBACK, and an error of the statement
+        (E Z, C Z) is raised once the server has rolled back.
         """
         passed = bytearray()
         while self._answers and len(arrived) >= 5:
