@@ -301,8 +301,8 @@ class Link:
 
         BEGIN is answered by C Z. Neither is passed on; unsolicited messages in between (a parameter, a notice, a
         notification) are. An error there breaks the connection, since the next answer would be taken for the
-        statement's. A statement with COMMIT behind it is answered by 2 C Z, C Z, and the first Z is left out. So asyncpg
-        takes the last C and Z as the statement's: the tag says COMMIT or ROLLBACK, and an error of the statement
+        statement's. A statement with COMMIT behind it is answered by 2 C Z, C Z, and the first Z is left out. So the
+        last C and Z are the statement's for asyncpg: the tag says COMMIT or ROLLBACK, and an error of the statement
         (E Z, C Z) is raised once the server has rolled back.
         """
         passed = bytearray()
