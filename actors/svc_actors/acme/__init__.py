@@ -1,4 +1,4 @@
-"""A client of certificate authorities that speak ACME (RFC 8555). It keeps no state and knows nothing else of ours.
+"""A client of ACME certificate authorities (RFC 8555). It keeps no state and depends on no other part of the service.
 
     client = AcmeClient(http, "https://acme-v02.api.letsencrypt.org/directory", account_key)
     await client.register("ops@provider.example", terms_agreed=True)
@@ -13,7 +13,7 @@
     ...                                          # until it is valid
     chain = await client.certificate(order)
 
-Every step may be repeated, and what was not finished is found again by the order's URL. Errors are `AcmeError`s.
+Every step may be repeated, and an unfinished order is found again by its URL. Errors are `AcmeError`s.
 """
 
 from svc_actors.acme.client import AcmeClient, ExternalAccount

@@ -1,8 +1,8 @@
 """The requests of ACME, each signed with the account's key and a fresh nonce.
 
-Invariants: a nonce that the authority does not take (`badNonce`) is replaced and the request repeated, which is allowed
-for any request (RFC 8555, 6.5); nothing else is repeated here, since whoever asks knows when that makes sense; every
-failure of the network or the authority is raised as an `AcmeError`.
+Invariants: a nonce that the authority refuses (`badNonce`) is replaced and the request repeated, which is allowed for
+any request (RFC 8555, 6.5). Nothing else is repeated here: the caller knows when that makes sense. Every failure of the
+network or the authority is raised as an `AcmeError`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 @dataclass(frozen=True)
 class ExternalAccount:
-    """A customer's account with the authority, to which the ACME account is bound: commercial authorities give out a
-    key id and a key (HMAC, in base64url) for it."""
+    """A customer's account with the authority, to which the ACME account is bound. Commercial authorities issue a key
+    id and a key (HMAC, in base64url) for it."""
 
     key_id: str
     mac_key: bytes = field(repr=False)
 
 
 class AcmeClient:
-    """One account with one authority. `http` is the caller's, who decides about time-outs and whom to trust.
+    """One account with one authority. The caller's `http` determines time-outs and trusted roots.
 
-    `account_url` is what `register` gave before."""
+    `account_url` is the result of an earlier `register`."""
 
     def __init__(self, http: httpx.AsyncClient, directory_url: str, key: Key, account_url: str | None = None) -> None:
         self._http = http
@@ -57,19 +57,19 @@ class AcmeClient:
         return self._directory
 
     async def register(self, contact: str, *, terms_agreed: bool, external: ExternalAccount | None = None) -> str:
-        """The URL of the account of this key, which is made when there is none, with this e-mail address."""
+        """Create the account of this key if there is none, and set its e-mail address; returns its URL."""
         url = (await self.directory()).new_account
         wanted: dict[str, Any] = {"contact": [f"mailto:{contact}"], "termsOfServiceAgreed": terms_agreed}
         if external is not None:
             wanted["externalAccountBinding"] = bound(self._key, url, external.key_id, external.mac_key)
         response = await self._post(url, wanted, by_key=True)
         self._account_url = self._location(response)
-        if response.status_code == httpx.codes.OK:  # It was there already, perhaps with another address.
+        if response.status_code == httpx.codes.OK:  # The account exists already, perhaps with another address.
             await self._post(self._account_url, {"contact": wanted["contact"]})
         return self._account_url
 
     async def new_order(self, names: Sequence[str]) -> Order:
-        """Ask for a certificate for these names or addresses. An authority may answer with an order that is open."""
+        """Order a certificate for these names or addresses. The authority may answer with an existing open order."""
         identifiers = [{"type": _kind(name), "value": name} for name in names]
         response = await self._post((await self.directory()).new_order, {"identifiers": identifiers})
         return self._order(response, self._location(response))
@@ -81,11 +81,11 @@ class AcmeClient:
         return self._read(Authorization, await self._post(url, None))
 
     async def respond(self, challenge: Challenge) -> None:
-        """Have the authority look: the proof is where it will look for it."""
+        """Ask the authority to check the proof, which must be in place."""
         await self._post(challenge.url, {})
 
     async def finalise(self, order: Order, request: bytes) -> Order:
-        """Have a certificate made by a CSR in DER, once the order is ready."""
+        """Request the certificate with a CSR in DER; the order must be ready."""
         return self._order(await self._post(order.finalize, {"csr": base64url(request)}), order.url)
 
     async def certificate(self, order: Order) -> str:
@@ -95,7 +95,7 @@ class AcmeClient:
         return (await self._post(order.certificate, None)).text
 
     def proof(self, token: str) -> str:
-        """The key authorization of a challenge's token (RFC 8555, 8.1); dns-01 wants its SHA-256."""
+        """The key authorization of a challenge's token (RFC 8555, 8.1); dns-01 shows its SHA-256."""
         return f"{token}.{thumbprint(self._key)}"
 
     async def _post(self, url: str, payload: Mapping[str, Any] | None, *, by_key: bool = False) -> httpx.Response:
@@ -157,7 +157,7 @@ def _kind(name: str) -> str:
 
 
 def _problem(response: httpx.Response) -> Mapping[str, Any]:
-    """The problem document that an error's body is, or nothing."""
+    """The problem document in an error's body, or an empty one."""
     try:
         found = response.json()
     except ValueError:

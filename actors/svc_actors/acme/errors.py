@@ -1,4 +1,4 @@
-"""What keeps an authority from giving a certificate, in its own words where it had some."""
+"""Why an authority did not issue a certificate, in its own words if it gave any."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class AcmeError(Exception):
 
 
 class AuthorityAway(AcmeError):  # noqa: N818 - named for what it says
-    """It was not reached, or answered as no authority does. Asking again later is all there is to do."""
+    """The authority was not reached, or its answer was not one of ACME. The only remedy is to retry later."""
 
 
 class RateLimited(AcmeError):  # noqa: N818
-    """So many orders, accounts or failed validations within some time, and no more for now."""
+    """The authority's limit of orders, accounts or failed validations is reached for now."""
 
 
 class Refused(AcmeError):  # noqa: N818
-    """It answered with a problem (RFC 7807). `kind` is the last part of the problem's type: `dns`, `connection`,
-    `unauthorized`, `accountDoesNotExist` ...; empty for one that is none of ACME's."""
+    """The authority answered with a problem (RFC 7807). `kind` is the last part of the problem's type: `dns`,
+    `connection`, `unauthorized`, `accountDoesNotExist` ...; empty for a type that is not ACME's."""
 
     def __init__(self, message: str, *, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -39,7 +39,7 @@ def kind_of(problem: Mapping[str, Any]) -> str:
 
 
 def words_of(problem: Mapping[str, Any]) -> str:
-    """What a problem document says, its subproblems (RFC 8555, 6.7.1) included."""
+    """The text of a problem document, including its subproblems (RFC 8555, 6.7.1)."""
     return " ".join(dict.fromkeys(_words(problem))) or "The authority gave no reason."
 
 

@@ -12,7 +12,7 @@ CHALLENGE_PATH: Final = "/.well-known/acme-challenge/"
 
 
 class Http01:
-    """The answers that are given while challenges are under way, by whatever listens where the authority asks."""
+    """Answers to open challenges. The server that listens where the authority asks reads them from here."""
 
     type: Final = ChallengeType.HTTP_01
 

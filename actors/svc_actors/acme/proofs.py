@@ -1,4 +1,4 @@
-"""What an authority asks to be shown before it vouches for a name (RFC 8555, section 8)."""
+"""The proofs of control over a name that an authority asks for (RFC 8555, section 8)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Challenges(Protocol):
     def type(self) -> ChallengeType: ...
 
     async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
-        """Show these, and no others for this certificate. They are there when it returns. Raises `AcmeError`."""
+        """Show these proofs, and no others, for this certificate. They are in place on return. Raises `AcmeError`."""
         ...
 
     async def withdraw(self, certificate: str) -> None:
-        """Show none for this certificate any more."""
+        """Remove all proofs of this certificate."""
         ...

@@ -1,4 +1,4 @@
-"""Certificates from an authority by ACME: ordered, proven, renewed before they end, kept sealed in the database."""
+"""Certificates by ACME: orders them, proves control of their names, renews them, and stores them sealed."""
 
 from svc_actors.certificates.issuing import Issued, IssuedCertificate, Issuing, Trouble, alert_of, names_of
 from svc_actors.certificates.keeper import Keeper

@@ -1,14 +1,14 @@
-"""One certificate: what is decided about it and recorded of it, here and nowhere else.
+"""The actor of one certificate: the only place that decides about it and records it.
 
-The actor decides what is to be done next (`step`); `Keeper` does it, which may take minutes, and tells the actor what
-came of it (`registered`, `ordered`, `issued`, `failed`). Each of these is one transaction. Invariants:
+The actor decides what to do next (`step`). `Keeper` does it, which may take minutes, and reports the result
+(`registered`, `ordered`, `issued`, `failed`). Each of these is one transaction. Invariants:
 
-- keys are recorded before the authority hears of them, and an order's URL as soon as it is known: after a crash at any
-  point the same order goes on, with the same key, and what was finalised is fetched;
-- of one certificate at most one order is under way;
-- an attempt that failed is made again, later each time, never before the authority's Retry-After, and meanwhile there
-  is an alert with the authority's words; the certificate that there is stays;
-- whom it concerns is told once, however many attempts come to nothing for one cause.
+- keys are recorded before they are sent to the authority, and an order's URL as soon as it is known: after a crash at
+  any point the same order continues with the same key, and a finalised certificate is fetched;
+- at most one order per certificate is under way;
+- a failed attempt is retried with a growing pause, never before the authority's Retry-After. Meanwhile an alert shows
+  the authority's error, and the current certificate stays in use;
+- a series of failed attempts is reported through `Issuing.tell` once.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FIRST_PAUSE_AWAY: Final = timedelta(seconds=30)
 """After a first failure to reach the authority, which costs it nothing."""
 LONGEST_PAUSE: Final = timedelta(hours=6)
 LONGEST_RETRY_AFTER: Final = timedelta(days=7)
-"""The longest limits of authorities are by the week."""
+"""Authorities' longest rate limits are weekly."""
 SHORTEST_PAUSE: Final = timedelta(seconds=1)
 MOST_UNDER_WAY: Final = timedelta(hours=1)
-"""An order that has come to nothing by then is given up."""
+"""An order that is not completed by then is given up."""
 AWAY_SO_OFTEN: Final = 8
-"""Attempts in a row, an hour of them, after which an authority that is not reached is worth telling of: it comes back
-by itself, and the certificate that there is lasts for weeks."""
+"""Attempts in a row, about an hour, after which an unreachable authority is reported: it mostly comes back by itself,
+and the current certificate is valid for weeks."""
 _ACCOUNT_KEY: Final = "ACME account key"
 _CERTIFICATE_KEY: Final = "ACME certificate key"
 
@@ -53,7 +53,7 @@ log = structlog.get_logger("svc.certificates")
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing is to be done before."""
+    """Nothing is to be done before `until`."""
 
     until: datetime
 
@@ -81,7 +81,7 @@ class Issued:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A certificate that cannot be got. `not_after`: of the one that is shown meanwhile, None where there is none."""
+    """A certificate that cannot be issued. `not_after`: the end of the current certificate, None if there is none."""
 
     name: str
     names: tuple[str, ...]
@@ -99,8 +99,8 @@ async def _nobody(tx: Transaction, trouble: Trouble) -> None:
 
 @dataclass(frozen=True)
 class Issuing:
-    """What the actors of certificates work with. `tell` hears of trouble in the transaction that records it, once until
-    there is a certificate again or another one is wanted."""
+    """Dependencies of the actors of certificates. `tell` is called in the transaction that records a failure, once
+    until a certificate is issued or its configuration changes."""
 
     database: Database
     sealer: Sealer
@@ -108,7 +108,7 @@ class Issuing:
 
 
 class IssuedCertificate(Actor):
-    """Its key is what the certificate is for."""
+    """The actor's key is the name of the certificate's purpose."""
 
     def __init__(self, issuing: Issuing) -> None:
         self._database = issuing.database
@@ -123,8 +123,8 @@ class IssuedCertificate(Actor):
         challenge: ChallengeType,
         not_sooner_than: timedelta | None = None,
     ) -> Issued | None:
-        """Have a certificate for these names, from this authority, which are proven by `challenge`. Gives the one that
-        there is. Where any of it has changed the next attempt is at once, or so long after the last that failed."""
+        """Maintain a certificate for these names from this authority, proven by `challenge`; returns the current one.
+        If any of this has changed the next attempt is at once, or `not_sooner_than` after the last failed one."""
 
         async def work(tx: Transaction) -> Record:
             await self._want(tx, directory, contact, names, challenge, not_sooner_than)
@@ -141,8 +141,8 @@ class IssuedCertificate(Actor):
         challenge: ChallengeType,
         not_sooner_than: timedelta | None = None,
     ) -> None:
-        """As `want`, and get a new one now, or try again now. Raises `rate_limited` where the last attempt failed so
-        shortly ago, and nothing was changed."""
+        """As `want`, and get a new certificate, or try again, now. Raises `rate_limited` and changes nothing if the
+        last attempt failed less than `not_sooner_than` ago."""
 
         async def work(tx: Transaction) -> None:
             await self._want(tx, directory, contact, names, challenge, not_sooner_than)
@@ -151,12 +151,12 @@ class IssuedCertificate(Actor):
         await self._database.transact(work)
 
     async def there_is(self) -> Issued | None:
-        """The certificate that was made last, if there is one."""
+        """The certificate issued last, if any."""
         row = await self._database.fetchrow("SELECT * FROM acme_certificates WHERE name = $1", self.key)
         return None if row is None else self._issued(row)
 
     async def step(self) -> Wait | Work:
-        """What is to be done now. When it is time, an order is begun."""
+        """What to do now. Records the key of a new order when one is due."""
 
         async def work(tx: Transaction) -> Wait | Work:
             row = await self._row(tx)
@@ -193,7 +193,7 @@ class IssuedCertificate(Actor):
         await self._database.execute("UPDATE acme_certificates SET order_url = $2 WHERE name = $1", self.key, url)
 
     async def issued(self, chain: str) -> Issued | None:
-        """The authority's certificate for the order under way. None for one that is not for its key and names."""
+        """Record the authority's certificate for the current order. None if it is not for the order's key and names."""
 
         async def work(tx: Transaction) -> Issued | None:
             row = await self._row(tx)
@@ -226,7 +226,7 @@ class IssuedCertificate(Actor):
         return await self._database.transact(work)
 
     async def failed(self, error: AcmeError) -> None:
-        """The attempt came to nothing. What the authority refused is given up; what it did not hear of goes on."""
+        """The attempt failed. An order that the authority refused is given up; otherwise the same order continues."""
 
         async def work(tx: Transaction) -> None:
             await self._fail(tx, await self._row(tx), error)
@@ -238,7 +238,7 @@ class IssuedCertificate(Actor):
         await self._database.transact(partial(self._renew, caller=caller))
 
     async def forget(self) -> None:
-        """Have it renewed no more, and forget its keys."""
+        """Stop renewing the certificate, and delete it with its keys."""
 
         async def work(tx: Transaction) -> None:
             await tx.execute("DELETE FROM acme_certificates WHERE name = $1", self.key)
@@ -356,18 +356,18 @@ def alert_of(name: str) -> str:
 
 
 def renewal_of(not_before: datetime, not_after: datetime) -> datetime:
-    """When a third of the lifetime is left, and a little sooner: authorities ask that clients do not all come at once
-    (RFC 9773, section 4.2, for who has no other hint)."""
+    """When a third of the lifetime is left, or up to a thirtieth of it sooner: authorities ask clients to spread their
+    renewals (RFC 9773, section 4.2, for clients without another hint)."""
     lifetime = not_after - not_before
     return not_after - lifetime / 3 - lifetime / 30 * random.random()  # noqa: S311
 
 
 def pause_after(failures: int, error: AcmeError, left: timedelta | None) -> timedelta:
-    """How long to wait after so many failures in a row. `left`: what the certificate has that is shown."""
+    """How long to wait after this many failures in a row. `left`: the remaining lifetime of the current certificate."""
     first = FIRST_PAUSE_AWAY if isinstance(error, AuthorityAway) else FIRST_PAUSE
     pause: timedelta = min(first * 2 ** min(failures - 1, 20), LONGEST_PAUSE) * random.uniform(0.75, 1.0)  # noqa: S311
     if left is not None and left > timedelta():
-        # Ten times more before it ends, whether it was for 90 days or for six.
+        # At least ten more attempts before it expires, whether it was valid for 90 days or for six.
         pause = min(pause, max(left / 10, SHORTEST_PAUSE))
     if error.retry_after is not None:
         pause = max(pause, min(timedelta(seconds=error.retry_after), LONGEST_RETRY_AFTER))
@@ -375,7 +375,7 @@ def pause_after(failures: int, error: AcmeError, left: timedelta | None) -> time
 
 
 def names_of(certificate: x509.Certificate) -> list[str]:
-    """What a certificate is for; nothing where it names nobody."""
+    """The names and addresses of a certificate; empty without a subjectAltName."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -384,7 +384,7 @@ def names_of(certificate: x509.Certificate) -> list[str]:
 
 
 def _leaf(chain: str, key: bytes, names: Sequence[str]) -> x509.Certificate:
-    """The certificate of a chain. Raises `ValueError` when it is not for this key and these names."""
+    """The leaf certificate of a chain. Raises `ValueError` if it is not for this key and these names."""
     leaf = x509.load_pem_x509_certificate(chain.encode())
     if leaf.public_key() != load_key(key).public_key():
         raise ValueError("it is for another key")
@@ -394,7 +394,7 @@ def _leaf(chain: str, key: bytes, names: Sequence[str]) -> x509.Certificate:
 
 
 def _issuer(leaf: x509.Certificate) -> str:
-    """Who made it, as people call them: organisation and name."""
+    """The issuer in readable form: organisation and common name."""
     parts = [
         str(attribute.value)
         for oid in (NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME)

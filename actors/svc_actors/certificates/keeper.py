@@ -1,7 +1,7 @@
-"""Keeps one certificate: does what its actor decides, and puts what comes of it where it is shown.
+"""Maintains one certificate: executes the steps that its actor decides, and installs the result where it is served.
 
-Each act is one exchange with the authority, and may be repeated. Only what the actor has recorded counts, so that this
-loop may end at any point, with its process or by an error, and begin again.
+Each step is one exchange with the authority and may be repeated. Only what the actor has recorded counts, so this loop
+may end at any point, with its process or by an error, and start again.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from svc_actors.runtime import ActorSystem, Ref
 from svc_actors.store import Caller
 
 POLL_SECONDS: Final = 2.0
-"""How often an order is asked for where the authority does not say."""
+"""How often an order is polled if the authority does not say."""
 SHORTEST_POLL_SECONDS: Final = 0.1
 LONGEST_POLL_SECONDS: Final = 60.0
 LONGEST_SLEEP_SECONDS: Final = 3600.0
-"""The clock of the machine may be set meanwhile."""
+"""The machine's clock may be set while the loop sleeps, so it looks again after at most this long."""
 _TIMEOUT: Final = 20.0
 
 Install = Callable[[Issued], Awaitable[None]]
-"""Puts a certificate where it is shown from; must be idempotent."""
+"""Installs a certificate where it is served from; must be idempotent."""
 OpenHttp = Callable[[], httpx.AsyncClient]
 ChallengesT = TypeVar("ChallengesT", bound=Challenges)
 
 
 class Keeper(Generic[ChallengesT]):
-    """`names`: what the certificate `name` is for. `open_http` is for tests."""
+    """`name` identifies the certificate, `names` are its host names. `open_http` is for tests."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Keeper(Generic[ChallengesT]):
         self._asked = trio.Event()
 
     async def begin(self) -> None:
-        """Put the certificate that there is where it is shown from. Before `run`, and before anything listens."""
+        """Install the current certificate, if any. Call it before `run`, and before anything listens."""
         settings = self._settings
         there = await self._actor.ask(
             IssuedCertificate.want, settings.directory, settings.contact, self._names, self.challenges.type
@@ -82,7 +82,7 @@ class Keeper(Generic[ChallengesT]):
         self._asked.set()
 
     async def run(self) -> None:
-        """Get and renew the certificate until cancelled. Raises what the actor raises: to be begun again."""
+        """Get and renew the certificate until cancelled. Raises what the actor raises; a new call resumes."""
         while True:
             self._asked = trio.Event()
             until = await self.attempt()
@@ -91,15 +91,15 @@ class Keeper(Generic[ChallengesT]):
                 await self._asked.wait()
 
     async def attempt(self) -> datetime:
-        """Do what there is to do now; gives when there is something to do again."""
+        """Do what is due now; returns when the next step is due."""
         step = await self._actor.ask(IssuedCertificate.step)
         if isinstance(step, Wait):
             return step.until
         try:
             async with self._open_http() as http:
                 client = AcmeClient(http, step.directory, load_key(step.account_key), step.account_url)
-                # What is wanted may have changed meanwhile: proofs of another type are shown elsewhere, by whom it is
-                # told to next.
+                # The configuration may have changed meanwhile: proofs of another type are shown elsewhere, by another
+                # keeper.
                 while isinstance(step, Work) and step.challenge is self.challenges.type:
                     await self._act(client, step)
                     step = await self._actor.ask(IssuedCertificate.step)
@@ -141,7 +141,7 @@ class Keeper(Generic[ChallengesT]):
                 raise await self._problem(client, order)
 
     async def _prove(self, client: AcmeClient, order: Order) -> None:
-        """Answer the challenges that are open. Those that the authority looks at already are answered on."""
+        """Answer the open challenges. Proofs that the authority is already checking stay in place."""
         wanted = self.challenges.type
         proofs, unheard = [], []
         for url in order.authorizations:
@@ -161,7 +161,7 @@ class Keeper(Generic[ChallengesT]):
             await client.respond(challenge)
 
     async def _problem(self, client: AcmeClient, order: Order) -> AcmeError:
-        """Why an order has failed: what the authority found at the names is more than what it says of the order."""
+        """Why an order has failed: the errors of its authorizations say more than the error of the order."""
         found = [(await client.authorization(url)).problem for url in order.authorizations]
         if words := " ".join(each for each in found if each):
             return Refused(words)

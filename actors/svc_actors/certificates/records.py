@@ -1,4 +1,4 @@
-"""What is recorded of a certificate, without its keys."""
+"""The record of a certificate, without its keys."""
 
 from __future__ import annotations
 

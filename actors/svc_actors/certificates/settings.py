@@ -1,4 +1,4 @@
-"""What an operator says of the authority that the certificates come from."""
+"""An operator's settings of the certificate authority."""
 
 from __future__ import annotations
 
