@@ -1,4 +1,4 @@
-"""Mail that the service sends: written in the transaction of what it tells of, delivered to one SMTP relay."""
+"""Outgoing mail: queued in the transaction of the change it reports, delivered to one SMTP relay."""
 
 from svc_actors.mail.delivery import Delivery
 from svc_actors.mail.queue import MailKind, MailState, NewMail, Outbox

@@ -1,12 +1,13 @@
-"""The loop that delivers the queue of mail, one at a time over one session.
+"""The loop that delivers the mail queue, one mail at a time over one session.
 
 Invariants:
-- a mail that the relay took is not sent again while this process lives, also when the database could not take that
-  down: outcomes are kept until they are stored, and nothing is sent before;
-- while the relay cannot be used it is asked with a growing pause, whatever waits, and no mail's own attempts are
-  counted;
-- the log and alerts name no recipient, as answers of relays do: those stay with the mail;
-- mail that could not be delivered for `ALERT_AFTER` seconds is an alert, which closes with the next mail that is sent.
+- a mail that the relay took is not sent again while this process lives, even if the database could not record it:
+  outcomes are kept until they are stored, and nothing else is sent before that;
+- while the relay cannot be used it is tried with a growing pause, whatever waits, and the attempts of the mails that
+  wait are not counted;
+- the log and alerts name no recipient. Answers of relays do, so they are stored with the mail only;
+- when mail could not be delivered for `ALERT_AFTER` seconds an alert opens, which closes with the next mail that is
+  sent.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from svc_actors.store import Database
 ALERT: Final = "mail"
 ALERT_AFTER: Final = 900.0
 LONGEST_LOOK: Final = 60.0
-"""The longest pause between two looks: what is announced may be lost with the process that wrote it."""
+"""The longest pause between two looks: an announcement may be lost with the process that wrote the mail."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 _BATCH: Final = 50
-"""Mails a session; a relay bounds them as well."""
+"""Mails per session; relays have a limit of their own."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +54,7 @@ class Delivery:
         self._sent = False
 
     async def run(self) -> None:
-        """Deliver until cancelled. Raises what the database raises; called again it goes on where it was."""
+        """Deliver until cancelled. Raises what the database raises; a new call resumes where it was."""
         with self._database.announcements.listener(CHANNEL, self._wake):
             while True:
                 self._woken = trio.Event()
@@ -76,7 +77,7 @@ class Delivery:
         seconds = await queue.seconds_to_next(self._database)
         if seconds is None:
             return LONGEST_LOOK
-        # Never at once: a database whose clock differs from the relay's pause would have this loop spin.
+        # Never 0: if the database's clock differs from ours, this loop would spin.
         return min(max(seconds, self._not_before - trio.current_time(), 0.05), LONGEST_LOOK)
 
     async def _deliver(self, due: list[UUID]) -> None:
@@ -132,13 +133,13 @@ class Delivery:
             self._failing_since = trio.current_time()
 
     async def _tell(self) -> None:
-        """The alert. That no mail waits any more does not close it: it may have been given up."""
+        """Open or close the alert. An empty queue does not close it: the mail may have been given up."""
         if self._failing_since is None:
             if self._sent:
                 await self._database.transact(partial(set_alert, key=ALERT, message=None))
                 self._sent = False
         elif trio.current_time() - self._failing_since >= ALERT_AFTER:
-            # The relay concerns everything; a server behind it, perhaps one recipient.
+            # A failing relay stops all mail; a deferral may concern a server behind it, perhaps one recipient.
             severity, why = Severity.CRITICAL, str(self._failure)
             if isinstance(self._failure, Deferred):
                 severity, why = Severity.WARNING, f"the relay answers {self._failure.code} (svc mail list has the rest)"

@@ -1,7 +1,7 @@
-"""A mail as it goes over the wire: RFC 5322, plain text, seven bits.
+"""Composes a mail for the wire: RFC 5322, plain text, seven bits.
 
-Invariant: what comes from people or machines adds no header: subjects are made one line, and the standard library's
-policy refuses a header with a line break.
+Invariant: text from people or machines cannot add a header: subjects are reduced to one line, and the standard
+library's policy refuses a header with a line break.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from email.policy import SMTP
 from svc_actors.errors import invalid
 
 _POLICY = SMTP.clone(cte_type="7bit")
-"""Seven bits, so that no relay has to convert what it passes on."""
+"""Seven bits, so that no relay has to convert the message."""
 _UNFIT = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 _LONGEST_SUBJECT = 150
 
 
 def one_line(text: str, longest: int = _LONGEST_SUBJECT) -> str:
-    """`text` without line breaks and control characters, and not longer than that."""
+    """`text` without line breaks and control characters, at most `longest` characters."""
     line = _UNFIT.sub(" ", text).strip()
     return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
 
 
 def addressee(text: str) -> Address:
-    """The recipient of a mail. Raises `invalid` for what is not an address."""
+    """The recipient of a mail. Raises `invalid` for text that is not an address."""
     try:
         address = Address(addr_spec=text)
     except (MessageError, ValueError, IndexError):
@@ -46,7 +46,7 @@ def compose(sender: Address, recipient: Address, subject: str, text: str, messag
     message["Subject"] = one_line(subject)
     message["Date"] = datetime.now(UTC)
     message["Message-ID"] = message_id
-    # No vacation notice answers it (RFC 3834).
+    # Suppresses vacation notices (RFC 3834).
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(text)
     return message.as_bytes()

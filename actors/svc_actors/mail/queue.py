@@ -1,11 +1,11 @@
 """The queue of mail: the only writer of `mails`.
 
 Invariants:
-- a mail is written in the transaction of what it tells of: neither is there without the other;
-- an attempt is counted, and the next one set, before it is made: a process that dies in the middle of one tries again,
-  with the same Message-ID, and one that cannot write sends nothing;
-- its content is sealed, and gone as soon as it was sent; a link that has run out is not kept either;
-- the queue is bounded: who would write one more is answered `unavailable`.
+- a mail is written in the transaction of the change it reports: neither exists without the other;
+- an attempt is counted, and the next one scheduled, before it is made: after a crash in the middle of one it is tried
+  again with the same Message-ID, and a process that cannot write sends nothing;
+- a mail's content is sealed, and removed as soon as it was sent; so is a mail whose link has expired;
+- the queue is bounded: writing to a full queue raises `unavailable`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from svc_actors.store.removal import remove_rows
 
 CHANNEL: Final = "mail"
 NOW: Final = "now"
-"""What is announced where somebody waits for the outcome: a relay that was away is tried at once."""
+"""The announcement for a mail whose sender waits for the outcome: a relay that was away is tried at once."""
 MOST_QUEUED: Final = 10_000
-"""What a relay takes in an hour; about, since those who write at the same time do not see each other."""
+"""About what a relay takes in an hour. Concurrent writers do not see each other, so a few more may be queued."""
 FIRST_PAUSE, LONGEST_PAUSE = 30, 1800
-"""Seconds between the attempts of one mail. Half an hour is what RFC 5321 (4.5.4.1) has for a recipient's server."""
+"""Seconds between the attempts of one mail. RFC 5321 (4.5.4.1) asks for half an hour at a recipient's server."""
 TRIED_AGAIN_FOR: Final = timedelta(days=1)
 
 
@@ -52,7 +52,7 @@ class MailState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NewMail:
-    """`lasts` is how long delivery is tried; a `perishable` one is of no use afterwards, as a link that runs out."""
+    """`lasts` is how long delivery is tried; a `perishable` mail is useless afterwards, as its link has expired."""
 
     kind: MailKind
     recipient: str
@@ -73,7 +73,7 @@ class Claimed:
 
 
 class Outbox:
-    """What writes mail. Without settings the service sends none."""
+    """Writes mail into the queue. Without settings the service sends none."""
 
     def __init__(self, sealer: Sealer, settings: MailSettings | None, own_url: str) -> None:
         self._sealer = sealer
@@ -85,7 +85,7 @@ class Outbox:
         return self._settings is not None
 
     async def admit(self, queryable: Queryable) -> None:
-        """Raise `not_ready` where no mail is sent, and `unavailable` where too much of it waits."""
+        """Raise `not_ready` if the service sends no mail, and `unavailable` if the queue is full."""
         self._required()
         waiting = await queryable.fetchval(
             "SELECT count(*) FROM (SELECT FROM mails WHERE state = 'queued' LIMIT $1) AS waiting", MOST_QUEUED
@@ -98,7 +98,7 @@ class Outbox:
             )
 
     async def write(self, tx: Transaction, mail: NewMail) -> UUID:
-        """Queue a mail if and when `tx` commits. Raises what `admit` does, and `invalid` for a recipient that is no
+        """Queue a mail if and when `tx` commits. Raises what `admit` does, and `invalid` if the recipient is not an
         address."""
         settings = self._required()
         await self.admit(tx)
@@ -139,7 +139,7 @@ def _purpose(mail_id: UUID) -> str:
 
 
 async def due(database: Database, most: int) -> list[UUID]:
-    """The ids of mails whose time has come, the longest due first."""
+    """The ids of mails that are due, the longest due first."""
     rows = await database.fetch(
         "SELECT id FROM mails WHERE state = 'queued' AND attempt_at <= now() ORDER BY attempt_at LIMIT $1", most
     )
@@ -147,7 +147,7 @@ async def due(database: Database, most: int) -> list[UUID]:
 
 
 async def seconds_to_next(database: Database) -> float | None:
-    """Until the next mail is due or gives up; None when none waits."""
+    """Seconds until the next mail is due or reaches its deadline; None if none waits."""
     seconds: float | None = await database.fetchval(
         "SELECT extract(epoch FROM min(least(attempt_at, deadline_at)) - now())::float8 FROM mails"
         " WHERE state = 'queued'"
@@ -156,7 +156,7 @@ async def seconds_to_next(database: Database) -> float | None:
 
 
 async def claim(database: Database, mail_id: UUID) -> Claimed | None:
-    """Count an attempt and set the next; None when the mail is not to be tried now."""
+    """Count an attempt and schedule the next; None if the mail is not due."""
     row = await database.fetchrow(
         """
         UPDATE mails
@@ -190,7 +190,7 @@ async def rejected(database: Database, mail_id: UUID, reason: str) -> None:
 
 
 async def note_relay_problem(database: Database, reason: str) -> None:
-    """Say at every mail that waits why it does."""
+    """Record the relay's problem at every mail that is due."""
     await database.execute(
         "UPDATE mails SET error = $1 WHERE state = 'queued' AND attempt_at <= now() AND error IS DISTINCT FROM $1",
         reason,
@@ -198,7 +198,7 @@ async def note_relay_problem(database: Database, reason: str) -> None:
 
 
 async def give_up(database: Database) -> None:
-    """End what has passed its deadline, and forget links that have run out."""
+    """Fail mails that have passed their deadline, and delete the content of perishable ones."""
     await database.execute(
         """
         UPDATE mails
@@ -214,8 +214,8 @@ async def give_up(database: Database) -> None:
 
 
 async def retry(tx: Transaction, mail_id: UUID) -> None:
-    """Try a mail again now: one that failed, or one that waits. Raises `not_found`, and `conflict` for one that was
-    sent or is of no use any more."""
+    """Try a failed or waiting mail again now. Raises `not_found`, and `conflict` for one that was sent or whose link
+    has expired."""
     row = await tx.fetchrow("SELECT state, content IS NULL AS gone FROM mails WHERE id = $1 FOR UPDATE", mail_id)
     if row is None:
         raise not_found("There is no such mail.")
@@ -237,7 +237,7 @@ async def retry(tx: Transaction, mail_id: UUID) -> None:
 
 
 async def end_all(tx: Transaction, reason: str, *, perishable: bool = False) -> int:
-    """End every mail that waits, or the `perishable` ones alone, without delivery; returns how many."""
+    """Fail every waiting mail, or the `perishable` ones only, without delivery; returns how many."""
     return await tx.change(
         """UPDATE mails SET state = 'failed', content = NULL, error = $1, ended_at = now()
            WHERE state = 'queued' AND (perishable OR NOT $2)""",
@@ -247,5 +247,5 @@ async def end_all(tx: Transaction, reason: str, *, perishable: bool = False) -> 
 
 
 async def remove_ended_mails(database: Database, keep: timedelta) -> int:
-    """Remove what was sent or failed longer ago than `keep`; returns how many."""
+    """Remove mails that were sent or failed longer ago than `keep`; returns how many."""
     return await remove_rows(database, "mails", "ended_at < now() - $1::interval", keep)

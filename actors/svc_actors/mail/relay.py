@@ -1,11 +1,11 @@
 """One session with the SMTP relay: the standard library's smtplib, in a thread.
 
 Invariants:
-- the relay's answers about a mail are told apart from what is wrong with the session: a 5xx to the recipient or to the
-  text is final for that mail, a 4xx is not, and everything else (no connection, a certificate that does not verify, a
-  password or a sender that is not taken) says nothing about the mail;
-- every call ends: each answer within `ANSWER_SECONDS`, a mail within `MAIL_SECONDS`. A thread that is given up has its
-  socket shut down under it, so that it sends nothing later.
+- answers about a mail are distinguished from failures of the session: a 5xx to the recipient or to the text is final
+  for that mail, a 4xx is not, and everything else (no connection, a certificate that does not verify, a refused
+  password or sender) says nothing about the mail;
+- every call ends: each answer within `ANSWER_SECONDS`, a mail within `MAIL_SECONDS`. When a thread is abandoned its
+  socket is shut down, so that it sends nothing later.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 class RelayError(Exception):
-    """The session with the relay failed: a reason for people to read."""
+    """The session with the relay failed; the message is the reason, for people to read."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """The relay has it, and answers for it."""
+    """The relay has accepted the mail and is responsible for it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Relay:
             await relay._close()
 
     async def send(self, recipient: str, content: bytes) -> Outcome:
-        """Hand over one mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
+        """Send one mail. Raises `RelayError` when the session fails: the relay may have the mail or not."""
         smtp = self._smtp
         assert smtp is not None
         return await self._in_thread(
@@ -100,7 +100,7 @@ class Relay:
         raise RelayError(f"{self._settings.host}:{self._settings.port}: no answer within {seconds:g} seconds")
 
     async def _close(self) -> None:
-        """Say goodbye where that takes no time; the relay is not owed more."""
+        """Send QUIT if that takes no time; it is only a courtesy."""
         smtp = self._smtp
         assert smtp is not None
         with trio.move_on_after(_QUIT_SECONDS, shield=True), suppress(OSError):
@@ -112,7 +112,8 @@ class Relay:
         sock = getattr(smtp, "sock", None)
         if sock is not None:
             with suppress(OSError):
-                # The plain socket's own: that of an SSLSocket would go on in the clear for whoever still writes.
+                # The plain socket's shutdown: after that of an SSLSocket, the thread that still writes would send
+                # cleartext.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

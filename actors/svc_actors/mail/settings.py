@@ -1,7 +1,7 @@
-"""Where mail is handed over, and in whose name: the settings `[mail]` of docs/configuration.md.
+"""The relay and the sender of mail: the settings `[mail]` of docs/configuration.md.
 
-Invariant: a password and the links in mail never travel in the clear. `none` is for a relay on this machine alone; with
-`starttls` a relay that does not offer it is not spoken to further, and certificates are always verified.
+Invariant: a password and the links in mail never travel in cleartext. `none` is for a relay on this machine only; with
+`starttls` a relay that does not offer it is not used, and certificates are always verified.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAIL_VARIABLES: Final = {
     name: f"SVC_MAIL_{name.upper().replace('-', '_')}"
     for name in ("host", "port", "security", "sender", "username", "password-file", "ca-file", "base-url")
 }
-"""The keys of the table `[mail]`, and where the environment has them."""
+"""The keys of the table `[mail]`, and the names of their environment variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MailSettings:
-    """`password_file` is read at each connection, so a new password needs no restart. `ca_file` takes the place of the
-    system's authorities. `base_url` begins the links in mail, where it is not the service's own address."""
+    """`password_file` is read at each connection, so a new password needs no restart. `ca_file` replaces the system's
+    authorities. `base_url` is the start of links in mail, if it is not the service's own address."""
 
     host: str
     port: int
@@ -53,7 +53,7 @@ class MailSettings:
 
 
 def mail_settings(environ: Mapping[str, str]) -> MailSettings | None:
-    """The settings of an environment; None where no host is named. Raises ValueError, which says what to set."""
+    """The settings of an environment; None if no host is named. Raises ValueError, which says what to set."""
     given = {name: environ.get(variable, "").strip() for name, variable in MAIL_VARIABLES.items()}
     if not given["host"]:
         if any(given.values()):

@@ -1,1 +1,1 @@
-"""Signed webhooks of any service: endpoints, what waits for them, and its delivery (docs/webhooks.md)."""
+"""Signed webhooks of any service: endpoints, the outbox and its delivery (docs/webhooks.md)."""

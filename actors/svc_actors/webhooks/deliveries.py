@@ -1,8 +1,8 @@
-"""Deliveries: what is due, what became of an attempt, what is sent again, and what is forgotten.
+"""Deliveries: which are due, outcomes of attempts, replays, and removal of old ones.
 
 Invariants:
-- an outcome is taken down for the attempt that it is of: one that a replay has overtaken changes nothing;
-- what waits is never forgotten, however old it is and however much there is.
+- an outcome is recorded for its own attempt only: after a replay, the outcome of an earlier attempt changes nothing;
+- a pending delivery is never removed, whatever its age and however many there are.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from svc_actors.webhooks.outbox import CHANNEL
 
 KEPT_FOR: Final = timedelta(days=14)
 KEPT: Final = 500
-"""Deliveries of an endpoint, of which the newest stay."""
+"""How many finished deliveries an endpoint keeps, the newest ones."""
 
 
 @dataclass(frozen=True)
 class Due:
-    """A delivery for one attempt: with its endpoint's URL and secret of this moment."""
+    """A delivery for one attempt, with the current URL and secret of its endpoint."""
 
     id: UUID
     attempts: int
@@ -47,7 +47,7 @@ async def endpoints_due(queryable: Queryable, now: datetime) -> list[UUID]:
 
 
 async def next_attempt(queryable: Queryable, after: datetime) -> datetime | None:
-    """When the next delivery is due of those that are not yet."""
+    """When the next delivery becomes due after `after`."""
     at: datetime | None = await queryable.fetchval(
         """
         SELECT min(d.next_attempt_at) FROM webhook_deliveries AS d JOIN webhook_endpoints AS e ON e.id = d.endpoint_id
@@ -61,7 +61,7 @@ async def next_attempt(queryable: Queryable, after: datetime) -> datetime | None
 async def due(
     queryable: Queryable, endpoint_id: UUID, now: datetime, *, most: int, under_way: Collection[UUID]
 ) -> list[Due]:
-    """What is to be tried now, the longest due first, without the attempts that are being made."""
+    """The deliveries to attempt now, the longest due first, without those `under_way`."""
     rows = await queryable.fetch(
         """
         SELECT d.id, d.attempts, v.event, v.body, e.url, e.sealed_secret
@@ -94,7 +94,7 @@ class Attempt:
 
 
 async def record(database: Database, made: Sequence[Attempt]) -> list[Attempt]:
-    """Take down what came of attempts, and when there is another; returns those that were not overtaken."""
+    """Record the outcomes of attempts and the time of the next one; returns those that no replay has overtaken."""
     rows = await database.fetch(
         """
         UPDATE webhook_deliveries AS d
@@ -128,7 +128,7 @@ def _row(attempt: Attempt) -> tuple[object, ...]:
 
 
 async def replay(tx: Transaction, endpoint_id: UUID, delivery_id: UUID, now: datetime) -> Record:
-    """Have a delivery made again from its first attempt, at once: the same event and bytes under the same id. Raises
+    """Deliver again at once, starting from the first attempt: the same event and bytes under the same id. Raises
     `not_found`, and `conflict` for an endpoint that is not enabled."""
     row = await tx.fetchrow(
         """
@@ -153,8 +153,8 @@ async def replay(tx: Transaction, endpoint_id: UUID, delivery_id: UUID, now: dat
 
 
 async def forget_old(database: Database, now: datetime) -> int:
-    """Remove what is over and older than `KEPT_FOR`, or beyond the newest `KEPT` of its endpoint; returns how many
-    deliveries."""
+    """Remove finished deliveries that are older than `KEPT_FOR`, or beyond the newest `KEPT` of their endpoint; returns
+    how many."""
     removed = await database.change(
         """
         DELETE FROM webhook_deliveries WHERE id IN (

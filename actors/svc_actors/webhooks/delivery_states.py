@@ -1,12 +1,12 @@
-"""What becomes of a delivery, attempt by attempt (hosting-panel-api.md, Webhook delivery status).
+"""The states of a delivery, attempt by attempt (hosting-panel-api.md, Webhook delivery status).
 
     pending    no attempt has had an outcome yet
     retrying   the last attempt failed, and there is another at `next_attempt_at`
     delivered  answered with 2xx; the end
     failed     the sixth attempt failed, or the receiver refused with a status that is not retried; the end
 
-An attempt has an outcome when the receiver has answered, or has not within the deadline. One that a crash cut short has
-none: it is made again, with the same delivery id.
+An attempt has an outcome when the receiver has answered, or the deadline has passed. An attempt that a crash cut short
+has none: it is repeated with the same delivery id.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SCHEDULE: Final = (
     timedelta(minutes=30),
     timedelta(hours=1),
 )
-"""From the outcome of an attempt to the next one."""
+"""Pauses between the outcome of an attempt and the next attempt."""
 ATTEMPTS: Final = len(SCHEDULE) + 1
 _RETRIED: Final = frozenset({408, 429})
-"""Of the statuses below 500."""
+"""Statuses below 500 that are retried."""
 
 
 class DeliveryStatus(StrEnum):
@@ -38,14 +38,14 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Answered:
-    """The receiver's status; what it says besides is not looked at."""
+    """The receiver's status; its body is ignored."""
 
     status: int
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """Nobody answered, and why."""
+    """The receiver did not answer; `reason` says why."""
 
     reason: str
 
@@ -55,15 +55,15 @@ Outcome = Answered | Unanswered
 
 @dataclass(frozen=True)
 class Verdict:
-    """`pause`: until the next attempt, where there is one."""
+    """`pause`: until the next attempt; None if there is none."""
 
     status: DeliveryStatus
     pause: timedelta | None = None
 
 
 def judge(outcome: Outcome, attempt: int) -> Verdict:
-    """What the outcome of the `attempt`th attempt, counted from 1, means. Redirects are not followed, so a 3xx is a
-    refusal; Retry-After changes nothing, since the schedule is what receivers and operators can count on."""
+    """The verdict on the outcome of the `attempt`th attempt, counted from 1. Redirects are not followed, so a 3xx is a
+    refusal. Retry-After is ignored: receivers and operators rely on the fixed schedule."""
     if isinstance(outcome, Answered):
         if 200 <= outcome.status < 300:
             return Verdict(DeliveryStatus.DELIVERED)

@@ -1,8 +1,8 @@
-"""What has the actors of endpoints make their attempts: at once when something was written, and when a retry is due.
+"""Wakes the actors of endpoints to make their attempts: at once after a write, and when a retry is due.
 
 Invariants:
-- the schedule is in the rows: nothing is known here that a restart would lose;
-- each endpoint has a task of its own: one that hangs, crashes or refuses delays no other.
+- the schedule is in the rows: a restart loses nothing;
+- each endpoint has its own task: an endpoint that hangs, crashes or refuses delays no other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from svc_actors.webhooks.endpoint import Delivering, WebhookEndpoint
 from svc_actors.webhooks.outbox import CHANNEL
 
 LONGEST_LOOK: Final = 30.0
-"""Seconds between two looks at the most: what is announced may be lost with the process that wrote it."""
+"""The most seconds between two looks: an announcement may be lost with the process that wrote it."""
 _SHORTEST_LOOK: Final = 0.05
 _PAUSE_AFTER_FAILURE: Final = 5.0
 _FORGET_SECONDS: Final = 60.0
@@ -52,7 +52,7 @@ class Dispatcher:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. Raises what the database raises; called again it goes on where it was."""
+        """Run until cancelled. Raises what the database raises; a new call resumes where it was."""
         self._busy.clear()
         with self._database.announcements.listener(CHANNEL, lambda _: self._woken.set()):
             async with trio.open_nursery() as nursery:
@@ -63,7 +63,7 @@ class Dispatcher:
                         await self._woken.wait()
 
     async def round(self) -> None:
-        """As `run`, for a single look: the attempts that are due have an outcome when it returns."""
+        """Look once, as `run` does: all due attempts have an outcome when it returns."""
         async with trio.open_nursery() as nursery:
             await self._look(nursery)
 
@@ -83,7 +83,7 @@ class Dispatcher:
         try:
             await self._actors.ref(WebhookEndpoint, str(endpoint_id)).ask(WebhookEndpoint.deliver)
         except DomainError as error:
-            # Its own supervision has seen to a crash; the rows are as they were, and tried again.
+            # The actor's supervision handles a crash; the rows are unchanged and will be tried again.
             log.warning("webhook.round_failed", endpoint=str(endpoint_id), error=str(error))
             await trio.sleep(_PAUSE_AFTER_FAILURE)
         finally:

@@ -1,13 +1,14 @@
 """The actor of one webhook endpoint: it makes the attempts that are due, a few at a time.
 
 Invariants:
-- of one endpoint no more than `PARALLEL` attempts are under way, and of one delivery never two; so order is not kept;
-- the timestamp, the signature and the secret are those of the moment of the attempt; the body and the delivery's id are
-  the same in all attempts;
-- an attempt is made before it is recorded: after a crash between the two it is made again (at least once).
+- at most `PARALLEL` attempts of an endpoint, and one of a delivery, are under way at once; so the order of deliveries
+  is not preserved;
+- the timestamp, signature and secret are those of the time of the attempt; the body and the delivery's id are the same
+  in all attempts;
+- an attempt is made before it is recorded: after a crash between the two it is repeated (at least once).
 
-A round ends when nothing is due, at the latest `ROUND_SECONDS` and an attempt's deadline after it began: a handler is
-short. Whoever asked for it asks again (`svc_actors.webhooks.dispatch`).
+Handlers must be short, so a round ends when nothing is due, and at the latest `ROUND_SECONDS` plus an attempt's
+deadline after its start. `svc_actors.webhooks.dispatch` then asks for the next round.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from svc_actors.webhooks.signature import signature_header
 PARALLEL: Final = 4
 ROUND_SECONDS: Final = 20.0
 _READ_AHEAD: Final = 32
-"""Deliveries that are read at once; a statement for each would be a tenth of what it costs."""
+"""Deliveries read at once; a statement for each would be a tenth of the cost of a delivery."""
 
 Clock = Callable[[], datetime]
 AfterRound = Callable[[Transaction, UUID, Collection[DeliveryStatus]], Awaitable[None]]
@@ -47,8 +48,8 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Delivering:
-    """What the actors of all endpoints work with. `after_round`: what the service makes of how the deliveries of a
-    round have ended, in one transaction. `clock` is a test's own where it moves time."""
+    """Dependencies of the actors of all endpoints. `after_round` is called in one transaction with the statuses that
+    the deliveries of a round ended in. Tests that move time pass their own `clock`."""
 
     database: Database
     sealer: Sealer
@@ -64,7 +65,7 @@ class WebhookEndpoint(Actor):
         self._begin()
 
     def _begin(self) -> None:
-        # What is read ahead; how often that became untrue; the attempts being made; those with an outcome to record.
+        # Deliveries read ahead; how often that became outdated; attempts under way; outcomes to be recorded.
         self._ahead: list[deliveries.Due] = []
         self._changes = 0
         self._under_way: set[UUID] = set()
@@ -106,8 +107,8 @@ class WebhookEndpoint(Actor):
             nursery.start_soon(self._attempt, sender, delivery)
 
     async def _read_ahead(self) -> None:
-        """The endpoint's URL and secret are read along, and must be those of now: what was changed while it was being
-        read is read again."""
+        """Read the next due deliveries. The endpoint's URL and secret are read with them and must be current: if they
+        change during the read, it is repeated."""
         services = self._services
         while True:
             changes = self._changes
@@ -142,7 +143,7 @@ class WebhookEndpoint(Actor):
                     status=status.value,
                     outcome=outcome.status if isinstance(outcome, Answered) else outcome.reason,
                 )
-        # Not before: what is under way is not read as due.
+        # Not before it is recorded: deliveries under way are excluded when reading what is due.
         self._under_way.difference_update(attempt.delivery.id for attempt in made)
 
     async def _sent(self, sender: Sender, delivery: deliveries.Due, at: datetime) -> Outcome:

@@ -1,7 +1,8 @@
-"""Endpoints: what those of every service have. A service's own columns are written by its own module, which calls this.
+"""Endpoints: what every service's endpoints have in common. A service writes its own columns in its own module, which
+calls this one.
 
-Invariants: there are at most `MOST_ENDPOINTS`, however many are made at once; a secret is in the database sealed only,
-and leaves this module when it is made, when it is rotated, and to sign.
+Invariants: there are at most `MOST_ENDPOINTS`, however many are created at once. The database holds a secret only
+sealed; it leaves this module when it is created, when it is rotated, and to sign.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from svc_actors.webhooks.signature import new_webhook_secret
 
 MOST_ENDPOINTS: Final = 20
 ALERTS: Final = "webhook:"
-"""With this the keys of alerts about endpoints begin."""
+"""Prefix of the keys of alerts about endpoints."""
 
 
 @dataclass(frozen=True)
 class Issued:
-    """An endpoint with its secret, which is shown this once."""
+    """An endpoint with its secret, which is shown only once."""
 
     id: UUID
     secret: str
@@ -37,8 +38,8 @@ class Issued:
 
 
 async def issue(tx: Transaction) -> Issued:
-    """An endpoint to be inserted in this transaction. Raises `conflict` where there are as many as there may be."""
-    # Whoever makes one waits for whoever is making one: a count alone would let both in.
+    """An endpoint for the caller to insert in this transaction. Raises `conflict` if there are `MOST_ENDPOINTS`."""
+    # The lock makes concurrent creations wait for each other: a count alone would let both in.
     await tx.execute("LOCK TABLE webhook_endpoints IN SHARE ROW EXCLUSIVE MODE")
     if await tx.fetchval("SELECT count(*) FROM webhook_endpoints") >= MOST_ENDPOINTS:
         raise conflict(
@@ -48,7 +49,7 @@ async def issue(tx: Transaction) -> Issued:
 
 
 async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> Issued:
-    """A new secret, with which every later attempt is signed, of whatever delivery. Raises `not_found`."""
+    """Create a new secret, which signs every later attempt of any delivery. Raises `not_found`."""
     issued = Issued(endpoint_id, new_webhook_secret())
     changed = await tx.change(
         "UPDATE webhook_endpoints SET sealed_secret = $2, last_four = $3, rotated_at = now() WHERE id = $1",
@@ -63,7 +64,7 @@ async def rotate(tx: Transaction, sealer: Sealer, endpoint_id: UUID) -> Issued:
 
 
 async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
-    """Remove it with its deliveries, also those that wait. Raises `not_found`."""
+    """Remove the endpoint with its deliveries, including pending ones. Raises `not_found`."""
     row = await tx.fetchrow("DELETE FROM webhook_endpoints WHERE id = $1 RETURNING url", endpoint_id)
     if row is None:
         raise no_such_endpoint()
@@ -72,7 +73,7 @@ async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
 
 
 def announce(tx: Transaction, endpoint_id: UUID) -> None:
-    """For what delivers to it: what was read of it is true no more."""
+    """Announce that what the endpoint's actor has read of it is outdated."""
     tx.announce(CHANNEL, str(endpoint_id))
 
 

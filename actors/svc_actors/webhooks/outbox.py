@@ -1,4 +1,4 @@
-"""Events on their way out: written in the transaction of what they tell of, so that neither is there without the other.
+"""The outbox of events: written in the transaction of the change they report, so that neither exists without the other.
 
 The body is composed here, once: all attempts of all deliveries of an event send the same bytes.
 """
@@ -15,12 +15,12 @@ from svc_actors.store import Transaction
 from svc_actors.webhooks.payload import Scalar, Subject, compose
 
 CHANNEL: Final = "webhooks"
-"""Announced when there is something to deliver; with an endpoint's id when what was read of it is true no more."""
+"""Announced when there is something to deliver; with an endpoint's id when what was read of it is outdated."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """An event in the database, of which deliveries can be made."""
+    """A stored event, ready to be delivered."""
 
     id: UUID
     at: datetime
@@ -29,7 +29,7 @@ class Written:
 async def write_event(
     tx: Transaction, event: str, *, server: Mapping[str, str], subject: Subject | None, data: Mapping[str, Scalar]
 ) -> Written:
-    """An event without deliveries. Raises ValueError for data that are not flat scalars."""
+    """Store an event without deliveries. Raises ValueError for data that are not flat scalars."""
     written = Written(uuid4(), datetime.now(UTC))
     body = compose(event, event_id=written.id, at=written.at, server=server, subject=subject, data=data)
     await tx.execute(
@@ -43,7 +43,7 @@ async def write_event(
 
 
 async def deliver_to(tx: Transaction, endpoint_id: UUID, written: Written) -> UUID:
-    """Have an event delivered to one endpoint; returns the delivery's id."""
+    """Queue a delivery of an event to one endpoint; returns the delivery's id."""
     delivery_id: UUID = await tx.fetchval(
         """
         INSERT INTO webhook_deliveries (endpoint_id, event_id, created_at, next_attempt_at) VALUES ($1, $2, $3, $3)

@@ -1,7 +1,7 @@
-"""The bytes of an event, for every service: who tells, of what, and data (hosting-panel-api.md, Payload).
+"""The body of an event, for every service: server, subject and data (hosting-panel-api.md, Payload).
 
-Invariant: a payload holds scalars, one level deep, that its emitter names one by one: never a request, a row or a file
-of a customer.
+Invariant: a payload holds flat scalars that its emitter lists one by one: never a request, a row or a file of a
+customer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compose(
     subject: Subject | None,
     data: Mapping[str, Scalar],
 ) -> bytes:
-    """The body of every delivery of an event, to the byte. `server`: what the service says of itself beside its host
+    """The exact body of every delivery of an event. `server`: what the service says of itself in addition to its host
     name and version. Raises ValueError for data that are not flat scalars."""
     content: dict[str, object] = {
         "id": str(event_id),

@@ -1,9 +1,9 @@
-"""Whom deliveries are sent to: what a URL must be, and one POST.
+"""Receivers of deliveries: validates their URLs and sends one POST.
 
 Invariants:
 - nothing is sent without TLS and a verified certificate, or to an address that `svc_actors.outbound` refuses;
-- nothing is sent anywhere else than the URL says: redirects are not followed;
-- one deadline holds over resolving, connecting and answering.
+- nothing is sent to a place that the URL does not name: redirects are not followed;
+- one deadline covers resolving, connecting and answering.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ DEADLINE: Final = 15.0
 LONGEST_URL: Final = 2000
 _VETTING_SECONDS: Final = 10.0
 _MOST_ANSWER_BYTES: Final = 16384
-"""Of an answer's body, read so that the connection can be used again; one that is longer is closed instead."""
+"""How much of a response body is read to reuse the connection; after a longer one the connection is closed."""
 _ANSWER_BODY_SECONDS: Final = 2.0
 
 _URL: Final = re.compile(
     r"https://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::(?P<port>[0-9]{1,5}))?(?P<target>(?:/[!-~]*|\?[!-~]*)?)",
     re.IGNORECASE,
 )
-"""No credentials, no fragment, no backslash: what programs read differently is not taken."""
+"""No credentials, no fragment, no backslash: programs disagree about how to parse them."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""A last label by which resolvers take a whole name for an IPv4 address in one of its old spellings."""
+"""With such a last label resolvers take the whole name for an IPv4 address in one of its old spellings."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ReceiverUrl:
 
     @property
     def authority(self) -> str:
-        """For the Host header."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == 443 else f"{host}:{self.port}"
 
@@ -96,14 +96,14 @@ def _host(text: str) -> str:
 
 
 class Receivers:
-    """The way to all receivers. `authorities`: who vouches for their certificates; the system's by default."""
+    """Connects to receivers. `authorities`: trusted roots for their certificates; the system's by default."""
 
     def __init__(self, outbound: Outbound, authorities: Path | None = None) -> None:
         self._outbound = outbound
         self._authorities = authorities
 
     async def vet(self, url: str) -> None:
-        """Raise `invalid`, about the request's `url`, for one that nothing would be delivered to."""
+        """Raise `invalid`, about the request's `url`, if nothing would be delivered to it."""
         try:
             receiver = ReceiverUrl.parse(url)
             with trio.fail_after(_VETTING_SECONDS):
@@ -115,7 +115,7 @@ class Receivers:
 
     @asynccontextmanager
     async def open(self, connections: int) -> AsyncIterator[Sender]:
-        """Connections that are kept for the length of the block."""
+        """A sender that keeps up to `connections` open for the length of the block."""
         async with httpcore.AsyncConnectionPool(
             ssl_context=self._tls,
             max_connections=connections,
@@ -133,7 +133,7 @@ class Sender:
         self._pool = pool
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """Send `body` and return what came of it within `DEADLINE`."""
+        """Send `body` and return the outcome, within `DEADLINE`."""
         status: int | None = None
         try:
             with trio.move_on_after(DEADLINE):
@@ -153,7 +153,7 @@ class Sender:
 
 
 async def _read_shortly(answer: httpcore.Response) -> None:
-    """The status has decided. The rest is read only so far that the connection is of use again."""
+    """Read a short body so that the connection can be reused; the status alone decides the outcome."""
     read = 0
     with trio.move_on_after(_ANSWER_BODY_SECONDS):
         async for chunk in answer.aiter_stream():
@@ -163,12 +163,12 @@ async def _read_shortly(answer: httpcore.Response) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """What lies at the bottom of a failed connection: `ConnectError` alone helps nobody."""
+    """The root cause of a failed connection: `ConnectError` alone says too little."""
     said = type(error).__name__
     cause: BaseException | None = error
     while cause is not None:
         said = str(cause) or said
-        # The pool raises `from None`, so a cause may be in the context alone.
+        # The pool raises `from None`, so a cause may be in the context only.
         inner = cause.__cause__ or cause.__context__
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else inner
     return said
@@ -176,6 +176,6 @@ def _said(error: BaseException) -> str:
 
 def _without_address(url: str, error: Exception) -> ServiceError:
     host = ReceiverUrl.parse(url).host
-    said = error.strerror if isinstance(error, OSError) else None  # its text begins with a number
+    said = error.strerror if isinstance(error, OSError) else None  # its text starts with a number
     why = "the resolver does not answer" if isinstance(error, trio.TooSlowError) else said or str(error)
     return wrong_field("url", f"{host} has no address: {why}", hint="Webhooks are sent to a name that resolves.")

@@ -1,4 +1,4 @@
-"""Where webhooks may be delivered beside the public Internet: for the operator of the server, not for the API."""
+"""Networks that webhooks may be delivered to besides the public Internet. Set by the server's operator, not the API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CA_FILE_VARIABLE: Final = "SVC_WEBHOOK_CA_FILE"
 
 @dataclass(frozen=True, kw_only=True)
 class WebhookSettings:
-    """`networks` may be dialled although they are not public. `ca_file` takes the place of the system's authorities."""
+    """`networks` may be dialled although they are not public. `ca_file` replaces the system's authorities."""
 
     networks: tuple[Network, ...] = ()
     ca_file: Path | None = None
