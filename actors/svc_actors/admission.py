@@ -1,11 +1,11 @@
-"""Who may hold a connection: so many in all, and no more than a share of them from one place.
+"""Limits connections: a total number, and a share of it for each source address.
 
-A listener that lets in whoever comes is closed to everybody by one that comes a thousand times and says nothing. Past
-a bound the connection that has been idle longest makes room for the new one, at first among those from the same place;
-where none is idle the new one is not let in. Invariants:
+Without a limit, a single client that opens a thousand idle connections closes a listener to all others. At a limit the
+connection that has been idle longest is closed for the new one, first among those of the same source; if none is idle,
+the new one is refused. Invariants:
 
-- what is at work is never ended for a newcomer;
-- letting in and making room cost the same however many there are.
+- a busy connection is never closed for a new one;
+- admission and eviction take constant time, however many connections there are.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from collections.abc import Callable
 from typing import Final
 
 MOST_DESCRIPTORS: Final = 65_536
-"""What is asked of the kernel at the start. A service with a thousand nodes and some thousand browsers has 10,000."""
+"""Requested from the kernel at the start. A service with a thousand nodes and some thousand browsers uses 10,000."""
 MOST_CONNECTIONS: Final = 10_000
-"""Of the API. One with TLS and h2 takes some 100 kB, so this is a gigabyte."""
+"""Of the API. A connection with TLS and HTTP/2 takes some 100 kB, so this is a gigabyte."""
 MOST_UNPROVEN: Final = 2_000
-"""Of the gateway: connections that have not shown a node's certificate yet; and those that have, and no hello yet."""
+"""Of the gateway: connections without a node's certificate so far; and, counted separately, those without a hello."""
 MOST_ARRIVING: Final = 4
-"""Of one node, that have not said hello yet. An agent has one; each may have sent 4 MiB of a frame that is no end."""
+"""Connections of one node without a hello. An agent has one; each may hold 4 MiB of an incomplete frame."""
 MOST_STREAMS: Final = 8_192
 MOST_STREAMS_OF_ONE: Final = 256
-"""Consoles, files and moves of one node. A stream holds a descriptor and up to half a megabyte."""
+"""Consoles, file transfers and migrations of one node. A stream holds a descriptor and up to half a megabyte."""
 
 _IPV4_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 class Admission:
-    """`most` connections in all, `of_one` from one place (see `place_of`), which may be a node's id as well."""
+    """At most `most` connections, and `of_one` from one source (see `place_of`), which may also be a node's id."""
 
     def __init__(self, most: int, of_one: int) -> None:
         self._most = most
@@ -44,8 +44,8 @@ class Admission:
         return self._held
 
     def enter(self, address: str, evict: Callable[[], None]) -> Seat | None:
-        """A seat for a connection from `address`, or None when there is no room. `evict` is called when the connection,
-        while idle, has to make room: it must end it, and neither block nor raise."""
+        """A seat for a connection from `address`, or None if there is no room. `evict` is called when the idle
+        connection has to make room: it must close the connection, and neither block nor raise."""
         key = place_of(address)
         place = self._places.get(key)
         if place is not None and place.held >= self._of_one:
@@ -78,7 +78,7 @@ class _Place:
 
 
 class Seat:
-    """One connection's, idle until it says otherwise. `leave` may be repeated."""
+    """The seat of one connection, idle until `busy` is called. `leave` may be repeated."""
 
     __slots__ = ("_admission", "_left", "_place", "evict")
 
@@ -89,7 +89,7 @@ class Seat:
         self.evict = evict
 
     def idle(self) -> None:
-        """From now on it may be ended for another's sake. The longest idle goes first."""
+        """From now on the connection may be closed for a new one. The longest idle is closed first."""
         if not self._left:
             self.busy()
             self._place.idle[self] = self._admission._idle[self] = None
@@ -110,8 +110,8 @@ class Seat:
 
 
 def place_of(address: str) -> str:
-    """Whom an address stands for: an IPv4 address for itself, an IPv6 address for its /64, which is the least that one
-    subscriber has (RFC 6177). What is no address is a place of its own."""
+    """The source that an address counts for: an IPv4 address itself; the /64 of an IPv6 address, the least that one
+    subscriber has (RFC 6177). Text that is not an address is a source of its own."""
     if ":" not in address:
         return address
     try:
@@ -124,7 +124,7 @@ def place_of(address: str) -> str:
 
 
 def raise_descriptor_limit() -> int:
-    """Ask the kernel for as many descriptors as it gives, up to `MOST_DESCRIPTORS`; gives how many there are now."""
+    """Raise the limit as far as the kernel allows, up to `MOST_DESCRIPTORS`; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MOST_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -134,26 +134,26 @@ def raise_descriptor_limit() -> int:
 
 
 def of_clients() -> Admission:
-    """For the API: half of the descriptors at most, so that nodes, the database and files have theirs; a quarter of
-    that from one place."""
+    """For the API: at most half of the descriptors, so that some remain for nodes, the database and files; a quarter of
+    that per source."""
     most = min(MOST_CONNECTIONS, _descriptors() // 2)
     return Admission(most, max(1, most // 4))
 
 
 def of_strangers() -> Admission:
-    """For those at the gateway who have not proven to be a node: an eighth of the descriptors at most, half of that
-    from one place, since a thousand nodes may come back at once from behind one address."""
+    """For connections at the gateway without a node's certificate: at most an eighth of the descriptors, half of that
+    per source, since a thousand nodes may come back at once from behind one address."""
     most = min(MOST_UNPROVEN, _descriptors() // 8)
     return Admission(most, max(1, most // 2))
 
 
 def of_arriving_nodes() -> Admission:
-    """For connections at the gateway that have proven to be a node's and have not said hello."""
+    """For connections at the gateway with a node's certificate and without a hello."""
     return Admission(min(MOST_UNPROVEN, _descriptors() // 8), MOST_ARRIVING)
 
 
 def of_streams() -> Admission:
-    """For streams that nodes have opened: a quarter of the descriptors at most."""
+    """For streams that nodes have opened: at most a quarter of the descriptors."""
     most = min(MOST_STREAMS, _descriptors() // 4)
     return Admission(most, min(MOST_STREAMS_OF_ONE, max(1, most // 2)))
 

@@ -1,6 +1,6 @@
-"""Alerts: what an operator must look at, raised once while it lasts.
+"""Alerts: problems that an operator must look at, raised once while they last.
 
-Invariant: of one key at most one alert is open; raising it again changes nothing but its words.
+Invariant: at most one alert per key is open; raising it again changes only its message and severity.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 from svc_actors.store import EventKind, NewEvent, Queryable, Record, Transaction, events
 
 KEPT_DAYS: Final = 90
-"""How long a closed alert stays in the database, where somebody may look into what there was; nothing else shows it."""
+"""How long a closed alert stays in the database, for investigations with SQL; nothing else shows it."""
 
 
 class Severity(StrEnum):
@@ -24,7 +24,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Told:
-    """An alert in words for the members of a project: they name no node, no pool and nothing of the host's."""
+    """An alert worded for the members of a project: it names no node, no pool and nothing else of the host."""
 
     project_id: UUID
     message: str
@@ -40,8 +40,8 @@ async def raise_alert(
     resource_id: UUID | str | None = None,
     told: Told | None = None,
 ) -> None:
-    """Open the alert of this key, or keep it open. The event is sent when it opens or its words change. `told` is what
-    the customer reads whose machine it is about."""
+    """Open the alert of this key, or keep it open. An event is sent when it opens or its message changes. `told` is for
+    the customer whose machine it is about."""
     row = await tx.fetchrow(
         """INSERT INTO alerts (key, severity, message, resource_kind, resource_id, project_id, told)
            VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -62,14 +62,14 @@ async def raise_alert(
 
 
 async def close_alert(tx: Transaction, key: str) -> None:
-    """What the alert was about is over. Nothing happens when none is open."""
+    """Close the alert of this key, if it is open: its cause is over."""
     row = await tx.fetchrow("UPDATE alerts SET closed_at = now() WHERE key = $1 AND closed_at IS NULL RETURNING *", key)
     if row is not None:
         await announce_alert(tx, row)
 
 
 async def set_alert(tx: Transaction, key: str, message: str | None, *, severity: Severity = Severity.WARNING) -> None:
-    """Have the alert of this key open with the message, or closed where there is none."""
+    """Open the alert of this key with the message, or close it if there is no message."""
     if message is None:
         await close_alert(tx, key)
     else:
@@ -85,7 +85,7 @@ async def was_acknowledged(queryable: Queryable, key: str) -> bool:
 
 
 async def close_alerts(tx: Transaction, prefix: str, *, keep: Collection[str] = ()) -> None:
-    """Close every open alert whose key begins with `prefix`, except those of the keys `keep`."""
+    """Close every open alert whose key starts with `prefix`, except those of the keys `keep`."""
     rows = await tx.fetch(
         """UPDATE alerts SET closed_at = now()
            WHERE starts_with(key, $1) AND key <> ALL($2::text[]) AND closed_at IS NULL RETURNING *""",
@@ -97,7 +97,7 @@ async def close_alerts(tx: Transaction, prefix: str, *, keep: Collection[str] = 
 
 
 async def close_alerts_about(tx: Transaction, kind: str, resource_id: UUID) -> None:
-    """Close every open alert about a resource: it goes, and nobody can mend anything of it."""
+    """Close every open alert about a resource that is removed: nothing about it can be repaired any longer."""
     rows = await tx.fetch(
         """UPDATE alerts SET closed_at = now() WHERE resource_kind = $1 AND resource_id = $2 AND closed_at IS NULL
            RETURNING *""",
@@ -109,7 +109,7 @@ async def close_alerts_about(tx: Transaction, kind: str, resource_id: UUID) -> N
 
 
 async def hand_over_alerts(tx: Transaction, kind: str, resource_id: UUID, before: UUID, after: UUID) -> None:
-    """What was told to the members of one project about a resource is news to those of another, whose it is now."""
+    """Show the alerts about a resource to the members of its new project, as unacknowledged, instead of the old one."""
     rows = await tx.fetch(
         """UPDATE alerts SET project_id = $4, customer_acknowledged_at = NULL, customer_acknowledged_by = NULL
            WHERE resource_kind = $1 AND resource_id = $2 AND project_id = $3 AND closed_at IS NULL RETURNING *""",
@@ -123,7 +123,7 @@ async def hand_over_alerts(tx: Transaction, kind: str, resource_id: UUID, before
 
 
 async def forget_closed_alerts(queryable: Queryable) -> int:
-    """Remove what was closed more than `KEPT_DAYS` ago; returns how many. For the composer to run from time to time."""
+    """Remove alerts closed more than `KEPT_DAYS` ago; returns how many. The composer runs it from time to time."""
     return await queryable.change("DELETE FROM alerts WHERE closed_at < now() - make_interval(days => $1)", KEPT_DAYS)
 
 
@@ -148,7 +148,7 @@ async def announce_alert(tx: Transaction, row: Record) -> None:
     )
     if row["project_id"] is None:
         return
-    # The same for the members of the project, who are not sent the operators' words.
+    # The same for the members of the project, without the operators' message.
     await events.append(
         tx,
         NewEvent(

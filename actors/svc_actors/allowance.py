@@ -1,6 +1,6 @@
-"""An allowance: so many a minute, and no more than a minute's worth at once (a token bucket).
+"""A token bucket: a number of actions per minute, at most a minute's worth at once.
 
-For what strangers could otherwise write without end: audit rows of refusals, reports about a node.
+It limits what strangers could otherwise write without end: audit rows of refusals, reports about a node.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Allowance:
 
 
 class Allowances:
-    """An allowance for each key. The one that was asked for longest ago is forgotten past `MOST_KEYS`: whoever holds as
-    many keys is bounded by what gives out keys."""
+    """An allowance for each key. Past `MOST_KEYS` the least recently used key is forgotten: a client with that many
+    keys is limited by whatever issues the keys."""
 
     MOST_KEYS = 10_000
 

@@ -1,14 +1,14 @@
-"""The disk that the service's own database lies on, watched so that a full one is an outage of changes and of no more.
+"""Watches the disk of the service's database, so that a full disk stops changes only.
 
-A file of `RESERVE` bytes lies beside the database. Before the disk is full no further change is taken, while reads, the
-ends of what is under way and the alert go on. Where something else fills the disk to the last block all the same, the
-reserve is given up: PostgreSQL needs room for its log even to start. With space again the reserve is made anew and
-changes are taken.
+A file of `RESERVE` bytes lies next to the database. Before the disk is full, further changes are refused, while reads,
+the work under way and the alert go on. If something else fills the disk to the last block all the same, the reserve is
+released: PostgreSQL needs room for its log even to start. Once there is space again the reserve is recreated and
+changes are accepted.
 
 Invariants:
-- changes are taken only while the reserve is there, or there is room to make it;
-- the reserve is given up only when the disk has been as good as full for two looks: by then whatever filled it has met
-  the error, and does not take the reserve as well.
+- changes are accepted only while the reserve exists, or there is room to create it;
+- the reserve is released only when two measurements in a row found the disk as good as full: by then the program that
+  filled it has met the error and does not fill the reserve as well.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from svc_actors.store import Database, Transaction, disk_full
 RESERVE: Final = 64 * MIB
 """Four segments of PostgreSQL's log: recovery needs one or two, the rest takes minutes of background work."""
 CLOSED_BELOW: Final = 48 * MIB
-"""Free space below which no change is taken: three segments, so that PostgreSQL itself does not meet the end."""
+"""Free space below which changes are refused: three segments, so that PostgreSQL itself never runs out of space."""
 OPEN_ABOVE: Final = 80 * MIB
-"""Free space, beside the reserve, from which on changes are taken again."""
+"""Free space, not counting the reserve, from which changes are accepted again."""
 _GIVE_UP_BELOW: Final = 20 * MIB
-"""A segment of the log, and a little: with less a server that ended does not start."""
+"""A segment of the log, and a little: with less a stopped server does not start."""
 _LOOK, _TELL = 1.0, 30.0
 
 ALERT: Final = "disk:database"
@@ -41,8 +41,8 @@ log = structlog.get_logger(__name__)
 
 
 class DiskGuard:
-    """`watch` measures and acts, from before the database is opened on; `guard` and `tell` need it open. `goes_on` is
-    what the service does meanwhile, for the alert: "machines run on"."""
+    """`watch` measures and acts, starting before the database is opened; `guard` and `tell` need it open. `goes_on`
+    says in the alert what the service still does: "machines run on"."""
 
     def __init__(self, folder: Path, goes_on: str) -> None:
         self._folder = folder
@@ -52,17 +52,18 @@ class DiskGuard:
         self._changed = trio.Event()
         folder.mkdir(parents=True, exist_ok=True, mode=0o711)
         self.space = Space.of(folder)
-        """As it was measured last. The reserve counts as used."""
+        """The last measurement. The reserve counts as used."""
         self.full = self.space.free < CLOSED_BELOW or not (self.reserve or self._has_room())
         """Whether changes are refused."""
 
     @property
     def reserve(self) -> int:
-        """Bytes that are held back now: all of the reserve, or none."""
+        """Bytes held back now: the whole reserve, or 0."""
         return RESERVE if self._file.exists() else 0
 
     async def watch(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look every second until cancelled. When it has started, a server has the room to start that there can be."""
+        """Measure every second until cancelled. By the time it reports started, the reserve is released if PostgreSQL
+        needs its space to start."""
         await self._look()
         await self._look()
         task_status.started()
@@ -71,14 +72,14 @@ class DiskGuard:
             await self._look()
 
     async def guard(self, database: Database) -> None:
-        """Have `database` refuse callers' changes while the disk is full, until cancelled."""
+        """Make `database` refuse callers' changes while the disk is full, until cancelled."""
         while True:
             database.disk_full = self.full
             await self._changed.wait()
 
     async def tell(self, database: Database) -> None:
-        """Keep the alert as the disk is, until cancelled. Raises what the database raises; called again it begins
-        with whatever alert it finds."""
+        """Keep the alert in line with the disk, until cancelled. Raises what the database raises; a new call starts
+        from whatever alert is open."""
         told: tuple[bool, Level] | None = None
         level = Level.OK
         while True:
@@ -137,11 +138,11 @@ class DiskGuard:
             self.full = self.space.free < CLOSED_BELOW
 
     def _has_room(self) -> bool:
-        """Whether changes can be taken with the reserve made out of what is free."""
+        """Whether there is room for the reserve and for accepting changes."""
         return self.space.free >= RESERVE + OPEN_ABOVE
 
     def _make_reserve(self) -> None:
-        """Raises `OSError`, and leaves nothing, when the space has gone meanwhile."""
+        """Raises `OSError`, and leaves no file, if the space has gone in the meantime."""
         descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE)

@@ -14,8 +14,8 @@ from svc_actors.store import Queryable
 
 MIB: Final = 1024 * 1024
 _CALM: Final = 2
-"""Points of a hundred by which a disk must have become emptier than a threshold before its alert is closed. Of free
-space it is an eighth more: where a figure sways about a threshold, an alert is told once."""
+"""Percentage points that a disk must fall below a threshold before its alert is closed. For free space it is an eighth
+more than the threshold. A figure that oscillates around a threshold thus opens one alert only."""
 
 
 class Level(StrEnum):
@@ -25,14 +25,14 @@ class Level(StrEnum):
 
     @property
     def severity(self) -> Severity:
-        """Of the alert that a disk of this level has; there is none for one that is well."""
+        """Severity of the alert for a disk of this level; `OK` has none."""
         return Severity(self.value)
 
 
 @dataclass(frozen=True)
 class Space:
-    """Bytes of a file system: `free` is what a program without privileges may take, and `size` that and what is used,
-    as df has it."""
+    """Bytes of a file system: `free` is available to programs without privileges; `size` is that plus what is used, as
+    in df."""
 
     size: int
     free: int
@@ -55,7 +55,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From which share of use on there is an alert, and how little free space is critical whatever the share. The
+    """The shares of use from which there is an alert, and the free space that is critical whatever the share. The
     settings `disk_...`."""
 
     warning_percent: int = 85
@@ -63,7 +63,7 @@ class Thresholds:
     critical_free_mib: int = 2048
 
     def level(self, space: Space, before: Level) -> Level:
-        """The level of a disk that had the level `before`: up at a threshold, down again only well past it."""
+        """The level of a disk that had the level `before`: raised at a threshold, lowered only well below it."""
 
         def above(percent: int, level: Level) -> bool:
             return space.used_percent >= percent - (_CALM if _RANK[before] >= _RANK[level] else 0)

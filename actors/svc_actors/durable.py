@@ -1,6 +1,6 @@
-"""Files that are whole whenever they are there: after a crash at any point, a name means the old content or the new.
+"""Atomic file writes: after a crash at any point, a file has its old content or the new, never a part.
 
-The agent has its own (svc_nodeagent.durable): it stands alone, and needs the standard library only.
+The agent has its own version (svc_nodeagent.durable), since it depends on nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 NEW: Final = ".new"
-"""Ends the name of what is not whole yet."""
+"""Suffix of the name of an incomplete file."""
 
 
 def write_whole(path: Path, content: bytes, *, mode: int) -> None:
-    """Put `content` at `path`, whole or not at all, and on disk when this returns."""
+    """Write `content` to `path` atomically; it is on disk on return."""
     new = path.with_name(path.name + NEW)
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -25,13 +25,13 @@ def write_whole(path: Path, content: bytes, *, mode: int) -> None:
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Give a finished file, which is on disk, its own name, for good when this returns."""
+    """Rename a complete file, which is on disk, to its final name; the name is on disk on return."""
     new.replace(path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was named, renamed or removed in this folder outlive a power cut."""
+    """Make names created, changed or removed in this folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

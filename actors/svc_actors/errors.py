@@ -1,4 +1,4 @@
-"""The errors a caller can be told about: one code each from the specification's table, and nothing else.
+"""The errors that a caller can get: each has a code from the specification's table.
 
 A `ServiceError` is an answer, not a crash: it travels from wherever it is raised, through an actor's reply, to the edge
 that renders it. Anything that is not a `ServiceError` becomes `internal` there, with its text kept out of the response.
@@ -46,8 +46,8 @@ class ServiceError(DomainError):
 
 
 def refusal_in(error: BaseException) -> ServiceError | None:
-    """The answer that an error is: itself, or the first of those that nurseries wrapped in groups. None for a defect,
-    and a group is one as soon as anything else is in it."""
+    """The `ServiceError` to answer with: the error itself, or the first one in a nursery's group. None for a defect; a
+    group that holds anything else is a defect."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, DeliveryError):
@@ -91,7 +91,7 @@ _NOT_BEGUN: Final[Mapping[type[DeliveryError], str]] = {
 
 
 def why_undelivered(error: DeliveryError) -> str:
-    """In words for the caller. The runtime's own text would show the name of a class, and a key."""
+    """Text for the caller. The runtime's own text would show the name of a class, and a key."""
     return _NOT_BEGUN.get(type(error), "The service failed while doing this; its log says why.")
 
 
@@ -104,12 +104,12 @@ def undelivered(error: DeliveryError) -> ServiceError | None:
 
 
 def wrong_field(field: str, problem: str, *, hint: str | None = None) -> ServiceError:
-    """`invalid` about one field of the request, told as malformed fields are: `details.fields` names it."""
+    """`invalid` about one field of the request, in the form of malformed fields: `details.fields` names it."""
     return invalid(f"{field}: {problem}", hint=hint, details={"fields": [{"field": field, "problem": problem}]})
 
 
 def require_name(name: str, confirm: str, *, of: str) -> None:
-    """What cannot be taken back is confirmed by the name of what it is done to. Raises `invalid` for another name; `of`
-    says what it names."""
+    """Check the confirmation of an irreversible operation: the caller repeats the resource's name. Raises `invalid` for
+    another name; `of` says what it names."""
     if confirm != name:
         raise wrong_field("confirm", f"this is not the {of}'s name; nothing was done", hint="Repeat the name exactly.")

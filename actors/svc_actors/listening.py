@@ -1,4 +1,4 @@
-"""TCP ports of this machine, as the kernel says who listens at them (proc(5), /proc/net/tcp)."""
+"""Listening TCP ports of this machine and their users, as the kernel reports them (proc(5), /proc/net/tcp)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ def families() -> tuple[socket.AddressFamily, ...]:
 
 
 def everywhere() -> tuple[str, ...]:
-    """The addresses that stand for all of this machine's, of each family: what listens at one of them leaves the port
-    of that family to nobody else."""
+    """The wildcard addresses of each family: a listener at one of them takes the port for its whole family."""
     return tuple("::" if family is socket.AF_INET6 else "0.0.0.0" for family in families())  # noqa: S104
 
 
 def hosts_of(host: str) -> tuple[str, ...]:
-    """The addresses that settings mean by `host`: each of this machine, of both families, by `*` and by `::`, which a
-    socket of both families would have for both."""
+    """The addresses that settings mean by `host`. `*` and `::` mean all addresses of this machine, of both families: a
+    dual-stack socket at `::` would have both, too."""
     return everywhere() if host in ("*", "::") else (host,)
 
 
 def addresses_of(host: str, port: int) -> list[str]:
-    """Where to listen at this port, as hypercorn takes it and people read it."""
+    """The addresses to listen at, with this port, in the form that hypercorn takes and people read."""
     return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts_of(host)]
 
 
 def listeners() -> Mapping[Listener, frozenset[int]]:
-    """The users whose processes made the sockets that listen at a port, at any address of its family."""
+    """The user ids that own the sockets listening at each port, at any address of its family."""
     found: dict[Listener, set[int]] = {}
     for family in families():
         for line in Path("/proc/net", _TABLES[family]).read_text().splitlines()[1:]:

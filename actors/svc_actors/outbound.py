@@ -1,14 +1,15 @@
-"""Connections to servers that somebody else named: where they may lead, and how they are dialled.
+"""Connections to servers that users name: which addresses are allowed, and how they are dialled (against SSRF).
 
 Invariants:
-- a name is resolved once for a connection, all its addresses are looked at, and it is one of them that is dialled: a
-  name that leads elsewhere a moment later gains nothing, and neither does one that has a good address among bad ones;
-- what is dialled is an address of the public Internet, or of a network that the operator allows. An address in which
-  another one is hidden (6to4, Teredo, NAT64, IPv4-mapped) is not public, whatever it hides;
-- at this server itself only the port is dialled at which it serves sites: nothing else that listens here is reached;
-- no proxy of the environment is used.
+- a name is resolved once per connection, all its addresses are checked, and one of these is dialled: a name that
+  resolves differently a moment later gains nothing, and neither does one with a good address among bad ones;
+- only addresses of the public Internet, or of a network that the operator allows, are dialled. An address that embeds
+  another one (6to4, Teredo, NAT64, IPv4-mapped) is not public, whatever it embeds;
+- at this server itself only the port that serves sites is dialled: no other listener here is reachable;
+- proxies of the environment are not used.
 
-The node agent has its own (svc_nodeagent.outbound): it stands alone, and follows redirects, which nobody does here.
+The node agent has its own version (svc_nodeagent.outbound): it depends on no other package, and follows redirects,
+which nothing here does.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ import trio
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""The addresses of a host, in the order in which they are to be tried. Raises `OSError` when there are none."""
+"""Resolves the addresses of a host, in the order to try them. Raises `OSError` if there are none."""
 
 _MOST_ADDRESSES_TRIED: Final = 4
 _SECONDS_AN_ADDRESS: Final = 4.0
-"""For a connection to one address where there are others to try."""
+"""Time limit for connecting to one address if there are others to try."""
 
 _NOT_PUBLIC_4: Final = tuple(
     IPv4Network(network)
@@ -53,7 +54,7 @@ _NOT_PUBLIC_4: Final = tuple(
     )
 )
 _GLOBAL_UNICAST_6: Final = IPv6Network("2000::/3")
-"""All that is routed. NAT64, IPv4-mapped, unique local, link-local and multicast addresses lie outside."""
+"""All routed addresses. NAT64, IPv4-mapped, unique local, link-local and multicast addresses lie outside."""
 _NOT_PUBLIC_6: Final = tuple(
     IPv6Network(network)
     for network in (
@@ -66,11 +67,11 @@ _NOT_PUBLIC_6: Final = tuple(
 
 
 class AddressRefused(Exception):  # noqa: N818 - named for what it says
-    """The server is where we do not go."""
+    """The server's address is not allowed."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public Internet, and stands for nothing but itself (IANA's registries of
+    """Whether an address belongs to the public Internet and embeds no other address (IANA's registries of
     special-purpose addresses, RFC 6890)."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
@@ -78,12 +79,12 @@ def is_public(address: Address) -> bool:
 
 
 def networks(text: str) -> tuple[Network, ...]:
-    """Networks and addresses that are separated by commas or spaces. Raises ValueError for anything else."""
+    """Parse networks and addresses separated by commas or spaces. Raises ValueError for anything else."""
     return tuple(ip_network(part) for part in text.replace(",", " ").split())
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """By the system's resolver. Given up it leaves its thread behind, until the resolver gives up as well."""
+    """Resolve with the system's resolver. After a cancellation its thread remains until the resolver gives up."""
     found = await trio.to_thread.run_sync(
         lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), abandon_on_cancel=True, limiter=_resolving()
     )
@@ -94,7 +95,7 @@ _limiters: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("sv
 
 
 def _resolving() -> trio.CapacityLimiter:
-    """Threads of their own: a resolver that does not answer must not take them from others."""
+    """A separate limit of threads: a resolver that does not answer must not block other work in threads."""
     try:
         return _limiters.get()
     except LookupError:
@@ -105,15 +106,15 @@ def _resolving() -> trio.CapacityLimiter:
 
 @dataclass(frozen=True)
 class Outbound:
-    """Where connections may lead. `allowed`: networks that the operator allows beside the public Internet.
-    `sites_port`: the one port that may be dialled at this server's own addresses."""
+    """Decides which addresses may be dialled. `allowed`: networks that the operator allows besides the public Internet.
+    `sites_port`: the only port that may be dialled at this server's own addresses."""
 
     allowed: tuple[Network, ...] = ()
     sites_port: int = 443
     resolve: Resolve = resolve
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The addresses to dial for `host`. Raises `AddressRefused` where one of them may not be, and OSError for a
+        """The addresses to dial for `host`. Raises `AddressRefused` if one of them is not allowed, and OSError for a
         name without any."""
         found = [host] if _is_literal(host) else await self.resolve(host, port)
         for text in found:
@@ -128,7 +129,7 @@ class Outbound:
 
 
 class VettedNetwork(httpcore.AsyncNetworkBackend):
-    """What a connection pool dials through. Names of certificates and of Host headers stay the URL's."""
+    """Network backend for a connection pool. Certificates are verified, and Host headers set, by the URL's name."""
 
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
@@ -142,7 +143,7 @@ class VettedNetwork(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Raises `AddressRefused`, and httpcore's `ConnectError` where nobody takes the connection."""
+        """Raises `AddressRefused`, and httpcore's `ConnectError` if no address accepts the connection."""
         try:
             addresses = await self._outbound.addresses(host, port)
         except OSError as error:
@@ -170,11 +171,11 @@ def _is_literal(host: str) -> bool:
 
 
 def _is_own(address: Address, port: int) -> bool:
-    """Whether an address is this server's: the kernel then takes it for the source as well. Nothing is sent."""
+    """Whether an address is this server's: the kernel then chooses it as the source, too. Nothing is sent."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(address), port))
         except OSError:
-            return False  # There is no way to it: neither from here to here.
+            return False  # No route to it, so it is not our own address.
         return ip_address(probe.getsockname()[0].partition("%")[0]) == address

@@ -1,6 +1,6 @@
-"""SSH public keys as people give them (RFC 4253, section 6.6; OpenSSH's one-line form).
+"""Parses SSH public keys (RFC 4253, section 6.6; OpenSSH's one-line form).
 
-Invariant: what `parse_public_key` gives is one well-formed key line without options, so it can be written to an
+Invariant: `parse_public_key` returns one well-formed key line without options, which can be written to an
 authorized_keys file as it is.
 """
 
@@ -42,6 +42,6 @@ def parse_public_key(line: str, *, field: str = "public_key") -> tuple[str, str]
 
 
 def key_fingerprint(encoded: str) -> str:
-    """Of a key in base64, as ssh-keygen prints it: `SHA256:` and base64 without padding."""
+    """The fingerprint of a key in base64, as ssh-keygen prints it: `SHA256:` and base64 without padding."""
     digest = hashlib.sha256(base64.b64decode(encoded)).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"

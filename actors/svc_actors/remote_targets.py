@@ -1,7 +1,7 @@
 """Servers that backups are copied to, as both services record them: one by SFTP, or a bucket of S3.
 
-What opens a target is not in here: it is sealed beside these settings. A target by SFTP has a key pair of its own,
-whose public half the administrator puts there; its host key is the one that the administrator gave, and no other.
+Credentials are not part of these settings: they are stored sealed next to them. A target by SFTP has its own key pair,
+whose public half the administrator installs there; the only accepted host key is the one the administrator gave.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long somebody who answers over HTTP asks to wait."""
+"""Parses the Retry-After header."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from email.utils import parsedate_to_datetime
 
 
 def seconds_asked(headers: Mapping[str, str]) -> float | None:
-    """What Retry-After says, a number of seconds or a date (RFC 9110, 10.2.3); None where it says neither. The names
-    of `headers` are found in lower case, as httpx has them."""
+    """Seconds to wait by Retry-After, which is a number of seconds or a date (RFC 9110, 10.2.3); None if it is neither.
+    The names of `headers` are in lower case, as in httpx."""
     asked = headers.get("retry-after", "")
     if asked.isascii() and asked.isdigit():
         return float(asked)

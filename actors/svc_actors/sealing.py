@@ -1,4 +1,4 @@
-"""Secrets at rest: sealed with AES-256-GCM under a key that is kept beside the data, never in the database.
+"""Secrets at rest: sealed with AES-256-GCM under a key that is stored next to the data, never in the database.
 
 The `purpose` is bound to what is sealed (as associated data), so a sealed value moved to another column does not open.
 """
@@ -30,14 +30,15 @@ class Sealer:
 
     @classmethod
     def from_file(cls, path: Path) -> Sealer:
-        """Read the key, or make it on first use: whole and on the disk before anything is sealed with it, whoever else
-        makes one at the same time. The file is readable by its owner alone."""
+        """Read the key, or create it on first use. It is complete and on disk before anything is sealed with it, even
+        if another process creates one at the same time. Only its owner can read the file."""
         if not path.exists():
             _make_key(path)
         return cls(path.read_bytes())
 
     def mark(self, secret: bytes, purpose: str) -> bytes:
-        """The same 32 bytes for the same secret and purpose, from which nobody without the key can guess the secret."""
+        """A keyed digest of 32 bytes, the same for the same secret and purpose. Without the key the secret cannot be
+        guessed from it."""
         return hmac.digest(self._marking_key, purpose.encode() + b"\0" + secret, "sha256")
 
     def seal(self, secret: bytes, purpose: str) -> bytes:
@@ -60,7 +61,7 @@ def _make_key(path: Path) -> None:
     try:
         path.hardlink_to(new)
     except FileExistsError:
-        return  # Somebody was quicker; theirs is the key.
+        return  # Another process was quicker: its key counts.
     finally:
         new.unlink()
     sync_folder(path.parent)

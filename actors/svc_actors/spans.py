@@ -2,12 +2,12 @@
 
 Invariants:
 
-- nobody waits for the collector: an ended span goes into a queue, and one thread at a time sends what is in it;
-- the queue is bounded, and what is not sent is counted: `dropped` says why;
-- whether a trace is sampled is decided where it begins here, by its id, whatever flag its caller has set: a part of a
-  trace, and a task that is resumed after a restart, follow what was decided then.
+- nothing waits for the collector: an ended span goes into a queue, and one thread at a time sends the queue;
+- the queue is bounded, and spans that are not sent are counted: `dropped` says why;
+- whether a trace is sampled is decided at its start in this service, by its id, whatever flag its caller has set. Later
+  parts of the trace, and a task that is resumed after a restart, follow that decision.
 
-The SDK's own batch processor does the same in a thread, and does not say what it has dropped.
+The SDK's own batch processor does the same in a thread, but does not report what it has dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from svc_actors.tracing import Attributes, Kind, Span
 
 _LAST_SECONDS: Final = 3.0
-"""What a stopping service gives the collector to take what is left."""
+"""How long a stopping service waits for the collector to take the remaining spans."""
 _KINDS: Final = {
     Kind.SERVER: trace.SpanKind.SERVER,
     Kind.CLIENT: trace.SpanKind.CLIENT,
@@ -55,7 +55,7 @@ class Drop(StrEnum):
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """As OpenTelemetry's OTEL_BSP_* have them: spans in the queue, spans of a request, seconds between requests."""
+    """OpenTelemetry's OTEL_BSP_* settings: spans in the queue, spans per request, seconds between requests."""
 
     queue: int = 2048
     batch: int = 512
@@ -63,7 +63,7 @@ class ExportSettings:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ExportSettings:
-        """Raises ValueError where a variable is no number, or none that can be."""
+        """Raises ValueError if a variable is not a number, or out of range."""
         queue = int(environ.get("OTEL_BSP_MAX_QUEUE_SIZE", cls.queue))
         batch = int(environ.get("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", cls.batch))
         period = float(environ.get("OTEL_BSP_SCHEDULE_DELAY", cls.period * 1000)) / 1000
@@ -94,7 +94,7 @@ class SpanQueue(SpanProcessor):
             self._enough.set()
 
     async def run(self) -> None:
-        """Send until cancelled, then once more what is left."""
+        """Send until cancelled, then send the rest once more."""
         try:
             while True:
                 with trio.move_on_after(self._settings.period):
@@ -124,7 +124,7 @@ class SpanQueue(SpanProcessor):
         try:
             return self._exporter.export(batch) is SpanExportResult.SUCCESS
         except Exception:
-            # A defect of the exporter costs these spans, and must not end the service.
+            # A defect of the exporter loses these spans, but must not end the service.
             log.exception("traces.export_crashed")
             return False
 
@@ -142,7 +142,7 @@ class SpanQueue(SpanProcessor):
 
 
 class SdkTracer:
-    """Begins traces (`svc_actors.tracing.Tracer`), whose spans go into `queue`."""
+    """Starts traces (`svc_actors.tracing.Tracer`), whose spans go into `queue`."""
 
     def __init__(self, queue: SpanQueue, *, service: str, ratio: float, environ: Mapping[str, str]) -> None:
         named = {"service.name": service} if "OTEL_SERVICE_NAME" not in environ else {}
@@ -162,7 +162,7 @@ class SdkTracer:
         context = _context(parent)
         known = trace.get_current_span(context).get_span_context()
         if known.is_valid:
-            # What is not remote has been decided about: the sampler follows the flag.
+            # For a local parent the decision is made: the sampler follows the flag.
             own = trace.SpanContext(known.trace_id, known.span_id, is_remote=False, trace_flags=known.trace_flags)
             context = trace.set_span_in_context(trace.NonRecordingSpan(own), context)
         return self._begin(name, kind, attributes, context)
@@ -208,14 +208,15 @@ class _SdkSpan:
 
 
 def open_exporter(endpoint: str) -> SpanExporter:
-    """`endpoint` is the whole URL. Headers, timeout, certificates and compression are those of the environment
-    (OTEL_EXPORTER_OTLP_HEADERS and so on). What it says of a collector that is away is said here, once."""
+    """`endpoint` is the whole URL. Headers, timeout, certificates and compression come from the environment
+    (OTEL_EXPORTER_OTLP_HEADERS and so on). The exporter's own log of an unreachable collector is silenced: this module
+    reports it once."""
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     return OTLPSpanExporter(endpoint=endpoint)
 
 
 def _context(traceparent: str | None) -> Context:
-    """The context of a remote parent; an empty one where `traceparent` is none, or is malformed."""
+    """The context of a remote parent; an empty one if `traceparent` is None or malformed."""
     return _PROPAGATOR.extract({"traceparent": traceparent} if traceparent else {}, Context())
 
 

@@ -1,14 +1,15 @@
-"""For whom the running code works: the request that asked for it, and the span of the trace that it is part of.
+"""The origin of the running code: the request it works for, and its span of the trace.
 
-A context variable says so. It follows the calls of a task, and the messages that it sends to actors when the actor
-system is told to carry `ORIGIN`. Work that outlives its request (`svc_actors.controller.tasks`) keeps both in its row.
+The origin is a context variable. It follows the calls of a task, and the messages that it sends to actors if the actor
+system is configured to carry `ORIGIN`. Work that outlives its request (`svc_actors.controller.tasks`) stores both in
+its row.
 
 Invariants:
 
-- a span is begun only inside of another one; what begins a trace has a `Tracer`, and there is none where tracing is
-  off. So nothing is traced by accident, and where nothing is traced a span costs one look at the variable;
-- this module knows no library of tracing: `svc_actors.spans` does, and is imported only where tracing is on;
-- attributes are ids, names of ours and numbers: no SQL arguments, no addresses, nothing that a customer wrote.
+- a span is started only within another span. Only a `Tracer` starts a trace, and without tracing there is no `Tracer`.
+  So nothing is traced by accident, and with tracing off a span costs one look at the variable;
+- this module imports no tracing library: `svc_actors.spans` does, and is imported only if tracing is on;
+- attributes are ids, names defined by the service, and numbers: no SQL arguments, no addresses, no text of customers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class TracingSettingsError(ValueError):
-    """What the environment says about tracing cannot be used; the message says why."""
+    """The tracing settings of the environment are unusable; the message says why."""
 
 
 class Kind(StrEnum):
@@ -40,14 +41,14 @@ class Kind(StrEnum):
 
 
 class Span(Protocol):
-    """One step of a trace. Where the trace is not sampled it says its ids, and everything else is nothing."""
+    """One step of a trace. If the trace is not sampled, the span has its ids and everything else has no effect."""
 
     @property
     def trace_id(self) -> str: ...
 
     @property
     def traceparent(self) -> str:
-        """Itself as the parent of what others do for it (W3C Trace Context)."""
+        """The header that makes this span the parent of other services' spans (W3C Trace Context)."""
         ...
 
     @property
@@ -66,18 +67,18 @@ class Span(Protocol):
 
 class Tracer(Protocol):
     def begin(self, name: str, kind: Kind, attributes: Attributes, *, caller: str | None) -> Span:
-        """A trace, or the part of one that its `caller` has begun (the header `traceparent`). Whether it is sampled is
-        decided here."""
+        """Start a trace, or continue one that its `caller` has started (the header `traceparent`). Whether it is
+        sampled is decided here."""
         ...
 
     def resume(self, name: str, kind: Kind, attributes: Attributes, *, parent: str | None) -> Span:
-        """A part of a trace of our own, under a `traceparent` of ours, which says whether it is sampled."""
+        """Continue a trace of this service, under its own `traceparent`, which says whether it is sampled."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`owner_id`: the project of the task that is worked on; None of what is nobody's, or asked by a request itself."""
+    """`owner_id`: the project of the running task; None for a task without a project, and within a request."""
 
     request_id: str | None
     span: Span | None = None
@@ -85,7 +86,7 @@ class Origin:
 
 
 ORIGIN: ContextVar[Origin | None] = ContextVar("svc_actors.tracing.origin", default=None)
-"""Of the running code; None in the background."""
+"""The origin of the running code; None in the background."""
 
 
 def request_id() -> str | None:
@@ -94,14 +95,14 @@ def request_id() -> str | None:
 
 
 def current_span() -> Span | None:
-    """What spans are begun in: None where nothing is traced."""
+    """The parent of new spans; None if nothing is traced."""
     origin = ORIGIN.get()
     return origin.span if origin is not None else None
 
 
 class in_span:  # noqa: N801 - reads as the function that it would be, at a tenth of a generator's cost
-    """A block that is a span under the current one: `with in_span("vm.create", Kind.INTERNAL, {}) as span`. None
-    where nothing is traced."""
+    """Runs a block as a span under the current one: `with in_span("vm.create", Kind.INTERNAL, {}) as span`. `span` is
+    None if nothing is traced."""
 
     __slots__ = ("_attributes", "_before", "_kind", "_name", "_span")
 
@@ -129,7 +130,7 @@ class in_span:  # noqa: N801 - reads as the function that it would be, at a tent
 
 
 class working_for:  # noqa: N801 - as above
-    """A block that works for `origin`, whose span ends with it."""
+    """Runs a block for `origin`, whose span ends with the block."""
 
     __slots__ = ("_before", "_origin")
 
@@ -151,7 +152,7 @@ class working_for:  # noqa: N801 - as above
 
 
 def _end(span: Span, error: BaseException | None) -> None:
-    """An error is told by its code, where it has one. A cancellation is no failure."""
+    """Mark the span as failed by the error's code, or its class name without one. A cancellation is no failure."""
     if error is not None and not isinstance(error, trio.Cancelled):
         code = getattr(error, "code", None)
         span.fail(code.value if isinstance(code, StrEnum) else type(error).__name__)

@@ -1,4 +1,4 @@
-"""What a machine, an image or a copy has beneath its system, as its row says it."""
+"""The platform (firmware, TPM) of a machine, an image or a backup copy, read from its row."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from svc_nodeagent.protocol import Tpm as Tpm
 
 
 def platform_of(row: Record) -> Platform:
-    """Of a row with the columns `firmware` and `tpm`."""
+    """The platform of a row with the columns `firmware` and `tpm`."""
     return Platform(firmware=Firmware(row["firmware"]), tpm=Tpm(row["tpm"]))

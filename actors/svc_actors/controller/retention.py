@@ -1,7 +1,7 @@
-"""How long the controller keeps what is over: tasks and their logs, samples of nodes, deleted machines, traffic.
+"""Retention: removes old tasks and their logs, samples of nodes, deleted machines and traffic.
 
-Everything is removed in batches that stand in nobody's way (`svc_actors.store.removal`). What something still refers to
-stays: a deleted machine as long as it holds an address, or has a backup or figures of a month that is kept.
+Everything is removed in batches that block no one (`svc_actors.store.removal`). Rows that are still referred to stay: a
+deleted machine as long as it holds an address, has a backup, or has figures of a month that is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MACHINES_AT_ONCE: Final = 100
 
 
 async def remove_old_tasks(database: Database, keep: timedelta) -> int:
-    """Tasks that ended longer ago than `keep`, with their logs, the oldest first; returns how many."""
+    """Remove tasks that ended longer ago than `keep`, with their logs, the oldest first; returns how many."""
 
     async def remove() -> int:
         ids = [
@@ -28,7 +28,7 @@ async def remove_old_tasks(database: Database, keep: timedelta) -> int:
                 _TASKS_AT_ONCE,
             )
         ]
-        # The log first and in batches of its own: one may have a million lines. Nobody writes to it any more.
+        # The log first, in its own batches: it may have a million lines. An ended task's log gets no new lines.
         await remove_rows(database, "task_events", "task_id = ANY($1::uuid[])", ids)
         return await database.change("DELETE FROM tasks WHERE id = ANY($1::uuid[])", ids)
 
@@ -36,7 +36,7 @@ async def remove_old_tasks(database: Database, keep: timedelta) -> int:
 
 
 async def remove_old_samples(database: Database, keep: timedelta) -> int:
-    """Hourly samples of nodes. Looked for node by node, since their key begins with the node."""
+    """Remove hourly samples of nodes. Searched node by node, since their key starts with the node."""
     removed = 0
     for node in await database.fetch("SELECT id FROM nodes"):
         removed += await remove_rows(
@@ -46,7 +46,7 @@ async def remove_old_samples(database: Database, keep: timedelta) -> int:
 
 
 async def remove_old_traffic(database: Database, months: int) -> int:
-    """Readings and decisions of the months before the last `months`; what stands in force stays."""
+    """Remove readings and decisions of the months before the last `months`; decisions in force stay."""
     before = await database.fetchval(
         "SELECT to_char(date_trunc('month', now() AT TIME ZONE 'UTC') - make_interval(months => $1), 'YYYY-MM')", months
     )
@@ -55,8 +55,8 @@ async def remove_old_traffic(database: Database, months: int) -> int:
 
 
 async def remove_deleted_machines(database: Database, keep: timedelta) -> int:
-    """Machines that were deleted longer ago than `keep`, of whose traffic no month is kept, and no backup; and volumes
-    that were."""
+    """Remove machines that were deleted longer ago than `keep`, hold no address, and have no backup and no traffic of a
+    month that is kept; and volumes that were deleted that long ago."""
 
     await remove_rows(database, "volumes", "deleted_at < now() - $1::interval", keep)
 

@@ -1,4 +1,4 @@
-"""Names that a host has said: taken over where a person could have given them, and replaced where not."""
+"""Names reported by a host: used if a person could have chosen them, replaced otherwise."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ _MOST: Final = 200
 
 
 def said_name(said: str, otherwise: str) -> str:
-    """One line that is not blank and reads as it is written: no control characters, none that turn the direction."""
+    """`said` if it is one non-blank line of at most `_MOST` characters, without control characters or characters that
+    change the text's direction; else `otherwise`."""
     return said if said.strip() and said.isprintable() and len(said) <= _MOST else otherwise
