@@ -1,1 +1,1 @@
-"""Alerts to operators by signed webhooks: the receivers, and what they are told."""
+"""Alerts to operators by signed webhooks: the receivers, and their notifications."""

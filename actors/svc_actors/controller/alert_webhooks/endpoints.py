@@ -1,8 +1,8 @@
 """The webhook receivers of alerts.
 
 Invariants:
-- one of which `MOST_FAILURES` deliveries in a row failed is disabled; that is an alert until somebody enables it;
-- no alert about a webhook is told by webhook (`telling`): a receiver that fails cannot cause its own next failure.
+- a receiver is disabled after `MOST_FAILURES` failed deliveries in a row; an alert says so until it is enabled again;
+- no alert about a webhook is sent by webhook (`telling`): a failing receiver cannot cause its own next failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_FAILURES: Final = 10
 
 
 async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> Issued:
-    """Raises `conflict` where there are as many as there may be."""
+    """Raises `conflict` if the limit of endpoints is reached."""
     issued = await endpoints.issue(tx)
     await tx.execute(
         "INSERT INTO webhook_endpoints (id, url, least, enabled_at, sealed_secret, last_four)"
@@ -42,7 +42,7 @@ async def create(tx: Transaction, sealer: Sealer, url: str, least: Severity) -> 
 async def update(
     tx: Transaction, endpoint_id: UUID, *, url: str | None, least: Severity | None, enabled: bool | None
 ) -> None:
-    """Change what is given. Deliveries that wait go to the new URL; while it is disabled they keep waiting. Raises
+    """Change the given fields. Pending deliveries go to the new URL; while the receiver is disabled they wait. Raises
     `not_found`."""
     changed = await tx.change(
         """
@@ -64,14 +64,14 @@ async def update(
 
 
 async def delete(tx: Transaction, endpoint_id: UUID) -> Record:
-    """Remove it with its deliveries, also those that wait. Raises `not_found`."""
+    """Remove the receiver with its deliveries, including pending ones. Raises `not_found`."""
     row = await endpoints.delete(tx, endpoint_id)
     await close_alert(tx, endpoints.alert_key(endpoint_id))
     return row
 
 
 async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[DeliveryStatus]) -> None:
-    """Tell the operators of a receiver that takes nothing any more, and disable it in the end."""
+    """Raise an alert about a receiver whose deliveries fail, and disable it after `MOST_FAILURES` of them."""
     if DeliveryStatus.FAILED not in ended:
         if DeliveryStatus.DELIVERED in ended:
             await close_alert(tx, endpoints.alert_key(endpoint_id))
@@ -81,7 +81,7 @@ async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[Deli
     )
     if url is None:
         return
-    # Its URL is not named whole: receivers put keys of theirs into paths.
+    # The alert names only the host: receivers put secrets into the path of the URL.
     host = ReceiverUrl.parse(url).host
     why = f"`svc alert deliveries {endpoint_id}` says why"
     failures = await _failures_in_a_row(tx, endpoint_id)
@@ -106,7 +106,7 @@ async def after_round(tx: Transaction, endpoint_id: UUID, ended: Collection[Deli
 
 
 async def _failures_in_a_row(tx: Transaction, endpoint_id: UUID) -> int:
-    """Deliveries given up since one was taken, or since it was enabled."""
+    """Failed deliveries since the last successful one, or since the receiver was enabled."""
     failures: int = await tx.fetchval(
         """
         SELECT count(*) FROM webhook_deliveries AS d JOIN webhook_endpoints AS e ON e.id = d.endpoint_id

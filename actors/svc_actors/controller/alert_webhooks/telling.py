@@ -1,11 +1,11 @@
-"""Alerts by webhook: what each receiver is told, and when.
+"""Alerts by webhook: which notifications each receiver gets, and when.
 
 Invariants:
-- a receiver is told of an alert when it opens, when it becomes critical, when an operator acknowledges it, and when it
-  has closed, once each, in the transaction that remembers it (`webhook_alerts`); of one that closed before it was told,
-  not at all;
-- what changes while it is disabled is told when it is enabled again, as far as it still holds;
-- alerts about webhooks are told by none: two that fail would tell each other for ever.
+- a receiver is notified when an alert opens, becomes critical, is acknowledged by an operator, and is closed. Each
+  notification is sent once, in the transaction that records it (`webhook_alerts`). An alert that closed before its
+  first notification is not sent at all;
+- changes while a receiver is disabled are sent when it is enabled again, if they still apply;
+- alerts about webhooks are not sent by webhook: two failing receivers would notify each other for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from svc_actors.webhooks.payload import Scalar, Subject
 
 LOOK_SECONDS: Final = 2.0
 _MOST_A_ROUND: Final = 200
-"""Alerts told to one receiver in one transaction; the rest in the next round."""
+"""Alerts sent to one receiver in one transaction; the rest follow in the next round."""
 _TOLD: Final = {
     Severity.CRITICAL: [Severity.CRITICAL.value],
     Severity.WARNING: [Severity.CRITICAL.value, Severity.WARNING.value],
@@ -39,13 +39,13 @@ class AlertEvent(StrEnum):
 
 
 async def tell_receivers(database: Database) -> None:
-    """One round: deliveries for each receiver for whom there is something new."""
+    """One round: queue deliveries for each receiver that has alerts to be notified of."""
     for row in await database.fetch("SELECT id FROM webhook_endpoints WHERE enabled ORDER BY id"):
         await database.transact(partial(_tell, endpoint_id=row["id"]))
 
 
 async def tell_test(tx: Transaction, endpoint_id: UUID) -> UUID:
-    """Have a delivery made that is about no alert; returns its id."""
+    """Queue a test delivery, which is about no alert; returns its id."""
     written = await write_event(tx, AlertEvent.TEST, server={}, subject=None, data={"test": True})
     return await deliver_to(tx, endpoint_id, written)
 
@@ -115,7 +115,7 @@ async def _deliver(tx: Transaction, endpoint_id: UUID, event: AlertEvent, alert:
 
 
 def _data(alert: Record) -> dict[str, Scalar]:
-    """The alert as GET /alerts shows it to operators."""
+    """The alert in the form that GET /alerts shows to operators."""
     texts = ("severity", "message", "resource_kind", "resource_id")
     times = ("opened_at", "acknowledged_at", "closed_at")
     who = alert["acknowledged_by"]

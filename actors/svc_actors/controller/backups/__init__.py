@@ -1,1 +1,1 @@
-"""Backups of machines: when they are due, what is kept, and who begins them."""
+"""Backups of machines: schedules, retention and targets."""

@@ -1,9 +1,9 @@
-"""Copies of machines that were deleted: they are kept for a while, and then removed at their target.
+"""Backup copies of deleted machines: retained for 30 days, then removed at their target.
 
-`vms.copies_until` is set with the deletion, brought forward by an administrator, and taken away when each node that was
-asked for copies of the machine has said that its target has nothing of it any more: until then it has a row in
-`machine_backup_stores`. So whatever dies between, what is due is found again. What a node has of a machine without one
-complete copy is of no use to anybody, and is due at once.
+`vms.copies_until` is set at the deletion; an administrator may bring it forward. Each place that was used for copies of
+the machine has a row in `machine_backup_stores` until its node has reported that it holds nothing of the machine. With
+the last row `copies_until` is cleared. So removals that are due are found again after any crash. The remains of a
+machine without a complete copy are useless, and are due at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT_AFTER_DELETION: Final = timedelta(days=30)
 
 
 async def keep_for_a_while(tx: Transaction, vm_id: UUID) -> None:
-    """The machine is deleted; what there was of backups at its target, copies that are whole or not, has an end now."""
+    """The machine is deleted: set the end of its copies, complete or not."""
     await tx.execute(
         """UPDATE vms SET copies_until = now() + CASE
                WHEN EXISTS (SELECT FROM machine_backups WHERE vm_id = $1 AND removed_at IS NULL) THEN $2::interval
@@ -35,8 +35,8 @@ async def keep_for_a_while(tx: Transaction, vm_id: UUID) -> None:
 
 
 async def end_now(tx: Transaction, caller: Caller, vm_id: UUID, confirm: str) -> None:
-    """An administrator wants the copies of a deleted machine removed; `confirm` is its name. Raises not_found,
-    invalid."""
+    """Make the copies of a deleted machine due for removal, for an administrator; `confirm` is its name. Raises
+    not_found, invalid."""
     vm = await tx.fetchrow(
         "SELECT name, project_id FROM vms WHERE id = $1 AND copies_until IS NOT NULL FOR NO KEY UPDATE", vm_id
     )
@@ -55,7 +55,7 @@ async def is_due(tx: Transaction, vm_id: UUID) -> bool:
 
 
 async def forget(tx: Transaction, vm_id: UUID, at: At) -> None:
-    """Nothing is known any more of what the machine has there."""
+    """Delete the records of the machine's copies there."""
     there = "vm_id = $1 AND CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END"
     await tx.execute(f"DELETE FROM machine_backups WHERE {there}", vm_id, at.node_id, at.target_id)
     await tx.execute(f"DELETE FROM machine_backup_stores WHERE {there}", vm_id, at.node_id, at.target_id)
@@ -66,7 +66,7 @@ async def forget(tx: Transaction, vm_id: UUID, at: At) -> None:
 
 
 async def forget_target(tx: Transaction, target_id: UUID) -> int:
-    """An administrator gives up what lies at a target; how many copies were listed there."""
+    """Delete the records of all copies at a target that an administrator gives up; returns how many were listed."""
     gone = await tx.fetch(
         "UPDATE machine_backups SET removed_at = now() WHERE target_id = $1 AND removed_at IS NULL RETURNING id",
         target_id,

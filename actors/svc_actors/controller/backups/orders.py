@@ -1,6 +1,6 @@
-"""Orders about a machine's copies: whether each is taken, and the parameters of its task.
+"""Orders about a machine's backup copies: decides whether to accept each, and computes the parameters of its task.
 
-Each is decided in the transaction of the Machine actor, which has locked the machine's row and creates the task.
+Each runs in the transaction of the Machine actor, which has locked the machine's row and creates the task.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def start_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> d
         raise conflict(f"The machine is {vm.status.value}, so its disks are not copied.")
     require_not_in_rescue(vm, "backed up")
     if not scheduled:
-        # The schedule asks the node itself: what is recorded may have been mended since.
+        # A scheduled backup asks the node itself: the recorded problem may have been fixed since.
         await require_backups(tx, vm.node_id)
     await require_not_held(tx, vm.id)
     at = At(vm.node_id, await target_of_node(tx, vm.node_id))
@@ -44,7 +44,7 @@ async def start_backup(tx: Transaction, vm: MachineRow, *, scheduled: bool) -> d
 
 
 async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
-    """Make its disks what they were in a copy. Raises conflict, not_found."""
+    """Restore its disks from a copy. Raises conflict, not_found."""
     if vm.status is not MachineStatus.STOPPED:
         raise conflict(
             f"The machine is {vm.status.value}; its disks are restored while it is stopped.",
@@ -58,8 +58,8 @@ async def start_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> d
 
 
 async def start_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
-    """Remove a deleted machine's copies there. None where that is not due, and where the node is lost or was removed:
-    what is mounted on it has what it has, and the audit says so. Raises not_ready."""
+    """Remove a deleted machine's copies there. None if that is not due, or if the node is lost or was removed: the
+    storage mounted on it keeps its copies, and the audit says so. Raises not_ready."""
     if not await deleted.is_due(tx, vm.id) or await is_held(tx, vm.id):
         return None
     await require_idle(tx, vm.id)
@@ -71,8 +71,8 @@ async def start_removal(tx: Transaction, caller: Caller, vm: MachineRow, at: At)
 
 
 async def start_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: At) -> dict[str, object] | None:
-    """Remove what later copies have superseded where the machine is no longer copied to. None where nothing is, and
-    where the node is lost or was removed, as in `start_removal`. Raises not_ready."""
+    """Remove superseded copies at a place that the machine is no longer copied to. None if there are none, or if the
+    node is lost or was removed, as in `start_removal`. Raises not_ready."""
     copies = await superseded_at(tx, vm.id, at)
     if not copies or await is_held(tx, vm.id):
         return None
@@ -86,7 +86,7 @@ async def start_forgetting(tx: Transaction, caller: Caller, vm: MachineRow, at: 
 
 
 async def _gone(tx: Transaction, at: At) -> str | None:
-    """The name of the node, where it was declared lost or removed with what is mounted on it."""
+    """The node's name, if the copies lie at storage mounted on it and it was declared lost or removed."""
     if at.target_id is not None:
         return None
     name: str | None = await tx.fetchval(
@@ -96,5 +96,5 @@ async def _gone(tx: Transaction, at: At) -> str | None:
 
 
 def _told(at: At) -> dict[str, object]:
-    """In the parameters of a task, where copies do not lie at what is mounted on its node."""
+    """Parameters of a task for copies that lie at a target and not at storage mounted on the node."""
     return {} if at.target_id is None else {"target_id": str(at.target_id)}

@@ -1,4 +1,4 @@
-"""What is recorded of backups: plans' policies, complete copies, and the alert of a machine that has none in time."""
+"""Records of backups: plans' policies, complete copies, and the alert about a machine whose backup is missing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MOST_FORGOTTEN: Final = 1_000
 
 
 def store_password(sealer: Sealer, vm_id: UUID) -> str:
-    """Of the machine's store at its target: it follows from the key that secrets are sealed with, so whoever has that
-    key can read the store, and nobody else."""
+    """The password of the machine's repository at its target. It is derived from the key that secrets are sealed with,
+    so only holders of that key can read the repository."""
     return sealer.mark(vm_id.bytes, "backups of a machine").hex()
 
 
@@ -44,7 +44,7 @@ async def policy_of_plan(queryable: Queryable, plan_id: UUID | None) -> BackupPo
 
 @dataclass(frozen=True)
 class PolicySet:
-    """`deletes`: copies that the machines which have the plan now keep beyond what is wanted."""
+    """`deletes`: how many copies the plan's machines have beyond the new policy."""
 
     before: BackupPolicy
     machines: int
@@ -54,7 +54,7 @@ class PolicySet:
 async def set_policy(
     tx: Transaction, caller: Caller, plan_id: UUID, wanted: BackupPolicy, *, now: datetime
 ) -> PolicySet:
-    """Removes no copy. Raises not_found."""
+    """Set the plan's policy; removes no copy itself. Raises not_found."""
     plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
     if plan is None:
         raise not_found("There is no such plan.")
@@ -92,7 +92,7 @@ async def set_policy(
 
 @dataclass(frozen=True)
 class At:
-    """Where copies of a machine are: at a target that every node reaches, or else at what is mounted on the node."""
+    """Where copies of a machine lie: at a target that every node reaches, or at storage mounted on the node."""
 
     node_id: UUID | None
     target_id: UUID | None
@@ -104,22 +104,22 @@ class At:
 
 
 _THERE: Final = "(CASE WHEN $3::uuid IS NULL THEN target_id IS NULL AND node_id = $2 ELSE target_id = $3 END)"
-"""The same of a row, as SQL."""
+"""SQL for `At.has`, with the node as $2 and the target as $3."""
 
 
 FORGET: Final = "forget"
-"""Of a backup's task: the copies that go once it is complete (`to_forget`)."""
+"""A backup task's parameter: the copies to remove once it is complete (`to_forget`)."""
 
 
 def place_of_task(task: Task) -> At:
-    """Where a task of a machine's copies works."""
+    """The place of the copies that a task works on."""
     told = task.parameters.get("target_id")
     return At(task.node_id, UUID(told) if told is not None else None)
 
 
 async def to_forget(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ...]:
-    """What is there and not kept any more once another copy is complete: the copies that it supersedes, the oldest
-    first, and what attempts have left that were cut short since the last one."""
+    """What to remove there once another copy is complete: the copies that it supersedes, the oldest first, and the
+    remains of attempts that failed or were cancelled since the last complete copy."""
     superseded = await _superseded(queryable, vm_id, more=1)
     cut_short = await queryable.fetch(
         f"""SELECT id FROM (
@@ -140,8 +140,8 @@ async def to_forget(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ..
 
 
 async def _superseded(queryable: Queryable, vm_id: UUID, *, more: int) -> list[Record]:
-    """The copies, each with its node and its target, that are not kept any more once there are so many more, the
-    oldest first."""
+    """The copies, each with its node and target, that the policy no longer retains once there are `more` further ones;
+    the oldest first."""
     plan_id = await queryable.fetchval("SELECT plan_id FROM vms WHERE id = $1", vm_id)
     policy = await policy_of_plan(queryable, plan_id)
     rows = await queryable.fetch(
@@ -159,27 +159,28 @@ async def copied_disks(queryable: Queryable, vm_id: UUID, copy_id: UUID) -> tupl
 
 
 async def copied_state(queryable: Queryable, copy_id: UUID) -> str | None:
-    """As `BackupResult.state`; None where the agent that made the copy did not say."""
+    """As `BackupResult.state`; None if the agent that made the copy did not report it."""
     state: str | None = await queryable.fetchval("SELECT state FROM machine_backups WHERE id = $1", copy_id)
     return state
 
 
 def of_system(disks: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
-    """Those that are no volumes: what another machine is made from."""
+    """The disks that are not volumes: another machine is created from these."""
     return tuple(disk for disk in disks if disk.volume_id is None)
 
 
 @dataclass(frozen=True)
 class Held:
-    """A copy that a machine is made from, and the machine that it is of."""
+    """A copy that a machine is created from, and the machine that was copied."""
 
     source_id: UUID
     copy_id: UUID
 
 
 async def hold_copy(tx: Transaction, held: Held) -> None:
-    """The transaction creates the task that makes a machine from the copy (its parameters have both ids): until that
-    has ended, nothing is written to or removed from the store that the copy is in. Raises not_found, not_ready."""
+    """Reserve the copy. The caller's transaction creates the task that makes a machine from it, with both ids in its
+    parameters: until that task has ended, nothing is written to or removed from the repository of the copy. Raises
+    not_found, not_ready."""
     await tx.execute("SELECT FROM vms WHERE id = $1 FOR NO KEY UPDATE", held.source_id)
     await copied_disks(tx, held.source_id, held.copy_id)
     if await tx.fetchval(
@@ -195,7 +196,7 @@ async def hold_copy(tx: Transaction, held: Held) -> None:
 
 
 async def is_held(queryable: Queryable, vm_id: UUID) -> bool:
-    """Whether a machine is being made from a copy of this one."""
+    """Whether a machine is being created from a copy of this one."""
     held: bool = await queryable.fetchval(
         """SELECT EXISTS (SELECT FROM tasks WHERE status IN ('queued', 'running') AND op = 'vm.create'
                AND parameters->>'source_id' = $1)""",
@@ -213,13 +214,13 @@ async def require_not_held(queryable: Queryable, vm_id: UUID) -> None:
 
 
 async def place_of_copy(queryable: Queryable, copy_id: UUID) -> At:
-    """The node that has made it, and the target that it lies at."""
+    """The node that made the copy, and the target it lies at."""
     row = await queryable.fetchone("SELECT node_id, target_id FROM machine_backups WHERE id = $1", copy_id)
     return At(row["node_id"], row["target_id"])
 
 
 async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
-    """Raises conflict where the node has said in its preflight that it cannot copy machines."""
+    """Raises conflict if the node's preflight reports that it cannot back up machines."""
     checks = await queryable.fetchval("SELECT preflight FROM nodes WHERE id = $1", node_id)
     for check in checks or ():
         if check["name"] == "backups" and check["status"] != CheckStatus.PASSED:
@@ -230,7 +231,7 @@ async def require_backups(queryable: Queryable, node_id: UUID | None) -> None:
 
 
 async def note_store(tx: Transaction, vm_id: UUID, at: At) -> None:
-    """The node is asked for a copy: from now on there may be something of the machine."""
+    """The node is asked for a copy: from now on data of the machine may lie there."""
     await tx.execute(
         "INSERT INTO machine_backup_stores (vm_id, node_id, target_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
         vm_id,
@@ -240,7 +241,7 @@ async def note_store(tx: Transaction, vm_id: UUID, at: At) -> None:
 
 
 async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """Record a complete copy and those that its node has removed after it; or tell that there is none."""
+    """Record a complete copy and those that the node has removed after it; or raise the alert of a missing backup."""
     at = place_of_task(task)
     match ending.result:
         case BackupResult() as result:
@@ -285,8 +286,8 @@ async def backup_ended(tx: Transaction, vm: MachineRow, task: Task, ending: Endi
 
 
 async def superseded_at(queryable: Queryable, vm_id: UUID, at: At) -> tuple[UUID, ...]:
-    """The copies at the target of a node that the machine has left, or at one that its node uses no more, which are to
-    be removed."""
+    """Superseded copies to remove at a place that the machine is no longer copied to: its former node has another
+    target, or its node has changed the target."""
     rows = await queryable.fetch(
         f"""SELECT id FROM {COPIES} AND vm_id = $1 AND {_THERE} AND superseded_at IS NOT NULL
             ORDER BY id LIMIT $4""",
@@ -319,7 +320,8 @@ async def forgetting_ended(tx: Transaction, vm: MachineRow, task: Task, ending: 
 
 
 async def _tell_lost(tx: Transaction, vm: MachineRow, *, lost: bool) -> None:
-    """Only until the copies that need what was lost are superseded: the same look at the target then finds nothing."""
+    """Open the alert about lost data, or close it: once the copies that need the data are superseded, a check of the
+    target finds no loss."""
     if not lost:
         await close_alert(tx, loss_alert(vm.id))
         return

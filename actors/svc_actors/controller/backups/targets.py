@@ -1,8 +1,8 @@
-"""Targets of machines' backups that are on no node: a server by SFTP, or a bucket of S3, and which nodes use them.
+"""Backup targets of machines that are not on a node: SFTP servers and S3 buckets, and which nodes use them.
 
-What opens a target is sealed here. Of a bucket with an STS a node gets keys with each operation that open one machine's
-copies (`temporary_keys`); of others it gets the target's own, which opens the copies of all machines, and the target
-says so (`KeyMode.SHARED`). A node without a target copies to what is mounted on it.
+A target's credentials are sealed here. For a bucket with an STS, a node gets temporary keys with each operation, which
+open one machine's copies (`temporary_keys`). For other targets it gets the target's own key, which opens the copies of
+all machines; the target shows that as `KeyMode.SHARED`. A node without a target copies to storage mounted on it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TargetRow:
 
     @property
     def target(self) -> Target:
-        """What the audit calls it."""
+        """The target as the audit names it."""
         return Target("backup_target", self.id, self.name)
 
     @property
@@ -96,7 +96,7 @@ class TargetRow:
 
 @dataclass(frozen=True)
 class Use:
-    """Who uses a target: one node, the nodes of a location, or, where both are None, all that have no other."""
+    """The users of a target: one node, the nodes of a location, or, if both are None, all nodes without another one."""
 
     node_id: UUID | None = None
     location_id: UUID | None = None
@@ -115,7 +115,7 @@ async def read_target(queryable: Queryable, target_id: UUID) -> TargetRow:
 
 
 async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: RemoteSettings, secret: str) -> TargetRow:
-    """Raises conflict where the name is taken."""
+    """Raises conflict if the name is taken."""
     try:
         row = await tx.fetchone(
             "INSERT INTO machine_backup_targets (name, settings, sealed_secret) VALUES ($1, $2, $3) RETURNING *",
@@ -129,7 +129,8 @@ async def add_target(tx: Transaction, sealer: Sealer, name: str, settings: Remot
 
 
 async def remove_target(tx: Transaction, target: TargetRow) -> None:
-    """Nobody uses it any more, and nothing is known of what lies there. Raises conflict while a task works with it."""
+    """Remove the target and its assignments; the caller has removed the records of the copies there
+    (`deleted.forget_target`). Raises conflict while a task uses it."""
     if await tx.fetchval(
         """SELECT EXISTS (SELECT FROM tasks WHERE status IN ('queued', 'running') AND resource_kind = 'vm'
                AND parameters->>'target_id' = $1)""",
@@ -142,7 +143,7 @@ async def remove_target(tx: Transaction, target: TargetRow) -> None:
 
 
 async def use_target(tx: Transaction, use: Use, target_id: UUID | None) -> None:
-    """From their next backups on; None: what is mounted on the node. Raises not_found."""
+    """Assign a target from the next backups on; None: the storage mounted on the node. Raises not_found."""
     try:
         await tx.execute(
             """INSERT INTO machine_backup_target_uses (node_id, location_id, target_id) VALUES ($1, $2, $3)
@@ -156,7 +157,7 @@ async def use_target(tx: Transaction, use: Use, target_id: UUID | None) -> None:
 
 
 async def unuse_target(tx: Transaction, use: Use) -> None:
-    """They use what others do that have none of their own."""
+    """Remove the assignment: these nodes use the default again."""
     await tx.execute(
         """DELETE FROM machine_backup_target_uses
            WHERE node_id IS NOT DISTINCT FROM $1 AND location_id IS NOT DISTINCT FROM $2""",
@@ -166,7 +167,7 @@ async def unuse_target(tx: Transaction, use: Use) -> None:
 
 
 async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | None:
-    """None: what is mounted on the node."""
+    """None: the storage mounted on the node."""
     target_id: UUID | None = await queryable.fetchval(
         """SELECT target_id FROM machine_backup_target_uses uses
            WHERE node_id = $1 OR location_id = (SELECT location_id FROM nodes WHERE id = $1)
@@ -178,9 +179,9 @@ async def target_of_node(queryable: Queryable, node_id: UUID | None) -> UUID | N
 
 
 async def place_at(database: Database, sealer: Sealer, target_id: UUID | None, need: Need) -> BackupPlace | None:
-    """What a node gets of a target for one operation. Raises not_found; where the target's STS gives no keys, which its
-    alert says, `TaskFailed`, or unavailable where that may pass: a task that is resumed asks again, and its node may go
-    on with the operation meanwhile."""
+    """The target's location and credentials for one operation of a node. Raises not_found. If the target's STS issues
+    no keys, an alert says so and this raises `TaskFailed`, or unavailable if the failure may pass: a resumed task asks
+    again, while its node may go on with the operation."""
     if target_id is None:
         return None
     target = await read_target(database, target_id)

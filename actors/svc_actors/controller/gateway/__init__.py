@@ -1,1 +1,1 @@
-"""The connections of node agents: who they are, what is asked of them, and streams beside."""
+"""The connections of node agents: their identity, the operations asked of them, and byte streams."""

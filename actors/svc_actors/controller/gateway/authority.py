@@ -1,12 +1,12 @@
-"""The controller's certificate authority: one key, made once and kept sealed, that nodes and the controller trust.
+"""The controller's certificate authority: one key, created once and stored sealed, that nodes and the controller trust.
 
 Invariants:
 
-- what a certificate says of its holder comes from the controller, never from the request: a node's names its id, and is
-  good for nothing but proving itself as a client;
-- a certificate is good while its row is not revoked; a renewed one takes over, and the others are revoked, when it is
-  first used: until then the node goes on with the old one;
-- who a certificate belongs to is answered from memory after the first time, also when the answer is nobody.
+- the names in a certificate come from the controller, never from the request. A node's certificate contains its id and
+  is valid for client authentication only;
+- a certificate is valid while its row is not revoked. When a renewed one is first used, the node's others are revoked;
+  until then the node uses the old one;
+- the holder of a certificate is cached after the first lookup, also when it has none.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _AUTHORITY_LIFETIME: Final = timedelta(days=20 * 365)
 _SERVER_LIFETIME: Final = timedelta(days=397)
 _SERVER_RENEWED_BEFORE: Final = timedelta(days=30)
 _BACKDATED: Final = timedelta(days=2)
-"""A host whose clock is a day behind, or set back by a day, still takes a certificate made just now."""
+"""A host whose clock is a day behind, or set back by a day, still accepts a new certificate."""
 _PURPOSE: Final = "certificate authority key"
 _MOST_REFUSED: Final = 10_000
 _CERTIFICATES_AN_HOUR: Final = 10
-"""Of one node. An agent asks every ten minutes while it is not answered, and each request leaves a row for ever."""
+"""Per node. An agent asks every ten minutes until it is answered, and each request leaves a row for ever."""
 
 Serial = str
 
@@ -65,7 +65,7 @@ class ServerCertificate:
     """Files of the certificate that the API and the gateway show: `chain` (with the authority) and `key`.
 
     `pin` is the SHA-256 of its public key, in base64 as curl's --pinnedpubkey takes it; the key outlives renewals.
-    `node_name` is what nodes ask for: whoever does is shown this certificate, whatever browsers see.
+    `node_name` is the server name (SNI) that nodes ask for: it selects this certificate, whatever browsers get.
     """
 
     chain: Path
@@ -87,7 +87,7 @@ class Authority:
 
     @classmethod
     async def open(cls, database: Database, sealer: Sealer) -> Authority:
-        """The authority of this controller; the first to ask makes it, whoever else asks at the same time gets that."""
+        """The authority of this controller. The first call creates it; concurrent calls get the same one."""
         row = await database.fetchrow("SELECT certificate, sealed_key FROM authority")
         if row is None:
             key = ec.generate_private_key(ec.SECP256R1())
@@ -110,7 +110,7 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the authority's certificate, in hex: what a new node is told to trust."""
+        """SHA-256 of the authority's certificate, in hex: a new node is given it to trust."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     def derive(self, purpose: str) -> bytes:
@@ -118,12 +118,12 @@ class Authority:
         return HKDF(hashes.SHA256(), 32, salt=None, info=purpose.encode()).derive(_private_pem(self._key))
 
     def sign(self, statement: bytes) -> str:
-        """The authority's signature: ECDSA with SHA-256, in base64. `statement` begins with what it is for."""
+        """The authority's signature: ECDSA with SHA-256, in base64. `statement` starts with its purpose."""
         return base64.b64encode(self._key.sign(statement, ec.ECDSA(hashes.SHA256()))).decode()
 
     async def sign_node(self, tx: Transaction, node_id: UUID, csr: str) -> NodeCertificate:
-        """A certificate for the key of `csr`, good once `tx` commits. Raises `invalid` for what is no such request, and
-        `rate_limited` past ten in an hour."""
+        """A certificate for the key of `csr`, valid once `tx` commits. Raises `invalid` if `csr` is not a signing
+        request, and `rate_limited` past ten in an hour."""
         public_key = _public_key(csr)
         recent = await tx.fetchval(
             "SELECT count(*) FROM node_certificates WHERE node_id = $1 AND issued_at > now() - interval '1 hour'",
@@ -148,9 +148,9 @@ class Authority:
         return signed
 
     async def renew(self, node_id: UUID, current: Serial, csr: str) -> NodeCertificate:
-        """A further certificate for a node that is connected with `current`; renewals never used are revoked. Raises
-        as `sign_node`, and not_found for a node that was deleted or declared lost meanwhile: who does that holds its
-        row, so that its certificates are all revoked, or none is signed."""
+        """A further certificate for a node that is connected with `current`; unused renewals are revoked. Raises as
+        `sign_node`, and not_found for a node that was deleted or declared lost meanwhile. Those operations lock its
+        row, so either the new certificate is revoked with the others, or none is signed."""
         async with self._database.transaction() as tx:
             if not await tx.fetchval(
                 "SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL AND lost_at IS NULL FOR NO KEY UPDATE",
@@ -168,15 +168,15 @@ class Authority:
         return signed
 
     def read(self, peer: Mapping[str, Any]) -> Shown | None:
-        """A certificate that a handshake has verified; None for one that is no node's."""
+        """Read a certificate that a handshake has verified; None if it is not a node's."""
         try:
             return Shown.of(peer, backdated=_BACKDATED)
         except ValueError:
             return None
 
     async def identify(self, serial: Serial, shown: Shown | None = None) -> UUID | None:
-        """The node that holds this certificate of ours, or None when it is revoked or unknown. With `shown`, one that
-        was signed after the backup that the records come from is recorded now (`unrecorded`)."""
+        """The node that holds this certificate, or None if it is revoked or unknown. With `shown`, a certificate signed
+        after the backup that the records were restored from is recorded now (`unrecorded`)."""
         if serial in self._refused:
             return None
         known = self._holders.get(serial)
@@ -207,7 +207,7 @@ class Authority:
                 "UPDATE node_certificates SET revoked_at = now() WHERE serial = ANY($1::text[])", row["superseded"]
             )
         if self._forgotten != forgotten:
-            return await self.identify(serial)  # Somebody was revoked meanwhile: look again.
+            return await self.identify(serial)  # A certificate was revoked meanwhile: look again.
         self._drop_holders(node_id, keep=serial)
         self._holders[serial] = node_id
         return node_id
@@ -219,7 +219,7 @@ class Authority:
         )
 
     def forget(self, node_id: UUID) -> None:
-        """Take a revocation that is committed to heart."""
+        """Drop the node from the cache, after its revocation is committed."""
         self._forgotten += 1
         self._drop_holders(node_id, keep=None)
 
@@ -229,8 +229,8 @@ class Authority:
         }
 
     def server_certificate(self, data_dir: Path, public_host: str) -> ServerCertificate:
-        """The server's certificate files in `data_dir`/tls: as they are, or made anew when they are absent, near their
-        end, of another authority or for another name."""
+        """The server's certificate files in `data_dir`/tls; recreated if they are missing, about to expire, of another
+        authority or for another name."""
         folder = data_dir / "tls"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         chain, key_file, authority = folder / "server.pem", folder / "server.key", folder / "authority.pem"
@@ -317,7 +317,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _server_names(public_host: str) -> list[x509.GeneralName]:
-    """The public name or address, the ways in from the machine itself, and the name that nodes ask for."""
+    """The public name or address, the local names of the machine, and the name that nodes ask for."""
     names: list[x509.GeneralName] = []
     for host in dict.fromkeys([public_host, "localhost", "127.0.0.1", "::1", CONTROLLER_NAME]):
         try:
@@ -340,7 +340,7 @@ def _public_key(csr: str) -> ec.EllipticCurvePublicKey:
 
 
 def public_key_digest(csr: str) -> bytes:
-    """SHA-256 of the key that a signing request is for. Raises `invalid` for what is no such request."""
+    """SHA-256 of a signing request's public key. Raises `invalid` if `csr` is not a signing request."""
     return hashlib.sha256(_public_der(_public_key(csr))).digest()
 
 

@@ -1,7 +1,8 @@
-"""The gateway's TLS: its own certificate, and the proof of who dials in.
+"""The gateway's TLS: its own certificate, and the identity of the node that connects.
 
-Who is at the other end is what its certificate says, checked at the handshake and against its row. A connection whose
-certificate is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket.
+A node is identified by its certificate, which is verified in the handshake and checked against its row. A connection
+with an invalid certificate is closed only after a pause, which costs nearly nothing: an agent that reconnects in a loop
+takes up a socket and nothing else.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _REFUSAL_SECONDS: Final = 2.0
 _MOST_REFUSALS_HELD: Final = 256
 _CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
+"""For TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
 log = structlog.get_logger(__name__)
 
 
 class Handshakes:
-    """`certificate` gives the server's certificate, and is asked again twice a day."""
+    """`certificate` returns the server's certificate; it is called again twice a day."""
 
     def __init__(self, authority: Authority, certificate: Callable[[], ServerCertificate]) -> None:
         self._authority = authority
@@ -57,11 +58,11 @@ class Handshakes:
                 certificate = self._certificate()
                 context.load_cert_chain(certificate.chain, certificate.key)
             except OSError as error:
-                # The one in use is good for weeks yet; a full disk is no reason to end the gateway.
+                # The current one is valid for weeks; a full disk must not end the gateway.
                 log.error("gateway.own_certificate_not_renewed", error=str(error))
 
     async def prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
-        """Who is there, by the certificate it showed. Its chain was verified in the handshake."""
+        """The node that the peer's certificate belongs to. The handshake has verified its chain."""
         try:
             with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
                 await tls.do_handshake()
@@ -77,7 +78,7 @@ class Handshakes:
         return None if node_id is None else (node_id, shown.serial)
 
     async def refuse(self) -> None:
-        """Hold a connection a moment before letting go: an agent can only come back as often as it is let go."""
+        """Keep a connection open for a moment before it is closed: that limits how often an agent reconnects."""
         self.refused += 1
         if self._refusals >= _MOST_REFUSALS_HELD:
             return

@@ -1,17 +1,18 @@
-"""The operations asked of one node: kept until there is an outcome, sent again on every connection, bounded in number.
+"""The operations asked of one node: kept until their outcome, sent again on every connection, bounded in number.
 
-Nothing here waits for the network: frames are handed to the connection of the moment, if there is one. Invariants:
+Nothing here waits for the network: frames are handed to the current connection, if there is one. Invariants:
 
-- an operation is known by its id; asking for the same id joins it;
-- no outcome is kept here beyond those who wait for it, or a node could fill the controller's memory with answers that
-  nobody asked for: the agent's journal keeps each until it is acknowledged, and whoever asks for the id again has it
-  from there. What nobody asks for within `KEPT_SECONDS` the agent is told to forget;
-- a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
-  that never had it is not sent it any more;
-- what the agent is too old to know is refused here, and nothing of it is sent;
-- at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
-  do not heed a shutdown, never keep a machine from being stopped;
-- of operations that wait in a lane the one goes first whose project had its turn longest ago: a project with many
+- an operation is identified by its id; a second call with the same id joins it;
+- an outcome is not stored here, only passed to the callers that wait for it. Otherwise a node could fill the
+  controller's memory with answers that nobody asked for. The agent's journal keeps each outcome until it is
+  acknowledged, and a later call with the id gets it from there. If nobody asks within `KEPT_SECONDS`, the agent gets
+  the acknowledgement and forgets it;
+- a cancellation is remembered as long: an agent that still has the operation gets it at each connection, and an
+  operation that the agent never had is not sent;
+- operations that the agent is too old to know are refused here, and nothing of them is sent;
+- each lane limits how many operations are under way on a node, so a long queue of image transfers, or many guests that
+  ignore a shutdown, never keep a machine from being stopped;
+- among the operations that wait in a lane, the project whose last turn is longest ago goes first: a project with many
   machines, or guests that do not answer, delays the others by one operation for each that is under way.
 """
 
@@ -53,11 +54,12 @@ from svc_nodeagent.protocol import (
 
 KEPT_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 5_000
-"""Ids of each kind (told, cancelled, acknowledged) a node: a megabyte at most, and more than its lanes ever hold."""
+"""Ids of each kind (told, cancelled, acknowledged) per node: at most a megabyte, and more than its lanes ever hold."""
 _PROGRESS_BUFFER: Final = 64
 _LAST_FOR_SECONDS: Final = 900.0
-"""How long what is `last_in_lane` lets others go first: where they never end, it would wait for ever. After one of it
-they go first again for as long as that one took, so it never has more than half of a lane that others wait for."""
+"""How long an operation that is `last_in_lane` lets others go first: behind a steady stream of them it would wait for
+ever. After it others go first again for as long as it took, so such operations never take more than half of a lane that
+others wait for."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 Send = Callable[[DownFrame], None]
@@ -65,7 +67,7 @@ OnProgress = Callable[[Progress], Awaitable[None]]
 
 
 class OperationFailed(Exception):  # noqa: N818 - named for what it says
-    """The host's own word: the operation was tried and failed."""
+    """The host reports that it tried the operation, which failed."""
 
     def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -75,14 +77,14 @@ class OperationFailed(Exception):  # noqa: N818 - named for what it says
 
 
 class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
-    """The node gave no outcome in time. Whether the operation was done is not known."""
+    """The node did not answer in time. Whether it executed the operation is unknown."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(ErrorCode.UNAVAILABLE, message, hint=hint)
 
 
 class NodeLost(NodeUnavailable):
-    """The node was declared lost: it gives no outcome any more."""
+    """The node was declared lost: there will be no outcome."""
 
     def __init__(self) -> None:
         super().__init__("The node was declared lost; it no longer takes orders.")
@@ -108,13 +110,13 @@ class _Pending:
     lane: Lane
     deadline: float
     origin: Origin | None
-    """Of who asked first: the agent's log and its calls of the host belong to it."""
+    """The origin of the first caller: the agent's log and its calls of the host belong to it."""
     asked_at: float = field(default_factory=trio.current_time)
     waiters: int = 0
     sent: bool = False
-    """On the connection of the moment."""
+    """Whether it was sent on the current connection."""
     sent_to: str | None = None
-    """The agent's process it was last sent to, by its boot id."""
+    """The boot id of the agent's process that it was last sent to."""
     sent_at: float | None = None
     cancelled: bool = False
     outcome: Outcome | None = None
@@ -130,19 +132,20 @@ class NodeOperations:
     def __init__(self) -> None:
         self._pending: dict[OperationId, _Pending] = {}
         self._told: dict[OperationId, float] = {}
-        """Whose outcome the node has told and may still have to tell again, and until when it need not forget it."""
+        """Operations whose outcome the node has reported and may have to report again, with the time until which it
+        keeps the outcome."""
         self._cancelled: dict[OperationId, float] = {}
         self._acknowledged: dict[OperationId, float] = {}
         self._served: dict[tuple[Lane, UUID | None], float] = {}
         """When each project last had its turn in a lane."""
         self._others_until = 0.0
-        """Until when all others go before what is `last_in_lane`, however long that has waited."""
+        """Until when other operations go before those that are `last_in_lane`, however long these have waited."""
         self._send: Send | None = None
         self._known: set[OperationId] = set()
-        """What the connected agent has, by its hello and by what it was sent since."""
+        """Operations that the connected agent has: those of its hello, and those sent since."""
         self._boot_id = ""
         self._version = 0
-        """Of the protocol, as the connected agent speaks it."""
+        """The version of the protocol that the connected agent speaks."""
 
     def __contains__(self, operation_id: OperationId) -> bool:
         return operation_id in self._pending
@@ -152,7 +155,7 @@ class NodeOperations:
         return not (self._pending or self._told or self._cancelled or self._acknowledged)
 
     def attach(self, send: Send, hello: Hello) -> None:
-        """A connection stands: tell it everything it has to know."""
+        """A connection is open: send the agent all pending cancellations, acknowledgements and operations."""
         self._send, self._known, self._boot_id = send, set(hello.unacknowledged), hello.boot_id
         self._version = hello.protocol
         for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
@@ -160,7 +163,7 @@ class NodeOperations:
         if forgotten := tuple(self._known & self._acknowledged.keys()):
             send(Acknowledge(ids=forgotten))
         for pending in self._pending.values():
-            # What this very process has already, it goes on with; after its restart it has to be asked again.
+            # The same agent process goes on with what it has; after its restart operations have to be sent again.
             pending.sent = pending.sent_to == hello.boot_id and pending.id in self._known
         for pending in list(self._pending.values()):
             self._refuse_unknown(pending)
@@ -210,15 +213,15 @@ class NodeOperations:
             try:
                 listener.send_nowait(progress)
             except trio.WouldBlock:
-                continue  # The reader is behind; the next line of progress says more.
+                continue  # The reader is behind; the next progress message is newer anyway.
 
     def ended(self, result: Result) -> str | None:
-        """Take an outcome in. Returns why it cannot be true: of another kind than the operation has, or of something
-        else than it was asked of."""
+        """Take an outcome. Returns why it cannot be true, if so: the result is of another kind than the operation's, or
+        about another subject."""
         pending = self._pending.get(result.id)
         if pending is None:
             if result.id in self._acknowledged:
-                self.acknowledge(result.id)  # The word of it was lost with a connection.
+                self.acknowledge(result.id)  # The acknowledgement was lost with a connection.
             else:
                 self._keep(self._told, result.id)
             return None
@@ -248,7 +251,7 @@ class NodeOperations:
             self._send(Acknowledge(ids=(operation_id,)))
 
     def sweep(self) -> None:
-        """Forget what nobody asked for in time."""
+        """Forget operations, outcomes and cancellations that nobody asked for in time."""
         now = trio.current_time()
         for operation_id in [id_ for id_, until in self._told.items() if until <= now and id_ not in self._pending]:
             self.acknowledge(operation_id)
@@ -259,7 +262,7 @@ class NodeOperations:
             self._drop(pending)
 
     def fail_all(self, message: str) -> None:
-        """The node is gone for good: whoever waits is told."""
+        """The node is gone for good: fail every pending operation."""
         for pending in list(self._pending.values()):
             self._settle(pending, Failed(code=FailureCode.CANCELLED, message=message))
 
@@ -275,7 +278,7 @@ class NodeOperations:
             self._send(Cancel(id=pending.id))
 
     def _refuse_unknown(self, pending: _Pending) -> None:
-        """End what the connected agent is too old to know, before anything of it is sent."""
+        """Fail an operation that the connected agent is too old to know; nothing of it is sent."""
         if self._send is None or self._version >= PROTOCOL_VERSION or pending.outcome is not None:
             return
         version = needed(pending.operation)
@@ -283,7 +286,7 @@ class NodeOperations:
             self._settle(pending, _too_new(pending.operation, version, self._version))
 
     def _pump(self) -> None:
-        """Send what the lanes have room for."""
+        """Send waiting operations as far as the lanes have room."""
         if self._send is None:
             return
         room, waiting = dict(LANE_LIMITS), dict[Lane, list[_Pending]]()
@@ -295,14 +298,15 @@ class NodeOperations:
         now = trio.current_time()
         for lane, those in waiting.items():
             while those and room[lane] > 0:
-                # The oldest of several that are alike, and where there is room for all.
+                # `min` gives the oldest of equals; if there is room for all, they simply go in order.
                 chosen = those[0] if len(those) <= room[lane] else min(those, key=partial(self._turn, now))
                 those.remove(chosen)
                 room[lane] -= 1
                 self._request(chosen, now)
 
     def _turn(self, now: float, pending: _Pending) -> tuple[bool, float]:
-        """What goes first is the least. What is `last_in_lane` goes after all others, until it has waited for long."""
+        """Sort key: the least goes first. `last_in_lane` operations go after all others until they have waited for
+        `_LAST_FOR_SECONDS`."""
         waits = now < max(pending.asked_at + _LAST_FOR_SECONDS, self._others_until)
         served = self._served.get((pending.lane, pending.owner_id), -math.inf)
         return pending.operation.facts.last_in_lane and waits, served
@@ -343,14 +347,14 @@ class NodeOperations:
 
 
 def _remember(memory: dict[_Key, float], what: _Key, at: float) -> None:
-    memory.pop(what, None)  # What is remembered again is the newest.
+    memory.pop(what, None)  # Moves an id that is remembered again to the end.
     while len(memory) >= _MOST_REMEMBERED:
         del memory[next(iter(memory))]
     memory[what] = at
 
 
 async def _follow(pending: _Pending, on_progress: OnProgress | None) -> None:
-    """Wait for the outcome, passing progress on in the waiting task, so that a slow reader holds up nobody else."""
+    """Wait for the outcome. Progress is passed on in the waiting task, so a slow reader delays no other."""
     if on_progress is not None and pending.outcome is None:
         sending, receiving = trio.open_memory_channel[Progress](_PROGRESS_BUFFER)
         pending.listeners.append(sending)
@@ -363,13 +367,14 @@ async def _follow(pending: _Pending, on_progress: OnProgress | None) -> None:
 
 
 def _traceparent(origin: Origin | None) -> str | None:
-    """What has the agent tell of its calls of the host: nothing where nobody would keep it."""
+    """The header that makes the agent report its calls of the host; None if the trace is not sampled."""
     span = origin.span if origin is not None else None
     return span.traceparent if span is not None and span.sampled else None
 
 
 def _trace_calls(origin: Origin | None, calls: Sequence[HostCall]) -> None:
-    """Make spans of what the agent has told: it has no way to a collector of its own. Times are by the node's clock."""
+    """Make spans of the calls that the agent reports: it cannot reach a collector itself. Times are by the node's
+    clock."""
     span = origin.span if origin is not None else None
     if span is None:
         return
@@ -413,7 +418,7 @@ def _no_answer_to(operation: NodeOperation, outcome: Outcome) -> str | None:
 
 
 def _subjects(said: NodeOperation | OperationResult) -> dict[str, UUID]:
-    """Whom or what an operation or a result is about."""
+    """The ids of the machine, copy, snapshot and image that an operation or a result is about."""
     machine = getattr(said, "machine", said)
     found = {
         "machine": getattr(machine, "vm_id", None),

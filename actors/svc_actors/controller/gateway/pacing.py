@@ -1,8 +1,8 @@
-"""What reading one node's frames may take of the controller's processor, and the stream that keeps to it.
+"""Limits the processor time that reading one node's frames may take, by pacing its stream.
 
-A message is paid for by the time that its frame took to be understood. Fragments of a message without end, and pings,
-never come that far: they cost the WebSocket's own reader, which handles all that was read at once. So frames are
-counted by their headers before they come to it, each is paid for by itself, and little is read at a time.
+A complete message is charged with the time it took to process its frame. Fragments of an endless message, and pings,
+never get that far: their cost arises in the WebSocket's own reader, which handles everything that was read at once. So
+frames are counted by their headers before they reach that reader, each frame is charged, and little is read at a time.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import trio
 from svc_nodeagent.wrapped_stream import WrappedStream
 
 _FRAME_SECONDS: Final = 25e-6
-"""What a frame costs however little is in it: 12 microseconds in wsproto, and as much where it is handled."""
+"""The cost of an empty frame: 12 microseconds in wsproto, and as much in its handling."""
 _READ_BYTES: Final = 16 * 1024
-"""At a time: 2,700 empty frames, which hold up everything else for 0.07 s. As much as a record of TLS has."""
+"""Bytes per read, the size of a TLS record: 2,700 empty frames, which block everything else for 0.07 s."""
 _END_OF_REQUEST: Final = b"\r\n\r\n"
 _LENGTH_BYTES: Final = {126: 2, 127: 8}
 _MASK_BYTES: Final = 4
 
 
 class ReadingShare:
-    """What reading one node's frames may take of the processor: a tenth of it, and half a second at once. A node's
-    rather than a connection's, so that a new connection brings no new share. By what frames cost rather than by their
-    number or size: a megabyte's part of a file takes 3 ms, and 18,000 domains are 0.1 s of the whole API."""
+    """A node's share of the processor for reading its frames: a tenth, and at most half a second at once. It belongs to
+    the node and not to a connection, so that a new connection brings no new share. It counts processing time and not
+    frames or bytes: a part of a file of 1 MB takes 3 ms, and 18,000 domains block the whole API for 0.1 s."""
 
     SHARE = 0.1
     AT_ONCE = 0.5
@@ -42,12 +42,12 @@ class ReadingShare:
         return max(0.0, -self._left / self.SHARE)
 
     def spend(self, seconds: float) -> None:
-        """Take what a frame has cost."""
+        """Charge the cost of a frame."""
         self._left -= seconds
 
 
 class PacedStream(WrappedStream):
-    """A node's stream below its WebSocket: what it sends is read as fast as its share allows."""
+    """A node's stream below its WebSocket, read only as fast as the node's share allows."""
 
     def __init__(self, stream: trio.abc.Stream, share: ReadingShare) -> None:
         super().__init__(stream)
@@ -63,16 +63,16 @@ class PacedStream(WrappedStream):
 
 
 class FrameCount:
-    """Counts the frames of a WebSocket by their headers (RFC 6455, section 5.2), behind the request that opens it."""
+    """Counts the frames of a WebSocket by their headers (RFC 6455, section 5.2), after the request that opens it."""
 
     def __init__(self) -> None:
         self._request: bytes | None = b""
-        """The end of what has come of the request; None behind it."""
+        """The last bytes received of the request; None once it is complete."""
         self._header = bytearray()
         self._payload_left = 0
 
     def count(self, data: bytes | bytearray) -> int:
-        """How many frames have begun in this piece of the stream."""
+        """How many frames start in this piece of the stream."""
         at, frames = self._behind_the_request(data), 0
         while at < len(data):
             if self._payload_left:

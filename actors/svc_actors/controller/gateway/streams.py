@@ -1,13 +1,13 @@
-"""Byte streams between the controller and a node: consoles the controller waits for, files a node may read.
+"""Byte streams between the controller and a node: consoles that the controller expects, files that a node may read.
 
-The agent dials the gateway with ALPN `svc-stream/1` and its certificate, sends a token and a newline; what follows is
-the stream. Invariants:
+The agent dials the gateway with ALPN `svc-stream/1` and its certificate, and sends a token and a newline; what follows
+is the stream. Invariants:
 
-- a token is good for the node it was made for, and no other; a node has so many streams, and one that has shown no
-  token makes room for its next;
-- a console's token is good once, and only while somebody waits for it;
-- a file's token is signed rather than remembered, so a download survives a restart of the controller: it names a file
-  by the key it is kept under, never a path.
+- a token is valid only for the node it was issued to. A node's streams are limited; at the limit, a stream that has
+  sent no token is closed for the next one;
+- a console's token is valid once, and only while the controller waits for it;
+- a file's token is signed and not stored, so a download survives a restart of the controller. It names a file by its
+  key, never by a path.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STALLED_SECONDS: Final = 60.0
 log = structlog.get_logger(__name__)
 
 FindFile = Callable[[str], Path | None]
-"""The file kept under a key, or None when there is none."""
+"""Returns the path of the file with a key, or None if there is none."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Streams:
 
     @asynccontextmanager
     async def expect(self, node_id: UUID) -> AsyncIterator[tuple[str, Callable[[], _Arrival]]]:
-        """A token, and what waits for the stream that is opened with it. Leaving the block withdraws the token."""
+        """A token, and a function for the stream that is opened with it. Leaving the block withdraws the token."""
         token = f"console.{secrets.token_urlsafe(32)}"
         expected = self._expected[token] = _Expected(node_id)
         try:
@@ -78,8 +78,8 @@ class Streams:
 
     @asynccontextmanager
     async def joined(self, one: UUID, other: UUID) -> AsyncIterator[tuple[str, str]]:
-        """A token for each of two nodes: what one sends on its stream the other receives, at the pace of the slower.
-        When either ends its stream, or the block is left, both are closed."""
+        """A token for each of two nodes. Each receives what the other sends, at the pace of the slower one. When either
+        ends its stream, or the block is left, both are closed."""
         async with (
             self.expect(one) as (token, arrival),
             self.expect(other) as (other_token, other_arrival),
@@ -98,12 +98,12 @@ class Streams:
             nursery.cancel_scope.cancel()
 
     def offer_file(self, node_id: UUID, file: str, *, lifetime: float = FILE_TOKEN_SECONDS) -> str:
-        """A token with which this node may read the file kept under the key `file`, for `lifetime` seconds."""
+        """A token with which this node may read the file with the key `file`, for `lifetime` seconds."""
         claim = _FileClaim(node_id=node_id, file=file, expires=time.time() + lifetime).model_dump_json().encode()
         return f"file.{base64.urlsafe_b64encode(claim).decode()}.{self._signature(claim)}"
 
     async def accept(self, node_id: UUID, stream: trio.abc.Stream) -> None:
-        """Serve a stream that a node has dialled, until it is closed: by us, or by whoever expected it."""
+        """Serve a stream that a node has dialled, until it is closed, here or by the task that expected it."""
         reading = trio.CancelScope(relative_deadline=_TOKEN_SECONDS)
         seat = self._room.enter(str(node_id), reading.cancel)
         try:
@@ -159,7 +159,8 @@ class Streams:
 
 
 class _HandedOver(WrappedStream):
-    """A stream in other hands: the task that accepted it ends when they close it, and closes it when cancelled."""
+    """A stream handed to another task. The task that accepted it waits until it is closed, and closes it when
+    cancelled."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         super().__init__(stream)
@@ -186,7 +187,7 @@ class _Arrival:
 
 
 async def _relay(one: trio.abc.Stream, other: trio.abc.Stream) -> None:
-    """Until either side ends."""
+    """Copy bytes from one stream to the other until either ends."""
     async with trio.open_nursery() as nursery:
 
         async def pass_on(source: trio.abc.Stream, sink: trio.abc.Stream) -> None:
@@ -202,7 +203,7 @@ async def _relay(one: trio.abc.Stream, other: trio.abc.Stream) -> None:
 
 
 async def _read_token(stream: trio.abc.Stream) -> str:
-    """Byte by byte up to the newline, so that nothing of what follows is swallowed: TLS has it buffered already."""
+    """Read byte by byte up to the newline, so that no byte of the stream is lost. TLS has buffered them already."""
     token = bytearray()
     while len(token) <= _TOKEN_LIMIT:
         byte = await stream.receive_some(1)
@@ -215,7 +216,7 @@ async def _read_token(stream: trio.abc.Stream) -> str:
 
 
 async def _send_file(path: Path, stream: trio.abc.Stream) -> None:
-    """The file as it is now. A reader that takes nothing for a minute has gone."""
+    """Send the file. A reader that takes nothing for a minute is considered gone."""
     async with await trio.open_file(path, "rb") as file:
         while data := await file.read(_CHUNK):
             with trio.move_on_after(_STALLED_SECONDS) as scope:

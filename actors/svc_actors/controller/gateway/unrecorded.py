@@ -1,9 +1,9 @@
-"""Certificates of this authority that the records do not know: signed after the backup that the controller was restored
-from.
+"""Certificates without a record: this authority signed them after the backup that the controller was restored from.
 
-A certificate and its row are one transaction, so there are no others. A node that the records have, and that has
-renewed since, would be locked out for good, since it holds nothing else: it is let in, and its certificate recorded. A
-node that joined since is none by the records: its host is told apart by an alert, and joins again.
+A certificate and its row are written in one transaction, so there is no other cause. A recorded node that has renewed
+its certificate since the backup holds nothing else and would be locked out for good: it is admitted, and its
+certificate is recorded. A node that joined since the backup has no record: an alert names its host, which must join
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from svc_actors.store import Transaction
 
 @dataclass(frozen=True)
 class Shown:
-    """A certificate as a handshake has verified it. `node_id` is whose it says that it is."""
+    """A certificate that a handshake has verified. `node_id` is the node that it names."""
 
     serial: str
     node_id: UUID
@@ -30,7 +30,7 @@ class Shown:
 
     @classmethod
     def of(cls, peer: Mapping[str, Any], *, backdated: timedelta) -> Self:
-        """From what `getpeercert` gives. Raises `ValueError` for one that is no node's."""
+        """From the result of `getpeercert`. Raises `ValueError` if the certificate is not a node's."""
         if not peer:
             raise ValueError("no certificate was shown")
         names = dict(pair for part in peer["subject"] for pair in part)
@@ -43,8 +43,7 @@ class Shown:
 
 
 async def recognise(tx: Transaction, shown: Shown) -> bool:
-    """Record the certificate of a node that the records have, if it was signed between a backup and its restore. Gives
-    whether it was."""
+    """Record a known node's certificate if it was signed between a backup and its restore. Returns whether it was."""
     if not await tx.fetchval(
         "SELECT EXISTS (SELECT FROM restorations WHERE taken_at <= $1::timestamptz + interval '1 minute'"
         " AND restored_at >= $1)",
