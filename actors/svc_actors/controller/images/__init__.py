@@ -1,1 +1,1 @@
-"""Images: catalogue, files, checksums, and what keeps them."""
+"""Images: catalogue, files, checksums, and the tasks that refresh and distribute them."""

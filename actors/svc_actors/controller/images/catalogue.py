@@ -1,7 +1,7 @@
-"""The cloud images that publishers offer: where the file is, and where its digest is said.
+"""The catalogue of publishers' cloud images: the URLs of the file and of its checksum file.
 
-Invariant: an image of the catalogue has a digest only as its publisher said it; until a refresh has read it, no machine
-is made from it.
+Invariant: the digest of a catalogue image comes from its publisher only; until a refresh has read it, no machine is
+created from the image.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from svc_nodeagent.protocol import PLAIN, Platform
 
 @dataclass(frozen=True)
 class Published:
-    """`latest` in a URL is the publisher's word: the file behind it changes, and a refresh follows it."""
+    """`latest` in a URL is the publisher's: the file behind it changes, and a refresh reads the new digest."""
 
     slug: str
     name: str
@@ -31,7 +31,7 @@ class Published:
     min_disk_gib: int = 3
     min_memory_mib: int = 512
     platform: Platform = PLAIN
-    """What it needs beneath it. What boots by a BIOS as well says nothing: a BIOS every node has."""
+    """The platform that the image needs. An image that also boots by BIOS keeps the default: every node has a BIOS."""
 
     @property
     def file_name(self) -> str:
@@ -135,8 +135,8 @@ CATALOGUE: Final = (
 
 
 async def ensure_catalogue(database: Database, catalogue: tuple[Published, ...] = CATALOGUE) -> None:
-    """Have a row for every image of the catalogue. What an operator changed (enabled) and every digest stay; an image
-    whose file has moved forgets its digest. A custom image that has the slug keeps it."""
+    """Ensure a row for every image of the catalogue. An operator's change (enabled) and the digests stay; an image
+    whose URL has changed loses its digest. A custom image that has the slug keeps it."""
 
     async def work(tx: Transaction) -> None:
         await tx.executemany(

@@ -1,5 +1,5 @@
-"""Publishers' checksum files, one parser for each of their formats. Nothing here trusts what it reads: a line that does
-not fit is no digest, and a file that names the image twice with different digests is refused."""
+"""Parsers of publishers' checksum files, one per format. The input is not trusted: a malformed line is ignored, and a
+file that names the image twice with different digests is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ChecksumFormat(StrEnum):
 
 
 class NoDigest(Exception):  # noqa: N818 - named for what it says
-    """The checksum file does not say the digest of this file."""
+    """The checksum file has no usable digest of this file."""
 
 
 _LENGTHS: Final = {"sha256": 64, "sha512": 128}
@@ -28,7 +28,7 @@ _BARE: Final = re.compile(r"([0-9a-fA-F]+)(?:\s.*)?")
 
 
 def find_digest(text: str, file_name: str, algorithm: str, form: ChecksumFormat) -> str:
-    """The digest of `file_name` in small hex. Raises `NoDigest`."""
+    """The digest of `file_name` in lower-case hex. Raises `NoDigest`."""
     found = {
         digest.lower()
         for line in text.splitlines()

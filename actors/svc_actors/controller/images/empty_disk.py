@@ -1,7 +1,7 @@
-"""The empty image, which the disk of a machine stands on that is installed from an ISO.
+"""The empty image: the backing image of the disk of a machine that is installed from an ISO.
 
-Its record is made by a migration and never changes; its file is written at every start where it is missing. So every
-disk stands on an image, and moves, backups and volumes know no exception.
+A migration creates its record, which never changes; its file is written at every start if it is missing. So every disk
+has a backing image, and migrations, backups and volumes need no special case.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ log = structlog.get_logger(__name__)
 
 
 async def disk_image(queryable: Queryable, image_id: UUID) -> UUID:
-    """The image that the disk of a machine stands on that was made from this one."""
+    """The backing image of the disk of a machine that is created from this image."""
     iso = await queryable.fetchval("SELECT true FROM images WHERE id = $1 AND kind = 'iso'", image_id)
     return EMPTY_DISK if iso else image_id
 
 
 async def keep_empty_disk(files: ImageFiles) -> None:
-    """A disk that is full keeps nothing else from working: machines are made from ISOs once there is room."""
+    """Write the file if it is missing. A full disk does not stop the start: machines are created from ISOs once there
+    is room."""
     if files.find(str(EMPTY_DISK)) is not None:
         return
     try:

@@ -1,9 +1,9 @@
-"""Image files: those the controller keeps, and what a node is told about where any image's file is.
+"""Image files: those stored on the controller, and the sources from which nodes fetch images.
 
 Invariants:
-- a file kept here is named by its image's id alone and appears whole (written beside, then renamed), with the digest
-  that was computed while it was written;
-- a node is always told the digest, and checks it before it uses the file.
+- a stored file is named by its image's id only and appears atomically (written under another name, then renamed), with
+  the digest that was computed while it was written;
+- a node always gets the digest, and checks it before it uses the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PULL_TIMEOUT: Final = 1500.0
 PULL_STEP: Final = "image"
 
 OfferFile = Callable[[UUID, str], str]
-"""Makes a token with which a node may read the file kept under a key (`Gateway.offer_file`)."""
+"""Creates a token with which a node may read the file with a key (`Gateway.offer_file`)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StoredFile:
 
 
 class ImageFiles:
-    """The folder of kept files. Its `find` is what the gateway asks for a key."""
+    """The folder of stored files. The gateway looks up keys with its `find`."""
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "images"
@@ -59,8 +59,8 @@ class ImageFiles:
         return path if path.is_file() else None
 
     async def write(self, image_id: UUID, chunks: AsyncIterator[bytes]) -> StoredFile:
-        """Keep these bytes as the image's file, SHA-256 over all of them. What was there is replaced at the very end;
-        nothing is left behind when the writing ends early. Raises unavailable when the disk is full."""
+        """Store these bytes as the image's file, with the SHA-256 of all of them. A previous file is replaced at the
+        very end; an interrupted write leaves nothing behind. Raises unavailable when the disk is full."""
         folder = trio.Path(self._folder)
         await folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{image_id}.{uuid4().hex}.partial"
@@ -86,14 +86,15 @@ class ImageFiles:
 
 
 class ImageSources:
-    """What nodes are told about images, and what they have of them."""
+    """Tells nodes where to fetch images, and records which images they have cached."""
 
     def __init__(self, database: Database, offer_file: OfferFile) -> None:
         self._database = database
         self._offer_file = offer_file
 
     async def spec(self, image_id: UUID, node_id: UUID) -> ImageSpec:
-        """The image as this node is to fetch and verify it. Raises not_found, not_ready (no digest yet)."""
+        """The image's source and digest for this node to fetch and verify it. Raises not_found, not_ready (no digest
+        yet)."""
         image = await self._database.fetchrow("SELECT * FROM images WHERE id = $1", image_id)
         if image is None:
             raise not_found("There is no such image.")
@@ -124,8 +125,8 @@ class ImageSources:
     async def of_task(
         self, run: TaskRun, image_id: UUID, *, span: tuple[int, int], step: str = PULL_STEP
     ) -> tuple[ImageSpec, bool]:
-        """The image of a machine as its task's node is to have it; and whether it was brought there first, in a step of
-        its own that covers `span` of the progress, since the record says that the node has it not."""
+        """The image of a machine for its task's node, and whether it was pulled first: if the record says that the node
+        does not have it, that is a separate step, which covers `span` of the progress."""
         node_id = run.task.node_id
         if node_id is None:
             raise conflict("The machine was placed on no node.")
@@ -151,7 +152,7 @@ class ImageSources:
         span: tuple[int, int] = (0, 100),
         step: str = PULL_STEP,
     ) -> ImageResult:
-        """Bring the image into the node's cache and note what it has. The digest was checked there."""
+        """Pull the image into the node's cache and record it. The node checks the digest."""
         spec = await self.spec(image_id, node_id)
         await run.log(f"Fetching the image {spec.name}.")
         result = await run.perform(ImagePull(image=spec), step=step, timeout=PULL_TIMEOUT, node_id=node_id, span=span)

@@ -1,8 +1,8 @@
-"""What is done with images: their digests read from the publishers, their files brought to nodes, custom ones added.
+"""Operations on images: reads digests from publishers, pulls files to nodes, adds custom images.
 
 Invariants:
-- a refresh that cannot read a publisher keeps the digest that was known, and says so;
-- a digest that changes is announced; machines that exist are not touched by it.
+- a refresh that cannot read a publisher keeps the known digest, and reports the failure;
+- a changed digest is announced; existing machines are not affected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from svc_nodeagent import outbound
 from svc_nodeagent.protocol import PLAIN, Firmware, OperationResult, Platform, Tpm
 
 EVERY_IMAGE: Final = UUID(int=0)
-"""The resource of a refresh, which is about all images."""
+"""The resource id of a refresh task, which is about all images."""
 
 _REFRESH_TIMEOUT: Final = 300.0
 _FETCH_TIMEOUT: Final = 20.0
@@ -48,7 +48,7 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True)
 class CustomImage:
-    """`url` and `digest` for a file that nodes fetch themselves; neither for one that is uploaded."""
+    """`url` and `digest` are set if nodes fetch the file themselves, and None for an uploaded file."""
 
     slug: str
     name: str
@@ -99,8 +99,8 @@ async def add_custom(tx: Transaction, caller: Caller, image: CustomImage) -> Rec
 async def change_image(
     tx: Transaction, caller: Caller, image_id: UUID, *, enabled: bool | None, firmware: Firmware | None, tpm: Tpm | None
 ) -> Record:
-    """None leaves a thing as it is. Machines that exist keep the firmware and the TPM that they have. Raises not_found,
-    conflict (what a published image needs, its publisher knows), invalid."""
+    """None leaves a field as it is. Existing machines keep their firmware and TPM. Raises not_found, conflict (the
+    platform of a published image is its publisher's), invalid."""
     row = await tx.fetchrow("SELECT * FROM images WHERE id = $1 AND kind <> 'empty' FOR NO KEY UPDATE", image_id)
     if row is None:
         raise not_found("There is no such image.")
@@ -124,13 +124,13 @@ async def change_image(
 
 
 def require_sound(platform: Platform) -> None:
-    """Raises invalid for a TPM beneath a BIOS, which measures nothing that a system of today would seal to."""
+    """Raises invalid for a TPM with a BIOS, which measures nothing that a current system would seal to."""
     if platform.tpm is not Tpm.NONE and platform.firmware is Firmware.BIOS:
         raise wrong_field("tpm", "needs the firmware uefi or uefi_secure")
 
 
 async def set_file(tx: Transaction, caller: Caller, image_id: UUID, file: StoredFile) -> Record:
-    """The image's file was written whole: this is its digest from now on."""
+    """Record the digest and size of the image's file, which is completely written."""
     row = await tx.fetchrow(
         """UPDATE images SET digest_algorithm = 'sha256', digest = $2, size_bytes = $3, refreshed_at = now()
            WHERE id = $1 AND source = 'file' AND kind <> 'empty' RETURNING *""",
@@ -145,7 +145,7 @@ async def set_file(tx: Transaction, caller: Caller, image_id: UUID, file: Stored
 
 
 async def order_refresh(tx: Transaction, caller: Caller) -> Task:
-    """The task that reads every publisher's checksums. Raises not_ready while one is under way."""
+    """Create the task that reads every publisher's checksums. Raises not_ready while one is under way."""
     if await tx.fetchval("SELECT 1 FROM tasks WHERE op = 'images.refresh' AND status IN ('queued', 'running')"):
         raise not_ready("The images are already being refreshed.", hint="Wait for that task.")
     task = await create_task(
@@ -165,7 +165,7 @@ async def order_refresh(tx: Transaction, caller: Caller) -> Task:
 
 
 async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: UUID) -> Task:
-    """The task that brings an image to a node.
+    """Create the task that pulls an image to a node.
 
     Raises not_found, not_ready (no digest), conflict (the node is only observed), unavailable (it is offline).
     """
@@ -205,12 +205,12 @@ async def order_pull(tx: Transaction, caller: Caller, image_id: UUID, node_id: U
 
 
 def _client() -> httpx.AsyncClient:
-    """What a publisher says of a digest is believed because its server's certificate says who it is."""
+    """A client that verifies certificates: they are what makes a publisher's digest trustworthy."""
     return outbound.client(timeout=_FETCH_TIMEOUT, https_only=True)
 
 
 class ImageWork:
-    """What the tasks about images do."""
+    """The work of tasks about images."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class ImageWork:
         return await self._sources.pull(run, run.task.resource_id, run.task.node_id)
 
     async def refresh(self, run: TaskRun) -> None:
-        """Read every publisher's digest, a few at once. Fails in the end where any could not be read."""
+        """Read every publisher's digest, a few at once. Fails at the end if any could not be read."""
         await ensure_catalogue(self._database, self._catalogue)
         failed: list[str] = []
         interrupted: list[ServiceError] = []
@@ -266,7 +266,7 @@ class ImageWork:
             )
 
     async def _read(self, run: TaskRun, http: httpx.AsyncClient, image: Published) -> str | None:
-        """Why the image's digest could not be read; None when it was, and is stored."""
+        """Read and store the image's digest. Returns why that failed; None if it did not."""
         try:
             text = await _fetch(http, image.checksum_url)
             digest = find_digest(text, image.file_name, image.algorithm, image.checksum_format)

@@ -1,7 +1,7 @@
-"""The rescue system that comes with the controller, kept as an image: nodes fetch it as they fetch any image's file.
+"""The rescue system that comes with the controller, stored as an image: nodes fetch it like any image's file.
 
-Done at every start, so an upgrade of the controller brings its rescue system. What an administrator has disabled stays
-disabled; another that they add is an image of the same kind.
+It is stored at every start, so an upgrade of the controller installs its rescue system. If an administrator has
+disabled it, it stays disabled; one that they add is an image of the same kind.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 
 async def keep_rescue_system(database: Database, files: ImageFiles, source: Path) -> None:
-    """Have the image be of this file, where there is one. Whatever keeps it from being read keeps nothing else from
-    working: machines are put into the rescue system of before, or into none."""
+    """Store the file `source`, if it exists, as the image. A failure to read it stops nothing else: machines use the
+    previous rescue system, or none."""
     try:
         digest = await trio.to_thread.run_sync(_digest_of, source)
         image = await database.transact(_ensured)

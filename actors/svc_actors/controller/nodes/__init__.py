@@ -1,1 +1,1 @@
-"""Nodes: the actor, its record, and how a host becomes one."""
+"""Nodes: the actor, its record, and how a host joins."""

@@ -1,10 +1,11 @@
-"""The disks of nodes, that images and machines lie on: a level, an alert a node, and no new machine where one is short.
+"""Watches the disks of nodes, which hold images and machines: a level and an alert per node, and no new machines when
+space is short.
 
-Machines' disks are thin: what is promised is more than what is used, and may be more than there is. So what is free on
-the host is looked at by itself, at every beat.
+Machines' disks are thin: the promised space exceeds the used space, and may exceed the disk. So the free space of the
+host is checked on its own, at every heartbeat.
 
-Invariant: a node takes no new machine while its disk is recorded as critical (migration 0018), from the look that finds
-it so until one that finds it well past the threshold.
+Invariant: a node gets no new machine while its disk is recorded as critical (migration 0018): from the check that finds
+it so until one that finds it well below the threshold.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ log = structlog.get_logger(__name__)
 
 
 class NodeDisks:
-    """Remembers the level of each connected node, so that a look at nodes that have not changed costs one read."""
+    """Caches the level of each connected node, so that a check costs one read if no level has changed."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._levels: dict[UUID, Level] = {}
 
     async def look(self, said: Mapping[UUID, Capacity]) -> None:
-        """Record and tell what has changed, by what the connected nodes said last."""
+        """Record changed levels and update their alerts, by the last reports of the connected nodes."""
         await self._recall(said)
         thresholds = await read_thresholds(self._database)
 
@@ -53,7 +54,7 @@ class NodeDisks:
         await for_nodes("disk watch", list(said), look_at)
 
     async def _recall(self, said: Mapping[UUID, Capacity]) -> None:
-        """Keep the levels of those that are connected, and read those of the ones that are new."""
+        """Drop the cached levels of disconnected nodes, and read those of new ones."""
         self._levels = {node_id: level for node_id, level in self._levels.items() if node_id in said}
         new = [node_id for node_id in said if node_id not in self._levels]
         if new:

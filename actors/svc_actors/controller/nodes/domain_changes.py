@@ -1,4 +1,4 @@
-"""The guests that hosts have, as a change of one is noted; inventories are the Node actor's."""
+"""Records changes of single guests on hosts; the Node actor records whole inventories."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from svc_nodeagent.protocol import DomainState
 async def note_domain_changes(
     queryable: Queryable, changes: Sequence[tuple[UUID, UUID, DomainState]]
 ) -> dict[UUID, tuple[UUID | None, UUID | None]]:
-    """Note what nodes say of machines (node, machine, state), in one statement for all; gives for each of the
-    machines that there are the node on which it is placed, and the other one that a move of it names.
+    """Record nodes' reports of machines (node, machine, state), in one statement for all. Returns for each existing
+    machine the node on which it is placed, and the other node of its move.
 
-    Where a machine is placed is read without its lock, since whoever holds that must not hold up the nodes; it is
-    looked at again under the lock.
+    The placement is read without the machine's lock, since a holder of the lock must not delay the nodes' reports; it
+    is read again under the lock.
     """
     rows = await queryable.fetch(
         """WITH noted AS (

@@ -1,4 +1,4 @@
-"""The hypervisor's domains on a node: what its host says now, or what it said last where it does not answer in time."""
+"""The hypervisor's domains on a node: from the host itself, or from its last inventory if it answers too late."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from svc_actors.store import Database
 from svc_nodeagent.protocol import InventoryResult, NodeInventory
 
 ASK_SECONDS: Final = 5.0
-"""How long whoever looks is kept waiting for the host; then the last inventory is shown."""
+"""How long a caller waits for the host; then the last inventory is shown."""
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Domain:
-    """`vm_id` is None for one that is not ours. `managed`: the machine it names is placed on this node. `observed_at`:
-    when the host was asked, or when it told of a change."""
+    """`vm_id` is None for a foreign domain. `managed`: the machine it names is placed on this node. `observed_at`: when
+    the host was asked, or when it reported a change."""
 
     uuid: UUID
     name: str
@@ -35,7 +35,7 @@ class Domain:
 
 
 async def domains_of(database: Database, gateway: Gateway, node_id: UUID) -> list[Domain]:
-    """By name. Nothing is recorded: the next inventory does that."""
+    """The domains, sorted by name. Nothing is recorded: the next inventory does that."""
     asked_at: datetime = await database.fetchval("SELECT clock_timestamp()")
     inventory = await _ask(gateway, node_id)
     if inventory is None:

@@ -1,11 +1,11 @@
-"""How a node joins: a bootstrap token, good once and for an hour, buys a node and its certificate.
+"""How a node joins: a bootstrap token, valid once and for an hour, is exchanged for a node and its certificate.
 
 Invariants:
 
-- one token makes one node, however many use it at once; the same host asking again with the same key (the answer was
-  lost) gets the same node, anybody else is refused;
-- one host is one node: a host that has joined already is refused under another token;
-- a token is shown once and kept as its SHA-256.
+- one token makes one node, however many requests use it at once. If the same host asks again with the same key (the
+  answer was lost) it gets the same node; any other request is refused;
+- one host is one node: a host that has already joined is refused under another token;
+- a token is shown once and stored as its SHA-256.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from svc_actors.errors import conflict, not_found, unauthenticated
 from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Caller, Database, Queryable, Record, Target, Transaction, UniqueViolationError, audit
 
-TOKEN_PREFIX: Final = "svcnode_"  # noqa: S105 - what such tokens begin with
+TOKEN_PREFIX: Final = "svcnode_"  # noqa: S105 - the public start of a token
 BOOTSTRAP_LIFETIME: Final = timedelta(hours=1)
 DEFAULT_LOCATION: Final = "default"
 
@@ -50,7 +50,7 @@ class Enrolled:
 async def create_bootstrap(
     tx: Transaction, caller: Caller, *, name: str, location_id: UUID | None, mode: NodeMode
 ) -> tuple[Bootstrap, str]:
-    """A bootstrap and its token. Without a location the one named `default` is used, and made if need be."""
+    """A bootstrap and its token. Without a location the one named `default` is used, and created if necessary."""
     if await tx.fetchval("SELECT 1 FROM nodes WHERE name = $1 AND deleted_at IS NULL", name):
         raise conflict(f"A node is named {name} already.")
     if location_id is None:
@@ -79,7 +79,7 @@ async def create_bootstrap(
 
 
 async def expire_bootstraps(tx: Transaction) -> None:
-    """Nobody joins any more with a token that waits for its node."""
+    """Expire every unused bootstrap token."""
     await tx.execute("UPDATE node_bootstraps SET expires_at = now() WHERE used_at IS NULL AND expires_at > now()")
 
 
@@ -109,7 +109,7 @@ async def enrol(
     address: str | None,
 ) -> Enrolled:
     """Exchange a bootstrap token for a node. Raises unauthenticated (unknown or expired), conflict (used by another
-    host, or this host has joined already) and invalid (the request is none)."""
+    host, or this host has joined already) and invalid (`csr` is not a signing request)."""
     public_key = public_key_digest(csr)
     async with database.transaction() as tx:
         row = await tx.fetchrow("SELECT * FROM node_bootstraps WHERE token_hash = $1 FOR UPDATE", fingerprint(token))

@@ -1,10 +1,10 @@
-"""The live figures of nodes, `capacity` and `seen_at`: written here alone, for one node or for all that are connected.
+"""The live figures of nodes, `capacity` and `seen_at`: written only here, for one node or for all connected ones.
 
-They are not the Node actor's, since a thousand heartbeats a minute are one statement here, and would be a thousand
+They bypass the Node actor, since a thousand heartbeats a minute are one statement here, and would be a thousand
 messages and transactions there.
 
-Invariant: a node whose row is locked is passed over when all are written, and its figures are a minute older; it holds
-up no other's. Nor does one whose figures cannot be written: the caller then writes each node's alone.
+Invariant: when all are written, a node whose row is locked is skipped, and its figures are a minute older; it delays no
+other node. Nor does a node whose figures cannot be written: the caller then writes each node separately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from svc_nodeagent.protocol import Capacity
 
 
 async def record_seen(tx: Transaction, node_id: UUID, capacity: Capacity | None = None) -> None:
-    """The node has just been heard of, and has said what it has, where that is given. The caller holds its row."""
+    """Record that the node was seen now, and its capacity if given. The caller holds the lock of its row."""
     await tx.execute(
         "UPDATE nodes SET seen_at = now(), capacity = coalesce($2, capacity) WHERE id = $1",
         node_id,
@@ -26,9 +26,9 @@ async def record_seen(tx: Transaction, node_id: UUID, capacity: Capacity | None 
 
 
 async def record_live_figures(tx: Transaction, beats: Sequence[tuple[UUID, Capacity]]) -> None:
-    """Keep what each of these nodes said last: in its row, and in the mean of the hour."""
+    """Record the last report of each of these nodes: in its row, and in the mean of the hour."""
     node_ids = [node_id for node_id, _ in beats]
-    # No order of locks is needed: a lock that is taken is not waited for, so there is no deadlock.
+    # No lock order is needed: locked rows are skipped, not waited for, so there is no deadlock.
     with tx.unmarked():
         await tx.execute(
             """

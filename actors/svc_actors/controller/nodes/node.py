@@ -1,14 +1,15 @@
-"""One node: what is recorded of it changes here and nowhere else.
+"""The actor of one node: the only writer of its record.
 
 Invariants:
 
-- whether a node is online is what the gateway says now, not what a message said: messages only make the actor look;
-- online means ready: a node that has just joined stays pending until its first inventory has said what it can carry;
-  its agent connects once networks are restored and the accelerator is chosen;
-- a node is deleted while no machine is placed on it, and its certificates are revoked in the same transaction;
+- the gateway decides whether a node is online; messages only make the actor ask it;
+- online means ready: a node that has just joined stays pending until its first inventory has reported its capacity; its
+  agent connects once networks are restored and the accelerator is chosen;
+- a node is deleted only while no machine is placed on it; its certificates are revoked in the same transaction;
 - a node that is declared lost never comes back as itself: its certificates are revoked as well, since its machines may
   be elsewhere by then;
-- what a host reports of a machine that is not placed on it is refused and audited, but no host fills the audit.
+- a host's report about a machine that is not placed on it is refused and audited, with a limit so that no host can fill
+  the audit.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from svc_nodeagent.protocol import Hello, InventoryResult, PreflightResult
 MOST_UNAUTHORISED_AN_HOUR: Final = 60
 _HOUR: Final = 3600.0
 NODE_IDLE_AFTER: Final = _HOUR
-"""How long the actor of a node stays live: what a node may add to the audit is counted there, by the hour."""
+"""How long the actor of a node stays live: it counts in memory, per hour, what a node adds to the audit."""
 
 _MOST_NAMED: Final = 5
 log = structlog.get_logger(__name__)
 
 
 class Presence(Protocol):
-    """What a node asks of the gateway."""
+    """The part of the gateway that the actor uses."""
 
     def is_online(self, node_id: UUID) -> bool: ...
 
@@ -72,7 +73,7 @@ class NodeServices:
 
 @dataclass(frozen=True)
 class NodeChange:
-    """None leaves a thing as it is."""
+    """None leaves a field as it is."""
 
     name: str | None = None
     mode: NodeMode | None = None
@@ -93,8 +94,8 @@ class Node(Actor):
         await get_node(self._database, self.node_id)
 
     async def look(self, hello: Hello | None = None) -> None:
-        """Record whether the node is online, if that has changed, and what the `hello` of a new connection says of the
-        agent. The first time, its inventory makes it online."""
+        """Record whether the node is online, if that has changed, and the agent's data from the `hello` of a new
+        connection. A node that has just joined becomes online with its first inventory."""
         online = self._services.gateway.is_online(self.node_id)
 
         async def work(tx: Transaction) -> None:
@@ -133,8 +134,8 @@ class Node(Actor):
         return node
 
     async def refused(self, reason: str) -> None:
-        """Its agent is of a release that this controller does not speak with: shown, with an alert, until one is that
-        it does."""
+        """Record why the node's agent was refused: its release is not compatible with this controller. The reason is
+        shown, with an alert, until a compatible agent connects."""
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
@@ -153,7 +154,7 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def inventoried(self, inventory: InventoryResult, asked_at: datetime) -> None:
-        """Record what the host has, as of `asked_at`."""
+        """Record the host's inventory as of `asked_at`."""
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
@@ -190,7 +191,7 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def network_probed(self, found: Found) -> bool:
-        """Record what a probe found. Gives whether it found something that the one before had not."""
+        """Record the result of a network probe. Returns whether it found a difference that the previous one had not."""
 
         async def work(tx: Transaction) -> bool:
             node = await get_node(tx, self.node_id, lock=True)
@@ -215,7 +216,7 @@ class Node(Actor):
         return await self._database.transact(work)
 
     async def machine_removed(self, vm_id: UUID) -> None:
-        """Its host has let go of a machine that no record knew: nothing of it is left there."""
+        """Record that the host has removed an unrecorded machine and nothing of it is left there."""
 
         async def work(tx: Transaction) -> None:
             await get_node(tx, self.node_id, lock=True)
@@ -225,7 +226,8 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def unauthorised_report(self, what: str) -> None:
-        """The node spoke for what is not its own. It was refused; the audit says so, up to so many times an hour."""
+        """Audit a refused report about something that is not the node's own, up to `MOST_UNAUTHORISED_AN_HOUR` times an
+        hour."""
         now = trio.current_time()
         self._unauthorised = [when for when in self._unauthorised if now - when < _HOUR]
         if len(self._unauthorised) == MOST_UNAUTHORISED_AN_HOUR:
@@ -247,7 +249,7 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def update(self, caller: Caller, change: NodeChange) -> None:
-        """Raises conflict for a name that is taken, and for a way back from managed to observe."""
+        """Raises conflict if the name is taken, and for a change from managed to observe."""
 
         async def work(tx: Transaction) -> None:
             node = await get_node(tx, self.node_id, lock=True)
@@ -273,7 +275,7 @@ class Node(Actor):
             except UniqueViolationError:
                 raise conflict(f"Another node is named {updated.name}.") from None
             if "mode" in changed:
-                # What an observed host says of itself sets nothing aside; a managed one's does.
+                # The addresses of a managed host are reserved in the pools; those of an observed one are not.
                 await refresh_host_reservations(tx, location_id=node.location_id)
             if changed:
                 await announce(tx, updated, "updated")
@@ -282,9 +284,10 @@ class Node(Actor):
         await self._database.transact(work)
 
     async def declare_lost(self, caller: Caller, note: str, then: Callable[[Transaction], Awaitable[None]]) -> None:
-        """Take the administrator's word that the node will not come back. Its machines are only deleted any more, at
-        once and without it; whatever waits for it has failed. `then`, last in the transaction, is what it means to
-        others, also for a node that was lost already: a backup may be from before. Raises conflict while it is online.
+        """Record an administrator's decision that the node will not come back. From then on its machines can only be
+        deleted, which is immediate and needs no node; operations that wait for the node fail. `then` runs last in the
+        transaction and applies the consequences elsewhere. It runs also if the node was already lost, since the records
+        may come from an older backup. Raises conflict while the node is online.
         """
 
         async def work(tx: Transaction) -> None:
@@ -314,11 +317,11 @@ class Node(Actor):
         self._services.gateway.lose(self.node_id)
 
     async def delete(self, caller: Caller) -> None:
-        """Take the node out: refused with conflict while a machine is placed on it; its certificates are revoked and
-        its connection is ended."""
+        """Delete the node: its certificates are revoked and its connection is closed. Raises conflict while a machine
+        is placed on it."""
         async with self._database.transaction() as tx:
             node = await get_node(tx, self.node_id, lock=True)
-            # A placement that has chosen this node is over, or will find it gone; and none holds a pool needed here.
+            # A placement that has chosen this node is over, or will find it deleted; and none holds a pool needed here.
             await lock_capacity(tx, self.node_id)
             placed = await tx.fetchval(
                 "SELECT count(*) FROM vms WHERE $1 IN (node_id, moving_to, moved_from) AND deleted_at IS NULL",
@@ -353,7 +356,7 @@ class Node(Actor):
         self._services.gateway.drop(self.node_id, "The node was deleted.")
 
     async def _write_domains(self, tx: Transaction, inventory: InventoryResult, asked_at: datetime) -> None:
-        # By uuid: a host that names one twice has it once.
+        # By uuid: a host may list a domain twice.
         domains = {domain.uuid: domain for domain in inventory.domains}.values()
         await tx.execute(
             """DELETE FROM observed_domains old WHERE node_id = $1
@@ -381,7 +384,7 @@ class Node(Actor):
         )
 
     async def _write_images(self, tx: Transaction, inventory: InventoryResult) -> None:
-        """The cache as it is; a file of an image the controller does not know is not a row of anybody's."""
+        """Record the node's image cache; files of images that the controller does not know are left out."""
         images = {cached.image_id: cached for cached in inventory.images}
         await tx.execute(
             """DELETE FROM node_images old WHERE node_id = $1
@@ -413,7 +416,7 @@ def drift_alert(node_id: UUID) -> str:
 
 
 async def _drift_message(tx: Transaction, node: str, found: Found) -> str:
-    """The machines that differ by name, a few of them, with what is wrong with each first."""
+    """Names a few of the machines that differ, with the first problem of each."""
     rows = await tx.fetch(
         "SELECT id, name FROM vms WHERE id = ANY($1::uuid[])", [each.vm_id for each in found.differences if each.vm_id]
     )

@@ -1,4 +1,4 @@
-"""Nodes as they are kept: rows, the events that announce them, and who acts when the node itself does."""
+"""Records of nodes: their rows, their events, and the caller for actions of a node itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NodeRecord:
     location_id: UUID
     location_name: str
     connection: NodeState
-    """Neither `maintenance` nor `lost`: what the gateway last saw."""
+    """The connection as the gateway last saw it; never `maintenance` or `lost`."""
     mode: NodeMode
     maintenance: bool
     cpu_overcommit: float
@@ -56,11 +56,11 @@ class NodeRecord:
     disk_level: Level
     agent_version: str | None
     agent_protocol: int | None
-    """As agreed on with the last connection."""
+    """The protocol version of the last connection."""
     agent_release: str | None
-    """What the agent runs from, if it can replace that by itself."""
+    """The release that the agent runs from, if it can upgrade itself."""
     state_reason: str | None
-    """Why the node cannot be online, where that is known."""
+    """Why the node cannot be online, if known."""
     lost_at: datetime | None
 
     @property
@@ -83,7 +83,7 @@ SELECT nodes.id, nodes.name, nodes.location_id, nodes.state, nodes.mode, nodes.m
        nodes.agent_version, nodes.agent_protocol, nodes.agent_release, nodes.state_reason, nodes.lost_at,
        locations.name AS location_name
 FROM nodes JOIN locations ON locations.id = nodes.location_id"""
-"""Nodes, but for what a probe found of a thousand networks: that is read where it is shown."""
+"""Nodes without the results of network probes, which are large and read only where they are shown."""
 SHOWN_STATE = """CASE WHEN nodes.lost_at IS NOT NULL THEN 'lost'
                    WHEN nodes.state = 'online' AND nodes.maintenance THEN 'maintenance' ELSE nodes.state END"""
 
@@ -119,7 +119,7 @@ def as_node(row: Record) -> NodeRecord:
 
 
 async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -> NodeRecord:
-    """Raises not_found. `lock` holds the row to the end of the transaction."""
+    """Raises not_found. `lock` locks the row to the end of the transaction."""
     row = await queryable.fetchrow(
         f"{SELECT} WHERE nodes.id = $1 AND nodes.deleted_at IS NULL{' FOR NO KEY UPDATE OF nodes' if lock else ''}",
         node_id,
@@ -130,7 +130,7 @@ async def get_node(queryable: Queryable, node_id: UUID, *, lock: bool = False) -
 
 
 async def lost_nodes(queryable: Queryable) -> list[UUID]:
-    """Those that will not come back, as somebody has declared."""
+    """Nodes that an administrator has declared lost."""
     rows = await queryable.fetch("SELECT id FROM nodes WHERE lost_at IS NOT NULL AND deleted_at IS NULL")
     return [row["id"] for row in rows]
 
@@ -150,7 +150,7 @@ async def announce(tx: Transaction, node: NodeRecord, change: str) -> None:
 
 
 def node_itself(node_id: UUID, name: str, operation: str, *, address: str | None = None) -> Caller:
-    """The caller of what a node does on its own account."""
+    """The caller of actions that a node itself takes."""
     return Caller(
         actor=f"node:{name}",
         role="node",

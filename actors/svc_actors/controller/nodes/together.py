@@ -1,7 +1,7 @@
-"""What is done for all nodes at once, so that one node's nonsense costs that node alone.
+"""Processes reports of all nodes at once, so that one node's bad data affects that node only.
 
-Whatever goes over what nodes say is done together where that works, since a thousand nodes are one statement then, and
-node by node where it fails. A database that is away is nobody's fault: that fails as a whole, and is tried again.
+All reports are processed together if that works, since a thousand nodes are one statement then; if it fails, node by
+node. An outage of the database is no node's fault: the whole fails then, and is retried.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ log = structlog.get_logger(__name__)
 
 
 async def for_nodes(what: str, nodes: Sequence[UUID], work: Callable[[Sequence[UUID]], Awaitable[object]]) -> None:
-    """Do `work` for these nodes. One for which it fails is named in the log and passed over. `work` can be repeated."""
+    """Do `work` for these nodes. A node for which it fails is logged and skipped. `work` must be repeatable."""
     try:
         await work(nodes)
     except ServiceError as error:
         if error.code is ErrorCode.UNAVAILABLE:
             raise
         await _each(what, nodes, work, error)
-    except Exception as error:  # noqa: BLE001 - a defect over one node, which is found by taking each by itself
+    except Exception as error:  # noqa: BLE001 - a defect with one node's data: each is then processed alone
         await _each(what, nodes, work, error)
 
 

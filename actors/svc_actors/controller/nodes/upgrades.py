@@ -1,11 +1,12 @@
-"""Upgrading agents: tasks that have nodes replace their agent by the one that this controller brings.
+"""Agent upgrades: tasks in which nodes replace their agent by the release that comes with this controller.
 
 Invariants:
 
-- an agent is given what the controller's authority has signed, and verifies it before it unpacks anything;
-- of those ordered together so many are under way at a time; once one has failed, those that wait are not begun;
-- whether an upgrade succeeded is what the agent says that runs in the end; one that went back has an alert until the
-  node has the release.
+- the controller's authority signs the release, and an agent verifies it before it unpacks anything;
+- of the upgrades ordered together a limited number is under way at once; when one has failed, waiting ones are not
+  started;
+- an upgrade has succeeded if the agent that runs in the end reports the release; after a rollback there is an alert
+  until the node has the release.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from svc_nodeagent.protocol import FailureCode, NodeUpgrade, OperationResult
 
 OPERATION: Final = "node.upgrade"
 TRIAL_SECONDS: Final = 120.0
-"""How long a new agent has to be welcomed: it opens libvirt and restores networks first."""
+"""How long a new agent has to connect and be accepted: it opens libvirt and restores networks first."""
 _KEY_PREFIX: Final = "agent:"
 
 
 @dataclass(frozen=True)
 class AgentRelease:
-    """The agent that this controller brings: `digest` is the SHA-256 of its wheel, in hex, `name` as agents name it."""
+    """The agent release that comes with this controller. `digest` is the SHA-256 of its wheel, in hex; agents report
+    `name`."""
 
     name: str
     version: str
@@ -44,7 +46,7 @@ class AgentRelease:
     wheel: Path
 
     def find(self, key: str) -> Path | None:
-        """The wheel, by the key under which nodes are offered it."""
+        """The wheel, if `key` is the one under which nodes fetch it."""
         return self.wheel if key == self.key else None
 
     @property
@@ -53,8 +55,8 @@ class AgentRelease:
 
 
 class _Together:
-    """Upgrades that were ordered together. `failed` names the first node whose upgrade did not succeed: its task is
-    stored a moment after it has made room for the next."""
+    """Upgrades that were ordered together. `failed` names the first node whose upgrade failed. It is kept in memory
+    because the end of that task is stored only after the next upgrade gets its turn."""
 
     def __init__(self, at_once: int) -> None:
         self.turns = trio.CapacityLimiter(at_once)
@@ -138,11 +140,12 @@ class Upgrades:
 
 
 async def _not_begun(run: TaskRun, why: str) -> HostRefused:
-    """Ends the task as cancelled."""
+    """The error that ends the task as cancelled, also logged."""
     await run.log(f"Not started: {why}.", level=Level.WARNING)
     return HostRefused(ErrorCode.CONFLICT, f"Not started: {why}.", hint=None, failure=FailureCode.CANCELLED)
 
 
 def upgrade_parameters(release: AgentRelease, together: UUID, at_once: int) -> dict[str, Any]:
-    """Of a task: `together` are those ordered at the same time, of which `at_once` are under way."""
+    """Parameters of a task. `together` identifies the upgrades ordered together, of which at most `at_once` run at
+    once."""
     return {"release": release.name, "together": str(together), "at_once": at_once}

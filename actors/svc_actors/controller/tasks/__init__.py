@@ -1,1 +1,1 @@
-"""Tasks: their records, and what runs them until each has an outcome."""
+"""Tasks: their records, and the runner that brings each to an outcome."""

@@ -1,4 +1,4 @@
-"""Having a node do what nobody cancels: asked again, while the node is there, until it has given its word."""
+"""Repeats a step that must not be given up, while the node is online, until the node reports a definite outcome."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ async def insist(
     step: str,
     span: tuple[int, int] = (0, 100),
 ) -> OperationResult:
-    """Each attempt under an id of its own and while the node is there, until it has done it or its refusal is final.
-    Raises `HostRefused`, `LostWithNode`."""
+    """Perform the step until it succeeds or its refusal is final. Each attempt has its own id and is made while the
+    node is online. Raises `HostRefused`, `LostWithNode`."""
     attempt = 1
     while True:
         await run.until_node_online()
         try:
             return await run.perform(operation, step=step if attempt == 1 else f"{step}-{attempt}", span=span)
         except HostRefused as refusal:
-            # What is cancelled is an earlier attempt, which was given up before a restart of ours.
+            # The cancellation belongs to an earlier attempt, which was given up before the controller restarted.
             given_up = refusal.failure is FailureCode.CANCELLED and attempt < _MOST_GIVEN_UP
             if not given_up and final(refusal):
                 raise
@@ -35,5 +35,5 @@ async def insist(
 
 
 def says_why(refusal: HostRefused) -> bool:
-    """The node has answered, and knows what it has done."""
+    """Whether the node has answered and knows what it has done."""
     return refusal.failure not in (None, FailureCode.INTERRUPTED)

@@ -1,13 +1,13 @@
-"""The lines that the work of tasks adds to their logs, written together.
+"""Writes the log lines of many tasks in shared transactions.
 
-While one transaction is being committed, what comes waits for the next. A line alone is written at once; where a
-hundred machines are being built, a transaction for each line and each start (two of the four of a creation) took a
-tenth of the processor time of the service and of PostgreSQL.
+Lines that arrive during a commit wait for the next transaction; a single line is written at once. When a hundred
+machines were being built, one transaction for each line and each start (two of the four of a creation) took a tenth of
+the processor time of the service and of PostgreSQL.
 
 Invariants:
 - a line is committed when `add` returns, so a task's lines have the order of its calls;
-- a task whose row somebody holds delays no other: its line is written by itself;
-- what the database refuses of many lines is tried line by line: nobody hears of another's error.
+- a task whose row is locked delays no other: its line is written separately;
+- lines that the database refuses together are tried one by one: no task gets the error of another.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class LineWriter:
-    """One a task runner, which hosts `run`."""
+    """One per task runner, which runs `run`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -45,8 +45,8 @@ class LineWriter:
         self._woken = trio.Event()
 
     async def add(self, line: NewLine) -> bool:
-        """Return once the line is committed, or the task was found to have ended: then nothing is written. False where
-        its log had no room for it. Raises what the database makes of it."""
+        """Return once the line is committed, or the task turns out to have ended: then nothing is written. Returns
+        False if the log is full. Raises what the database raises."""
         waiting = _Waiting(line)
         self._waiting.append(waiting)
         self._woken.set()
@@ -56,7 +56,7 @@ class LineWriter:
         return waiting.written
 
     async def run(self) -> None:
-        """Write what is added, until cancelled."""
+        """Write added lines until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self._woken.wait()
@@ -66,7 +66,7 @@ class LineWriter:
                         nursery.start_soon(self._write_alone, each)
 
     def _take(self) -> list[_Waiting]:
-        """The oldest that wait, one of each task: a row is updated once in a statement."""
+        """Take the oldest waiting lines, one of each task: a statement can update a row only once."""
         taken: dict[UUID, _Waiting] = {}
         left = []
         for each in self._waiting:
@@ -78,10 +78,10 @@ class LineWriter:
         return list(taken.values())
 
     async def _write(self, together: Sequence[_Waiting]) -> list[_Waiting]:
-        """Write all; gives those that are to be written by themselves."""
+        """Write all; returns those that must be written separately."""
         try:
             written = await self._database.transact(partial(log_tasks, lines=[each.line for each in together]))
-        except Exception as error:  # noqa: BLE001 - of any kind: who it is about is found by writing each by itself
+        except Exception as error:  # noqa: BLE001 - of any kind: writing each separately finds the line that caused it
             log.warning("task.lines_not_stored", lines=len(together), error=str(error))
             return list(together)
         for each in together:
@@ -102,6 +102,6 @@ class LineWriter:
 
         try:
             await self._database.transact(work)
-        except Exception as error:  # noqa: BLE001 - the one who added it is told, whatever it is
+        except Exception as error:  # noqa: BLE001 - raised to the caller of `add`, whatever it is
             waiting.error = error
         waiting.ended.set()

@@ -1,10 +1,10 @@
-"""Tasks as they are stored: a row for each, and the lines of its log.
+"""Records of tasks: a row for each, and the lines of its log.
 
 Invariants:
-- a task is created in the transaction that makes the change it is for, and ended in the one that writes its outcome;
+- a task is created in the transaction of the change it belongs to, and ended in the one that writes its outcome;
 - queued -> running -> succeeded, failed or cancelled; queued may end at once; an ended task never changes again;
-- the positions of a task's log are 1, 2, 3, ... without a gap, in commit order: they are taken under the lock of the
-  task's row, so who polls with `after` never misses a line and never reads one twice.
+- the positions of a task's log are 1, 2, 3, ... without a gap, in commit order: they are assigned under the lock of the
+  task's row, so a client that polls with `after` never misses a line and never reads one twice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from svc_actors.store import Caller, NewEvent, Queryable, Record, Transaction, e
 from svc_nodeagent.protocol import OperationResult
 
 MOST_LINES: Final = 1_000
-"""Of a task's log: what a node says of its progress has no end of its own. What the service says itself (that the task
-was cancelled, how it ended) comes on top."""
+"""Lines of a task's log: a node's progress messages have no limit of their own. The service's own lines (that the task
+was cancelled, how it ended) are added beyond it."""
 
 
 class TaskStatus(StrEnum):
@@ -55,7 +55,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Requester:
-    """Who asked for a task, as it is shown; `actor_id` is None for the service itself."""
+    """The caller who requested a task, for display; `actor_id` is None for the service itself."""
 
     actor_id: UUID | None
     actor: str
@@ -64,7 +64,7 @@ class Requester:
 
 @dataclass(frozen=True)
 class Task:
-    """`parameters` is what the work needs to go on after a restart, never a secret. `error_code` and `error_message`
+    """`parameters` is what the work needs to resume after a restart, never a secret. `error_code` and `error_message`
     are set on a failed task; `error_message` alone says why a task was cancelled."""
 
     id: UUID
@@ -86,11 +86,11 @@ class Task:
     started_at: datetime | None
     ended_at: datetime | None
     deadline_at: datetime | None
-    """None: it waits for its node, however long that is away."""
+    """None: the task waits for its node, however long that is away."""
     request_id: str | None
-    """Of the request that it was made for. None of one from before this was kept, as of the next."""
+    """The request that created the task. This and the next are None in rows from before they were recorded."""
     traceparent: str | None
-    """The span that it was made in, where that was part of a trace."""
+    """The span that created the task, if it was part of a trace."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class TaskEvent:
 
 @dataclass(frozen=True)
 class NewLine:
-    """A line to be added to a task's log; `starts`: it marks the task as running as well. `message` None: nothing is
-    said, and the task is only started. `beyond`: written also where the log is full."""
+    """A line to be added to a task's log. `starts`: also mark the task as running. `message` None: only start the task,
+    without a line. `beyond`: write the line even if the log is full."""
 
     task_id: UUID
     message: str | None
@@ -119,7 +119,7 @@ class NewLine:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the work of a task ended. `result` is what the host said last, for a task that succeeded."""
+    """How the work of a task ended. `result` is the host's last result, for a task that succeeded."""
 
     status: TaskStatus
     message: str
@@ -133,12 +133,12 @@ class Ending:
 
     @property
     def last_line(self) -> str:
-        """What the log ends with: what happened, and what to do about it."""
+        """The last line of the log: what happened, and what to do about it."""
         return self.message if self.hint is None else f"{self.message.rstrip('.')}. {self.hint}"
 
 
 _NEVER: Final = datetime.max
-"""How the driver reads `infinity`, which the row of a task without a deadline has."""
+"""The driver's value for `infinity`, which the row of a task without a deadline has."""
 
 
 async def create_task(
@@ -154,9 +154,8 @@ async def create_task(
     parameters: Mapping[str, object],
     timeout: float | None,
 ) -> Task:
-    """Write a queued task and its event, in the transaction that changes the state. `timeout`, in seconds, is when the
-    task ends for want of an outcome; None: it has no deadline. After the commit, hand the task to
-    `TaskRunner.begin`."""
+    """Write a queued task and its event, in the transaction that changes the state. After `timeout` seconds without an
+    outcome the task ends; None: it has no deadline. After the commit, hand the task to `TaskRunner.begin`."""
     requester = {
         "actor_id": str(caller.actor_id) if caller.actor_id else None,
         "actor": caller.actor,
@@ -190,8 +189,8 @@ async def get_task(queryable: Queryable, task_id: UUID) -> Task | None:
 
 
 async def open_tasks(queryable: Queryable, *, older_than: float = 0.0) -> list[Task]:
-    """What is queued or running in the database, oldest first; `older_than` in seconds. What seems to come from
-    the future (the clock was set back) is old."""
+    """Queued and running tasks in the database, oldest first; `older_than` in seconds. Tasks with a creation time in
+    the future (the clock was set back) count as old."""
     rows = await queryable.fetch(
         """SELECT * FROM tasks WHERE status IN ('queued', 'running')
              AND NOT (created_at > now() - make_interval(secs => $1) AND created_at <= now())
@@ -212,7 +211,7 @@ async def open_task_of(queryable: Queryable, kind: ResourceKind, resource_id: UU
 
 
 async def start_task(tx: Transaction, task_id: UUID) -> Task | None:
-    """Mark a queued task as running. None when it has ended meanwhile; a running one (resumed) is left as it is."""
+    """Mark a queued task as running. None if it has ended meanwhile; a running (resumed) one is left as it is."""
     row = await tx.fetchrow(
         "UPDATE tasks SET status = 'running', started_at = now() WHERE id = $1 AND status = 'queued' RETURNING *",
         task_id,
@@ -226,7 +225,7 @@ async def start_task(tx: Transaction, task_id: UUID) -> Task | None:
 
 
 async def lift_deadline(tx: Transaction, task_id: UUID) -> None:
-    """It ends with what its nodes say, however late that is."""
+    """Remove the task's deadline: it ends with its nodes' answer, however late."""
     await tx.execute("UPDATE tasks SET deadline_at = $2 WHERE id = $1", task_id, _NEVER)
 
 
@@ -239,8 +238,8 @@ async def log_task(
     level: Level = Level.INFO,
     starts: bool = False,
 ) -> TaskEvent | None:
-    """Add a line to an open task's log; one that `starts` it marks it as running as well. None when the task has ended:
-    nothing is written after the end."""
+    """Add a line to an open task's log; `starts` also marks the task as running. None if the task has ended: nothing is
+    written after the end."""
     row = await tx.fetchrow(
         """WITH task AS (
                UPDATE tasks SET last_position = last_position + 1, message = $2,
@@ -269,9 +268,9 @@ async def log_task(
 
 
 async def log_tasks(tx: Transaction, lines: Sequence[NewLine], *, wait: bool = False) -> dict[UUID, bool]:
-    """Add a line each to the logs of different tasks, or start them, in one statement; gives for each task whether its
-    log had room for the line. A full log keeps the task's message and progress up to date. Passed over is what has
-    ended, and what somebody else holds, unless it shall `wait` for that. Lines alone leave no mark."""
+    """Add a line to each of several tasks' logs, or start them, in one statement; returns for each task whether its log
+    had room for the line. Even with a full log the task's message and progress are updated. Tasks that have ended are
+    skipped, and so are tasks with a locked row, unless `wait` is set. Lines alone leave no commit mark."""
     with nullcontext() if any(line.starts for line in lines) else tx.unmarked():
         return await _log_tasks(tx, lines, wait)
 
@@ -326,8 +325,8 @@ async def _log_tasks(tx: Transaction, lines: Sequence[NewLine], wait: bool) -> d
 
 
 async def end_task(tx: Transaction, task_id: UUID, ending: Ending) -> Task | None:
-    """Write the end of an open task, its last line and its event. None when it had ended already: then the caller,
-    whose transaction this is, must change nothing else on this task's behalf."""
+    """Write the end of an open task, its last line and its event. None if it had already ended: then the caller must
+    change nothing else for this task in its transaction."""
     level = {TaskStatus.FAILED: Level.ERROR, TaskStatus.CANCELLED: Level.WARNING}.get(ending.status, Level.INFO)
     row = await tx.fetchrow(
         """WITH task AS (
@@ -368,7 +367,7 @@ async def read_log(queryable: Queryable, task_id: UUID, *, after: int, limit: in
 
 
 async def announce(tx: Transaction, task: Task) -> None:
-    """The event of a task's change."""
+    """Append the event of a task's change."""
     await events.append(
         tx,
         NewEvent(

@@ -1,11 +1,11 @@
-"""The work of one task under way: its steps on a node, its log, its deadline and its cancellation.
+"""A running task: its steps on a node, its log, its deadline and its cancellation.
 
 Invariants:
-- a step is asked for under the id `<task>:<step>` (with `:<attempt>` from the second on), so that after a restart the
-  agent's journal answers it instead of doing it again;
-- once cancelled, the step under way is cancelled on its node again and again until the node has given its word on it:
-  a cancellation lost with a connection is only late;
-- an outcome is acknowledged to the agent by `acknowledge`, which is called once the task's end is stored.
+- a step has the operation id `<task>:<step>` (with `:<attempt>` from the second attempt on). After a restart the
+  agent's journal answers for the id instead of repeating the step;
+- when a task is cancelled, the cancellation of the current step is sent again and again until the node reports its
+  outcome: one lost with a connection is only delayed;
+- `acknowledge` acknowledges outcomes to the agent; it is called once the task's end is stored.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from svc_nodeagent.protocol import FACTS, FailureCode, NodeOperation, OperationI
 log = structlog.get_logger(__name__)
 
 MAX_ATTEMPTS: Final = 4
-"""How often a repeatable step is asked for when the agent died over it."""
+"""How often a repeatable step is tried if the agent died during it."""
 
 
 class NodeGateway(Protocol):
-    """What tasks need of the gateway."""
+    """The part of the gateway that tasks use."""
 
     def is_online(self, node_id: UUID) -> bool: ...
 
@@ -55,11 +55,11 @@ class NodeGateway(Protocol):
 
 
 class TaskFailed(ServiceError):  # noqa: N818 - named for what it says
-    """The task has failed for good, whatever the code: unlike our own `unavailable`, it is not tried again."""
+    """The task has failed for good, whatever the code: unlike the service's own `unavailable`, it is not retried."""
 
 
 class HostRefused(TaskFailed):
-    """A step that did not succeed on its node. `failure` is the host's code, or None when the node never answered."""
+    """A step failed on its node. `failure` is the host's code, or None if the node never answered."""
 
     def __init__(self, code: ErrorCode, message: str, *, hint: str | None, failure: FailureCode | None) -> None:
         super().__init__(code, message, hint=hint)
@@ -67,14 +67,14 @@ class HostRefused(TaskFailed):
 
 
 class LostWithNode(TaskFailed):
-    """The task's node was declared lost: it does nothing any more, and says nothing of what it did."""
+    """The task's node was declared lost: it takes no further steps, and will not report the outcome of earlier ones."""
 
     def __init__(self, lost: NodeLost) -> None:
         super().__init__(lost.code, lost.message)
 
 
 class TaskRun:
-    """What the work of one task may do. `deadline` is on Trio's clock."""
+    """The interface for the work of one task. `deadline` is on Trio's clock."""
 
     def __init__(
         self, task: Task, lines: LineWriter, gateway: NodeGateway, *, deadline: float, cancel_interval: float
@@ -91,15 +91,15 @@ class TaskRun:
         self._uninterrupted = False
         self._last_line: tuple[int | None, str] | None = None
         self._full_at: int | None = None
-        """The progress at which the log was found full: below it, what is said goes nowhere."""
+        """The progress at which the log was full: lines up to this progress are dropped."""
         self._left_out = 0
         self._started = task.status is TaskStatus.RUNNING
         if task.cancel_requested:
             self._cancelled.set()
 
     async def log(self, message: str, *, percent: int | None = None, level: Level = Level.INFO) -> None:
-        """Add a line to the task's log. The same line twice in a row is written once. The first starts the task, if it
-        has not been written down as started yet."""
+        """Add a line to the task's log. The same line twice in a row is written once. The first one marks the task as
+        running, if that is not recorded yet."""
         if self._last_line == (percent, message):
             return
         self._last_line = (percent, message)
@@ -112,24 +112,24 @@ class TaskRun:
         self._started = True
 
     async def close_log(self) -> None:
-        """Say how many lines the log had no room for."""
+        """Log how many lines were left out of the full log."""
         if self._left_out:
             message = f"{self._left_out} more lines were left out: a log has {MOST_LINES} at most."
             await self._lines.add(NewLine(self.task.id, message, level=Level.WARNING, beyond=True))
             self._left_out = 0
 
     async def start(self) -> None:
-        """Write the task down as started, unless it has ended meanwhile."""
+        """Record the task as running, unless it has ended meanwhile."""
         await self._lines.add(NewLine(self.task.id, None, starts=True))
         self._started = True
 
     def resume(self, task: Task) -> None:
-        """Go on with the task, as it is now that it is written down as started."""
+        """Continue with `task`, whose record says running."""
         self.task, self._started = task, True
 
     @property
     def started(self) -> bool:
-        """Whether the task is written down as started."""
+        """Whether the task is recorded as running."""
         return self._started
 
     async def perform(
@@ -141,12 +141,12 @@ class TaskRun:
         node_id: UUID | None = None,
         span: tuple[int, int] = (0, 100),
     ) -> OperationResult:
-        """Have the task's node, or another, do one step and give its result; `timeout` in seconds, the operation's
-        own without it, bounded by the task's deadline. Steps may be performed side by side.
+        """Perform one step on the task's node, or another, and return its result. `timeout` is in seconds, by default
+        the operation's own, and bounded by the task's deadline. Steps may be performed concurrently.
         `span` is the part of the task's progress, in percent, that this step's own progress covers.
 
-        Raises `HostRefused` when the host failed it or the node did not answer in time, `LostWithNode`. A step that the
-        agent's own death interrupted is asked for again, unless the operation is not repeatable.
+        Raises `HostRefused` if the step failed on the host or the node did not answer in time, `LostWithNode`. A step
+        that a crash of the agent interrupted is tried again if the operation is repeatable.
         """
         seconds = task_seconds(operation.op) if timeout is None else timeout
         node = node_id or self._node_id()
@@ -159,7 +159,7 @@ class TaskRun:
             except HostRefused as refusal:
                 if (
                     refusal.failure is not FailureCode.INTERRUPTED
-                    or self.cancel_requested  # what it may have done is not said to be cancelled
+                    or self.cancel_requested  # it may have done something, so "cancelled" might be wrong
                     or not operation.facts.repeatable
                     or attempt == MAX_ATTEMPTS
                 ):
@@ -183,7 +183,7 @@ class TaskRun:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the task's deadline; infinite where it has none."""
+        """Seconds until the task's deadline; infinite if it has none."""
         return max(0.0, self._deadline - trio.current_time())
 
     @property
@@ -191,15 +191,15 @@ class TaskRun:
         return self._cancelled.is_set()
 
     def request_cancel(self) -> None:
-        """Give up: the step under way is cancelled on its node, whose word on it is awaited; work of our own ends."""
+        """Cancel the task: the current step is cancelled on its node and its outcome awaited; local work is stopped."""
         self._cancelled.set()
         if not self._in_operation and not self._uninterrupted:
             self.scope.cancel()
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
-        """For the length of the block a cancellation ends steps on nodes, and no work of our own: what they have done
-        is recorded."""
+        """For the length of the block a cancellation ends only steps on nodes and no local work, so that the steps'
+        results are recorded."""
         before, self._uninterrupted = self._uninterrupted, True
         try:
             yield
@@ -207,13 +207,13 @@ class TaskRun:
             self._uninterrupted = before
 
     async def withdraw(self) -> None:
-        """No outcome is awaited any longer: tell the nodes, where they listen, to give the steps up."""
+        """Cancel the current steps on their nodes without awaiting the outcome."""
         while self._in_operation:
             given_up = self._in_operation.pop()
             await self._gateway.cancel(self._performed[given_up], given_up)
 
     async def acknowledge(self) -> None:
-        """The task's end is stored: the agent may forget what it did for it."""
+        """The task's end is stored: the agents may forget the outcomes of its steps."""
         for performed, node_id in self._performed.items():
             await self._gateway.acknowledge(node_id, performed)
 
@@ -232,7 +232,7 @@ class TaskRun:
         self._in_operation.add(performed)
         outcome: OperationResult | HostRefused | LostWithNode
         if self.cancel_requested:
-            # Before it is asked for: what the node never had, it is not to begin.
+            # Before the operation is sent: a node that never had it must not start it.
             await self._gateway.cancel(node, performed)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_cancelling, node, performed)
@@ -263,7 +263,7 @@ class TaskRun:
         try:
             await self.log(progress.message, percent=begin + (end - begin) * progress.percent // 100)
         except ServiceError as error:
-            # A line of progress is not worth the operation that it tells of.
+            # Failing to store a progress line must not fail the operation.
             log.warning("task.progress_not_stored", task_id=str(self.task.id), error=error.message)
 
     async def _keep_cancelling(self, node: UUID, performed: OperationId) -> None:
@@ -274,7 +274,7 @@ class TaskRun:
 
 
 def task_seconds(op: str) -> float:
-    """How long a task of that name, which is its node operation's, may take."""
+    """How long a task named after the node operation `op` may take."""
     seconds = FACTS[op].task_seconds
     assert seconds is not None, f"no task is {op}"
     return seconds

@@ -1,1 +1,1 @@
-"""What machines send and receive: readings, periods, policies and their enforcement."""
+"""Traffic of machines: readings, periods, policies and their enforcement."""

@@ -1,14 +1,14 @@
-"""What is done about machines that have used their allowance up, and what ends it.
+"""Enforces traffic allowances: imposes sanctions on machines that have used theirs up, and lifts them.
 
-What is in force against a machine is its standing decision. `enforce` makes it what the plan's policy says of what was
-counted in the period that runs, whatever changed: the figures, the policy, the plan or the period.
+The sanction in force against a machine is its standing decision. `enforce` brings it in line with the plan's policy and
+the traffic of the current period, whatever changed: the figures, the policy, the plan or the period.
 
 Invariants:
-- a decision is written in one transaction with what it does (the machine's throttle or isolation, `network_changed`),
-  its history row, its audit row as the service's own, and its event; it is not written again while it stands;
-- at most one decision of a machine stands (a unique index); it is taken under the locks of plan and machine, so that a
-  policy which was loosened meanwhile is heeded;
-- no sanction touches a machine's power or disks. So a machine whose node cannot hold a rate is reported instead of
+- a decision is written in one transaction with its effect (the machine's throttle or isolation, `network_changed`), its
+  history row, an audit row by the service itself, and its event; it is not written again while it stands;
+- at most one decision per machine stands (a unique index). It is made under the locks of plan and machine, so that a
+  concurrent loosening of the policy is respected;
+- no sanction affects a machine's power or disks. So a machine whose node cannot limit rates is reported instead of
   throttled: its host would refuse the whole network, and with it the next start.
 """
 
@@ -52,7 +52,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Judged:
-    """A machine, what counts for it in the period that runs, and what is in force."""
+    """A machine, its policy and counted traffic of the current period, and the sanction in force."""
 
     id: UUID
     name: str
@@ -63,10 +63,10 @@ class Judged:
     counted_bytes: int
     standing: Standing | None
     can_be_throttled: bool
-    """By its node, for all that the node has said."""
+    """Whether its node can limit rates, as far as the node has reported."""
 
     def wanted(self, period: Period) -> Standing | None:
-        """What shall be in force."""
+        """The decision that must be in force; None for no sanction."""
         sanction = None if self.deleted else self.policy.sanction(self.counted_bytes)
         if sanction is not None and sanction.action is TrafficAction.THROTTLE and not self.can_be_throttled:
             sanction = Sanction(TrafficAction.REPORT)
@@ -75,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Enforced:
-    """How many machines met a sanction, and how many were let go."""
+    """How many machines got a sanction, and for how many it was lifted."""
 
     sanctioned: int = 0
     lifted: int = 0
@@ -85,8 +85,8 @@ class Enforced:
 
 
 async def enforce(database: Database, now: datetime) -> Enforced:
-    """Bring every machine's standing decision up to date, a few of one plan at a time. Safe to repeat, and from several
-    processes at once."""
+    """Bring every machine's standing decision up to date, a few machines of one plan at a time. Safe to repeat, also
+    from several processes at once."""
     of_plans: dict[UUID | None, list[UUID]] = {}
     for machine in await _out_of_date(database, period_of(now), None):
         of_plans.setdefault(machine.plan_id, []).append(machine.id)
@@ -104,7 +104,7 @@ async def _enforce_some(tx: Transaction, plan_id: UUID | None, vm_ids: Sequence[
 
 
 async def enforce_plan(tx: Transaction, plan_id: UUID, now: datetime) -> Enforced:
-    """The same for the machines of one plan, whose row the caller has locked and may have changed."""
+    """As `enforce`, for the machines of one plan. The caller has locked the plan's row and may have changed it."""
     machines = await _out_of_date(tx, period_of(now), plan_id)
     return await _bring_up_to_date(tx, plan_id, [machine.id for machine in machines], now)
 
@@ -124,7 +124,7 @@ async def _bring_up_to_date(tx: Transaction, plan_id: UUID | None, vm_ids: Seque
 async def _out_of_date(
     queryable: Queryable, period: Period, plan_id: UUID | None, vm_ids: Sequence[UUID] | None = None
 ) -> list[Judged]:
-    """The machines against which something else is in force than shall; of one plan, among some, where given."""
+    """The machines whose sanction in force differs from the required one; of one plan, or among `vm_ids`, if given."""
     rows = await queryable.fetch(
         f"""
         SELECT vms.id, vms.name, vms.project_id, vms.plan_id, vms.deleted_at,
@@ -172,7 +172,7 @@ def _judged(row: Record) -> Judged:
 
 
 async def _decide(tx: Transaction, machine: Judged, wanted: Standing | None, now: datetime) -> None:
-    """Put `wanted` in the place of what stood, with all that belongs to it."""
+    """Replace the standing decision by `wanted`, with its effect, history, audit row and event."""
     action = Decided(wanted.sanction.action.value) if wanted is not None else Decided.LIFT
     mbps = wanted.sanction.throttle_mbps if wanted is not None else None
     period, policy, counted = period_of(now), machine.policy, machine.counted_bytes

@@ -9,7 +9,7 @@ from typing import NewType
 Period = NewType("Period", str)
 
 Clock = Callable[[], datetime]
-"""The wall clock, aware; what month it is comes from the controller's clock alone."""
+"""The wall clock, as aware datetimes; only the controller's clock decides which month it is."""
 
 
 def utc_now() -> datetime:
@@ -17,12 +17,12 @@ def utc_now() -> datetime:
 
 
 def period_of(moment: datetime) -> Period:
-    """The month that an aware moment lies in."""
+    """The month of an aware datetime."""
     return Period(f"{moment.astimezone(UTC):%Y-%m}")
 
 
 def shifted(period: Period, months: int) -> Period:
-    """The month so many later, or earlier for a negative number."""
+    """The month `months` later, or earlier if negative."""
     year, month = divmod(int(period[:4]) * 12 + int(period[5:]) - 1 + months, 12)
     return Period(f"{year:04d}-{month + 1:02d}")
 

@@ -1,8 +1,8 @@
-"""The traffic policies of plans, by the month that they count from.
+"""The traffic policies of plans, by the month from which they apply.
 
-A policy is kept with the month it begins in, and the one in force in a month is the latest that has begun: what was put
-off until the next month begins by itself, also where no process was there to see it, and a clock that is set back finds
-the policy of that time.
+A policy is stored with its first month, and the one in force in a month is the latest that has started. So a policy
+that was postponed to the next month takes effect by itself, even if no process runs at that moment, and a clock that is
+set back finds the policy of that time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from svc_actors.store import Caller, Queryable, Record, Target, Transaction, aud
 
 
 def policies(placeholder: str) -> str:
-    """SQL for the policy of every plan that has one in the month that this placeholder stands for: columns plan_id,
+    """SQL for the policy of every plan that has one in the month given by the placeholder: columns plan_id,
     effective_from, allowance_gib, direction, action, throttle_mbps."""
     return f"""(SELECT DISTINCT ON (plan_id) * FROM plan_traffic WHERE effective_from <= {placeholder}
                 ORDER BY plan_id, effective_from DESC)"""
 
 
 def as_policy(row: Record) -> Policy:
-    """The policy of a row with the columns of `policies`; no limit where they are NULL."""
+    """The policy of a row with the columns of `policies`; no limit if they are NULL."""
     if row["action"] is None:
         return UNLIMITED
     return Policy(
@@ -45,7 +45,7 @@ def as_policy(row: Record) -> Policy:
 
 
 async def policy_of(queryable: Queryable, plan_id: UUID | None, period: Period) -> Policy:
-    """What a plan allows in that month; no plan limits nothing."""
+    """The policy of a plan in that month; without a plan there is no limit."""
     row = await queryable.fetchrow(
         """SELECT * FROM plan_traffic WHERE plan_id = $1 AND effective_from <= $2
            ORDER BY effective_from DESC LIMIT 1""",
@@ -57,8 +57,8 @@ async def policy_of(queryable: Queryable, plan_id: UUID | None, period: Period) 
 
 @dataclass(frozen=True)
 class PolicySet:
-    """What became of a wanted policy: all of it is in force from `effective_from` on. `machines` have the plan.
-    `withdrawn` is the month for which another policy had been decided, which will not begin."""
+    """The result of setting a policy: all of it is in force from `effective_from` on. `machines`: how many have the
+    plan. `withdrawn`: the month of a previously decided policy, which will not take effect."""
 
     before: Policy
     change: Change
@@ -68,7 +68,7 @@ class PolicySet:
 
     @property
     def note(self) -> str:
-        """What happens when, for people."""
+        """A sentence about what takes effect when."""
         now = differences(self.before, self.change.now)
         later = differences(self.change.now, self.change.later) if self.change.later is not None else []
         said = []
@@ -85,8 +85,8 @@ class PolicySet:
 
 
 async def set_policy(tx: Transaction, caller: Caller, plan_id: UUID, wanted: Policy, *, now: datetime) -> PolicySet:
-    """Have the plan allow `wanted`: what loosens at once, the rest from the next month on, in place of whatever was to
-    begin then. Locks the plan; what this lifts is for the caller to enforce. Raises not_found."""
+    """Set the plan's policy: members that loosen apply at once, the rest from the next month on, replacing any policy
+    decided for that month. Locks the plan; the caller calls `enforce_plan` to lift sanctions. Raises not_found."""
     plan = await tx.fetchrow("SELECT id, slug FROM plans WHERE id = $1 FOR NO KEY UPDATE", plan_id)
     if plan is None:
         raise not_found("There is no such plan.")

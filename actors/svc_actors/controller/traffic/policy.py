@@ -1,10 +1,10 @@
-"""What a plan allows of traffic, and how that changes: pure rules, no clock and no database.
+"""The traffic policy of a plan and the rules for changing it: pure functions without clock and database.
 
 Invariants (specification, Traffic and backup schedules):
-- nobody is in breach of a limit that did not exist yesterday: of a change, member by member, what loosens counts at
-  once and what tightens from the next period on; so whatever a machine has counted, a change never makes things worse
-  for it in the period that runs;
-- where nobody has the plan, or nothing is limited any more, a change counts at once.
+- no machine is in breach of a limit that did not exist yesterday: each member of a change that loosens the policy
+  applies at once, and each that tightens it from the next period on. So a change never makes things worse for a machine
+  in the current period, whatever its traffic;
+- if no machine has the plan, or the new policy has no limit, a change applies at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEVERITY: Final = {action: place for place, action in enumerate(TrafficAction)}
 
 @dataclass(frozen=True)
 class Sanction:
-    """What is in force against a machine. `throttle_mbps` is there for a throttle, and only then."""
+    """A sanction against a machine. `throttle_mbps` is set for a throttle, and only then."""
 
     action: TrafficAction
     throttle_mbps: int | None = None
@@ -45,8 +45,8 @@ class Sanction:
 
 @dataclass(frozen=True)
 class Policy:
-    """An allowance in GiB a month, or None for no limit. A throttle has a rate in Mbit/s (ValueError without one);
-    beside other actions a rate is kept and means nothing."""
+    """An allowance in GiB a month, or None for no limit. A throttle needs a rate in Mbit/s (ValueError without one);
+    for other actions a rate is stored without effect."""
 
     allowance_gib: int | None = None
     direction: TrafficDirection = TrafficDirection.OUTBOUND
@@ -65,11 +65,11 @@ class Policy:
         return sent_bytes if self.direction is TrafficDirection.OUTBOUND else received_bytes + sent_bytes
 
     def exceeded(self, counted_bytes: int) -> bool:
-        """An allowance that is used up to the last byte is exceeded."""
+        """Whether the allowance is used up; exactly reaching it counts."""
         return self.allowance_bytes is not None and counted_bytes >= self.allowance_bytes
 
     def sanction(self, counted_bytes: int) -> Sanction | None:
-        """What is done about a machine that has counted so much."""
+        """The sanction for a machine with this traffic, if any."""
         if not self.exceeded(counted_bytes):
             return None
         return Sanction(self.action, self.throttle_mbps if self.action is TrafficAction.THROTTLE else None)
@@ -80,14 +80,14 @@ UNLIMITED: Final = Policy()
 
 @dataclass(frozen=True)
 class Change:
-    """What counts from now on, and what from the next period on where that is something else."""
+    """The policy that applies from now on, and the one from the next period on if it differs."""
 
     now: Policy
     later: Policy | None
 
 
 def change(current: Policy, wanted: Policy, *, in_use: bool) -> Change:
-    """How `wanted` takes the place of `current` on a plan that machines have (`in_use`) or not."""
+    """How `wanted` replaces `current`; `in_use`: machines have the plan."""
     now = _looser(current, wanted) if in_use else wanted
     return Change(now, None if now == wanted else wanted)
 
@@ -109,7 +109,7 @@ def _looser(current: Policy, wanted: Policy) -> Policy:
 
 
 def differences(before: Policy, after: Policy) -> list[str]:
-    """What `after` has that `before` has not, each in words that may stand in one sentence."""
+    """The differences of `after` from `before`, as phrases for one sentence."""
     words: list[str] = []
     if after.allowance_gib != before.allowance_gib:
         gib = after.allowance_gib

@@ -1,11 +1,11 @@
-"""What machines have transferred, as their hosts have counted it.
+"""Traffic readings: the bytes that machines have transferred, as counted by their hosts.
 
 Invariants:
-- a figure never reads high: a reading holds the most that one ledger of one node has ever said for a month, so one that
-  is repeated or overtaken counts nothing twice, and a ledger that was begun anew adds beside the old;
-- a node's report counts only for the time in which the machine was on it, as the records have that, and is no more
-  than the highest rate that the machine had there, or a link's where it had none, could carry in that time;
-- every figure comes with `resets`, `samples` and `first_at`, which say why it may read low (specification, Plan
+- a figure is never too high. A reading holds the maximum that one ledger of one node has ever reported for a month, so
+  a repeated or late report counts nothing twice; a new ledger is added to the old one;
+- a node's report counts only for the time in which the machine was on it by the records, and is limited to what the
+  machine's highest rate there (a link's, if it had none) could carry in that time;
+- every figure comes with `resets`, `samples` and `first_at`, which say why it may be too low (specification, Plan
   policies).
 """
 
@@ -27,9 +27,9 @@ HISTORY_MONTHS: Final = 12
 
 @dataclass(frozen=True)
 class Month:
-    """Bytes that a machine received and sent, at least, in one month. `resets`: how often counting began anew (a guest,
-    an agent or a host restart, another host); `samples`: how often the counters were read; `first_at`: when first.
-    Nothing was read where `samples` is 0."""
+    """The least bytes that a machine received and sent in one month. `resets`: how often counting restarted (a restart
+    of guest, agent or host, another host); `samples`: how often the counters were read; `first_at`: the first time.
+    If `samples` is 0 nothing was read."""
 
     period: Period
     received_bytes: int = 0
@@ -43,18 +43,18 @@ MONTHS: Final = """
 SELECT vm_id, period, sum(received)::numeric AS received, sum(sent)::numeric AS sent, sum(samples)::numeric AS samples,
        (sum(resets) + count(*) - 1)::numeric AS resets, min(first_at) AS first_at
 FROM traffic_readings"""
-"""Figures by machine and month, to be followed by WHERE and `GROUP BY vm_id, period`. Where one ledger follows another,
-counting began anew."""
+"""Figures by machine and month, to be followed by WHERE and `GROUP BY vm_id, period`. Each further ledger counts as a
+reset."""
 
 
 async def month_of(queryable: Queryable, vm_id: UUID, period: Period) -> Month:
-    """One machine's month; zeros where nothing was read."""
+    """One machine's month; zeros if nothing was read."""
     row = await queryable.fetchrow(f"{MONTHS} WHERE vm_id = $1 AND period = $2 GROUP BY vm_id, period", vm_id, period)
     return Month(period) if row is None else _month(row)
 
 
 async def months_of(queryable: Queryable, vm_id: UUID, last: Period, count: int = HISTORY_MONTHS) -> list[Month]:
-    """The machine's last `count` months up to `last`, newest first, with zeros where nothing was read."""
+    """The machine's last `count` months up to `last`, newest first, with zeros for months without readings."""
     rows = await queryable.fetch(
         f"{MONTHS} WHERE vm_id = $1 AND period BETWEEN $2 AND $3 GROUP BY vm_id, period",
         vm_id,
@@ -67,20 +67,20 @@ async def months_of(queryable: Queryable, vm_id: UUID, last: Period, count: int 
 
 
 MOST_LEDGERS: Final = 32
-"""Of one machine, month and node: an agent begins a ledger anew where its file was lost, and each is a row."""
+"""Per machine, month and node: an agent starts a new ledger if its file was lost, and each one is a row."""
 LINK_MBPS: Final = 100_000
-"""What is believed of a machine without a rate of its own: no host has a faster link."""
+"""The highest believable rate of a machine without a limit of its own: no host has a faster link."""
 _SKEW: Final = timedelta(hours=1)
-"""By which clocks may differ: so much longer a machine may have been there."""
+"""Allowed difference of clocks, added to the time that a machine was on the node."""
 _HEADERS: Final = 1.1
-"""Counted bytes for a byte of the rate: frames have headers that some rates leave out."""
+"""Counted bytes per byte of the rate: frames have headers that some rate limits do not count."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """What of a node's answer was not taken in: readings of machines that never were its own, of months that cannot be
-    (before the machine came, after it left, or past the next month by the controller's clock), and, of those that were
-    cut, what no rate could have carried; what came in one ledger too many is all cut."""
+    """Machines whose readings were not accepted in full. `foreign`: they were never on the node. `untimely`: the month
+    is impossible (before the machine came, after it left, or past the next month by the controller's clock). `beyond`:
+    readings were cut to what the rate could carry, or dropped as one ledger too many."""
 
     foreign: frozenset[UUID]
     untimely: frozenset[UUID]
@@ -89,14 +89,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class _Stay:
-    """When a machine was on the node; `until` None: it is there."""
+    """When a machine was on the node; `until` None: it still is."""
 
     since: datetime
     until: datetime | None
     most_mbps: int
 
     def may_count(self, period: str, now: datetime) -> bool:
-        # A month early: the node's clock may be behind, or the controller's was ahead when it made the machine.
+        # A month early: the node's clock may be behind, or the controller's was ahead when the machine was created.
         last = next_period(period_of(now)) if self.until is None else period_of(self.until)
         return shifted(period_of(self.since), -1) <= period <= last
 
@@ -109,7 +109,7 @@ class _Stay:
 async def store_readings(
     tx: Transaction, node_id: UUID, ledger_id: UUID, readings: Sequence[TrafficReading], *, now: datetime
 ) -> Refused:
-    """Take in what a node has counted. The month after this one is taken too: the node's clock may be ahead."""
+    """Store a node's readings. The month after the current one is accepted, too: the node's clock may be ahead."""
     named = sorted({reading.vm_id for reading in readings})
     rows = await tx.fetch(
         """SELECT vms.id, stays.since, least(stays.until, vms.deleted_at) AS until, stays.most_mbps
@@ -137,7 +137,7 @@ async def store_readings(
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """What a node's other ledgers have of a machine and month."""
+    """The sums of a node's other ledgers for a machine and month."""
 
     received: int = 0
     sent: int = 0
@@ -172,7 +172,8 @@ def _bounded(reading: TrafficReading, stays: Sequence[_Stay], elsewhere: _Elsewh
 
 
 def _merged(readings: Iterable[TrafficReading]) -> list[TrafficReading]:
-    """One reading a machine and month, the most that any of them says; in an order that all writers share."""
+    """One reading per machine and month, with the maximum of each figure; in an order that all writers share, which
+    prevents deadlocks."""
     merged: dict[tuple[UUID, str], TrafficReading] = {}
     for reading in map(_sound, readings):
         key = (reading.vm_id, reading.period)
@@ -182,7 +183,7 @@ def _merged(readings: Iterable[TrafficReading]) -> list[TrafficReading]:
 
 
 def _sound(reading: TrafficReading) -> TrafficReading:
-    """The reading with its moments within its month, whatever the node's clock said."""
+    """The reading with its times clamped to its month, whatever the node's clock said."""
     first, end = start_of(Period(reading.period)), start_of(next_period(Period(reading.period)))
 
     def within(moment: datetime) -> datetime:

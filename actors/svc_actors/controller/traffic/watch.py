@@ -1,11 +1,11 @@
-"""Asks nodes what they have counted, keeps it, and has plans' allowances enforced.
+"""Polls nodes for their traffic counters, stores the readings, and enforces plans' allowances.
 
 Invariants:
-- every online node is asked about once a minute, spread over it; one that hangs has one question open and holds up no
-  other;
-- a round that fails (the database is away) changes nothing and is made up for by the next: readings only grow, and
-  decisions are taken from what is stored;
-- which month it is the controller's clock says.
+- every online node is polled about once a minute, spread over the minute; a node that hangs has one open query and
+  delays no other;
+- a failed round (the database is away) changes nothing and the next one makes up for it: readings only grow, and
+  decisions are based on stored figures;
+- the controller's clock decides which month it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class CountingGateway(Protocol):
-    """What the watch needs of the gateway."""
+    """The part of the gateway that the watch uses."""
 
     def online(self) -> list[UUID]: ...
 
@@ -40,7 +40,7 @@ class CountingGateway(Protocol):
 
 @dataclass(frozen=True)
 class TrafficIntervals:
-    """Seconds. `ask`: between two questions to one node; `at_once`: nodes that are asked at the same time."""
+    """Times in seconds. `ask`: between two queries of one node; `at_once`: how many nodes are queried at once."""
 
     ask: float = 60.0
     look: float = 5.0
@@ -50,8 +50,8 @@ class TrafficIntervals:
 
 
 class TrafficWatch:
-    """One a process; `run` under the composer's nursery. `unauthorised_report` is told when a node has counted
-    for machines that are not its own: once for each of them."""
+    """One per process; `run` runs in the composer's nursery. `unauthorised_report` is called once for each machine that
+    a node has counted for without its being there."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class TrafficWatch:
                 await trio.sleep(self._intervals.look)
 
     async def ask(self, node_id: UUID) -> None:
-        """Keep what a node says that it has counted. Raises what a query and the database raise."""
+        """Query a node's counters and store them. Raises what a query and the database raise."""
         result = await self._gateway.query(node_id, NodeTraffic(), timeout=self._intervals.patience)
         if not isinstance(result, TrafficResult):
             return
@@ -101,13 +101,13 @@ class TrafficWatch:
         self._point_out(node_id, sorted(refused.foreign))
 
     async def enforce(self) -> None:
-        """Bring what is in force against machines up to date."""
+        """Bring the sanctions of all machines up to date."""
         done = await enforce(self._database, self._clock())
         if done.sanctioned or done.lifted:
             log.info("traffic.enforced", sanctioned=done.sanctioned, lifted=done.lifted)
 
     def _nodes_due(self) -> list[UUID]:
-        """Online nodes whose turn it is. A new one's first turn is spread by its id over the interval."""
+        """Online nodes whose turn it is. The first turn of a new node is spread over the interval by its id."""
         now, online = trio.current_time(), self._gateway.online()
         interval = self._intervals.ask
         self._due = {
@@ -127,7 +127,7 @@ class TrafficWatch:
         except ServiceError as error:
             log.warning("traffic.not_recorded", node_id=str(node_id), error=error.message)
         except Exception:
-            # A defect with one node's answer: the watch, and the controller with it, goes on.
+            # A defect with one node's answer must not end the watch, and the controller with it.
             log.exception("traffic.ask_failed", node_id=str(node_id))
         finally:
             self._being_asked.discard(node_id)
