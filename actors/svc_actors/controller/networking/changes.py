@@ -1,18 +1,18 @@
-"""The network columns of a machine's row: what its host shall carry for it, by generation, and what the host has said.
+"""The network columns of a machine's row: the desired generation of its network, and the one its host has applied.
 
-Nothing else writes `net_wanted`, `net_applied`, `net_error`, `net_failed_at`, `rate_mbps`, `throttle_mbps` and
-`traffic_isolated`; everybody else calls a function of this module, in the transaction of the change itself. They are
-not the Machine actor's, since one rule of a security group, or one plan, changes a thousand machines in one
-transaction: that is one statement here, and would be a thousand asks there.
+Only this module writes `net_wanted`, `net_applied`, `net_error`, `net_failed_at`, `rate_mbps`, `throttle_mbps` and
+`traffic_isolated`; other modules call its functions, in the transaction of the change itself. The columns bypass the
+Machine actor, since one rule of a security group, or one plan, changes a thousand machines in one transaction: that is
+one statement here, and would be a thousand messages there.
 
 Invariants:
 - rows are locked before they are changed, several in the order of their ids: the Machine actor, the network watch and a
-  group's rules change the same row from different tasks, and from different processes where there are several;
-- a machine's `net_wanted` grows in the same transaction as anything that `machine_spec.network_spec` reads, so a host
-  that has applied an older generation is known to be behind, whatever crashed in between. The network watch brings it
-  up to date, at once and again until it succeeds;
-- `net_applied` is what the host itself has said, and never goes back; a host that is ahead of the record (which was put
-  back from a copy, say) is overtaken: the record goes past it.
+  group's rules change the same row from different tasks, and from several processes;
+- a machine's `net_wanted` grows in the same transaction as any change to what `machine_spec.network_spec` reads. So a
+  host that has applied an older generation is known to be behind, whatever crashed in between. The network watch brings
+  it up to date, at once and repeatedly until it succeeds;
+- `net_applied` is what the host itself has reported, and never decreases. If a host is ahead of the record (restored
+  from a backup, for example), the record moves past the host's generation.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from svc_actors.alerts import close_alert
 from svc_actors.store import Record, Transaction
 
 CHANNEL: Final = "svc_network"
-"""The PostgreSQL channel on which the network watch hears of a commit."""
+"""The PostgreSQL channel that announces commits to the network watch."""
 
 MOST_BELIEVED: Final = 2**52
-"""No record grows so far. A host that says more is mistaken, and is not followed to where numbers end."""
+"""The highest generation accepted from a host. No record grows so far, so a higher one is a mistake; following it could
+overflow the column."""
 
 
 @dataclass(frozen=True)
 class NetworkFailure:
-    """`news`: the machine's record said something else, or nothing, before."""
+    """`news`: the recorded error was another one, or none, before."""
 
     machine: str
     project_id: UUID
@@ -43,8 +44,8 @@ class NetworkFailure:
 
 
 async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
-    """What these machines' hosts shall carry is other than before. Their rows are locked in the order of their ids, as
-    everybody does who locks several."""
+    """Raise the desired network generation of these machines. Their rows are locked in the order of their ids, as in
+    every transaction that locks several."""
     changed = await tx.execute(
         """WITH changed AS MATERIALIZED (
                SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE
@@ -57,8 +58,8 @@ async def network_changed(tx: Transaction, vm_ids: Iterable[UUID]) -> None:
 
 
 def applied_columns(generation: str) -> str:
-    """What `network_applied` assigns, for a statement that writes more of the row: `generation` is the SQL of a bigint,
-    which changes nothing where it is NULL. The row is locked, and the statement gives `HAS_APPLIED` to
+    """The assignments of `network_applied`, for a statement that writes more of the row. `generation` is the SQL of a
+    bigint; NULL changes nothing. The row must be locked, and the statement returns `HAS_APPLIED` for
     `follow_applied`."""
     return f"net_applied = greatest(vms.net_applied, {generation}), {_beside_applied(generation)}"
 
@@ -73,8 +74,8 @@ HAS_APPLIED: Final = "vms.net_applied < vms.net_wanted AS behind, vms.net_error 
 
 
 async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool:
-    """The machine's host has said that it has this generation. Gives whether that is news, which the caller announces;
-    it is none of a machine that is gone, nor is a generation beyond `MOST_BELIEVED`."""
+    """Record that the machine's host has applied this generation. Returns whether that is news, which the caller
+    announces; never for a deleted machine or a generation beyond `MOST_BELIEVED`."""
     if generation > MOST_BELIEVED:
         return False
     row = await tx.fetchrow(
@@ -93,8 +94,8 @@ async def network_applied(tx: Transaction, vm_id: UUID, generation: int) -> bool
 
 
 async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: bool) -> None:
-    """What follows from a row whose `applied_columns` were written: an error recorded before (`failed`) is over, or the
-    host is behind still."""
+    """Finish a statement that wrote `applied_columns`: close the alert if an earlier error (`failed`) is over, and call
+    the watch if the host is still behind."""
     if failed and row["agrees"]:
         await close_alert(tx, network_alert(vm_id))
     if row["behind"]:
@@ -102,8 +103,8 @@ async def follow_applied(tx: Transaction, vm_id: UUID, row: Record, *, failed: b
 
 
 async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message: str) -> NetworkFailure | None:
-    """The machine's host could not be brought to this generation. None where that does not matter any more: the machine
-    is gone, or its host has the generation by now."""
+    """Record that applying this generation failed on the machine's host. None if that no longer matters: the machine is
+    deleted, or its host has the generation by now."""
     row = await tx.fetchrow(
         """UPDATE vms SET net_error = $3, net_failed_at = now()
            FROM (SELECT id, net_error FROM vms WHERE id = $1 FOR NO KEY UPDATE) before, nodes
@@ -117,7 +118,7 @@ async def network_failed(tx: Transaction, vm_id: UUID, generation: int, message:
 
 
 async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int | None:
-    """Cap the machine's traffic, each way, as its operator wants it; None takes the cap away. Gives the cap before."""
+    """Set the operator's cap on the machine's traffic in each direction; None removes it. Returns the previous cap."""
     before: int | None = await tx.fetchval("SELECT rate_mbps FROM vms WHERE id = $1 FOR NO KEY UPDATE", vm_id)
     if before != rate_mbps:
         await tx.execute("UPDATE vms SET rate_mbps = $2 WHERE id = $1", vm_id, rate_mbps)
@@ -126,7 +127,7 @@ async def cap_rate(tx: Transaction, vm_id: UUID, rate_mbps: int | None) -> int |
 
 
 async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int | None, isolated: bool) -> None:
-    """What is in force against a machine that has used up its allowance: a cap beside its own, or no traffic at all."""
+    """Set the sanction against a machine that has used up its allowance: a cap besides its own, or no traffic."""
     changed = await tx.execute(
         """UPDATE vms SET throttle_mbps = $2, traffic_isolated = $3
            WHERE id = $1 AND (throttle_mbps, traffic_isolated) IS DISTINCT FROM ($2, $3)""",
@@ -139,10 +140,10 @@ async def restrict_traffic(tx: Transaction, vm_id: UUID, *, throttle_mbps: int |
 
 
 async def call_watch(tx: Transaction) -> None:
-    """Have the network watch look, once this is committed."""
+    """Wake the network watch once this is committed."""
     tx.announce(CHANNEL)
 
 
 def network_alert(vm_id: UUID) -> str:
-    """The key of the alert that a machine's network could not be applied."""
+    """The key of the alert about a network that could not be applied."""
     return f"network:{vm_id}"

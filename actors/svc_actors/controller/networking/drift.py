@@ -1,7 +1,7 @@
-"""In what a host is other than the records of its machines' networks: a comparison, and nothing else.
+"""Network drift: compares a host's networks with the records of its machines. Pure functions.
 
-Invariant: a machine is judged only when nothing about it was under way, neither before the host was asked nor after:
-what is being changed is no drift.
+Invariant: a machine is compared only if it was settled both before the host was asked and after it had answered: a
+change that is under way is not drift.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from svc_actors.controller.networking.pool_arithmetic import IPNetwork, address_
 from svc_nodeagent.protocol import ObservedNetwork, ProbeResult
 
 MOST_KEPT: Final = 500
-"""Differences and strays of one probe: what a host is mended by, and what its row keeps. The rest is for the next
-probe: a host that makes them up has no end of them."""
+"""Differences and strays of one probe that are stored and repaired; the next probe finds the rest. The limit is for a
+host that invents them."""
 _MOST_TAPS: Final = 2_000
 _MOST_PROBLEM: Final = 500
-"""Characters of what is wrong."""
+"""Characters of a problem's text."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One machine as the records have it. `settled`: its host has said that it has all of this, and no task of the
+    """The record of one machine's network. `settled`: its host has reported all of this as applied, and no task of the
     machine is open."""
 
     vm_id: UUID
@@ -39,7 +39,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which the host is other, as a sentence. `vm_id` None: it is about no machine."""
+    """One difference between host and records, as a sentence. `vm_id` None: it is about no machine."""
 
     vm_id: UUID | None
     problem: str
@@ -47,15 +47,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Found:
-    """What a probe came to. `strays`: machines that the host carries addresses of, and that are not recorded there. One
-    that carries none has nothing that anybody could take from it."""
+    """The result of a probe. `strays`: machines whose addresses the host carries, but which are not recorded there. A
+    machine without addresses there is none: there is nothing to take from it."""
 
     differences: tuple[Difference, ...]
     strays: tuple[ObservedNetwork, ...]
     taps: tuple[dict[str, Any], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As `nodes.network_probe` keeps it."""
+        """The form stored in `nodes.network_probe`."""
         return {
             "differences": [
                 {"vm_id": str(each.vm_id) if each.vm_id else None, "problem": each.problem} for each in self.differences
@@ -65,7 +65,7 @@ class Found:
 
 
 def compare(before: Mapping[UUID, Recorded], after: Mapping[UUID, Recorded], probe: ProbeResult) -> Found:
-    """`before` and `after`: the records as they were when the host was asked, and when it had answered."""
+    """`before` and `after`: the records at the time the host was asked, and when it had answered."""
     settled = {vm_id: now for vm_id, now in after.items() if now.settled and before.get(vm_id) == now}
     known = before.keys() | after.keys()
     observed = {network.vm_id: network for network in probe.machines}

@@ -1,10 +1,10 @@
-"""Networks and their pools: what addresses there are, and how guests are configured with them.
+"""Networks and their pools: the available addresses, and how guests are configured with them.
 
 Invariants:
 - a pool's CIDR and family never change; no two pools overlap (a constraint of the database);
-- what a pool's own arithmetic takes (network, broadcast, gateway, its hosts' addresses) is never handed out;
-- networks are made, changed and removed in turn, and pools are made so: there is one default network while there is
-  any, and of pools that overlap and are made at once none waits for another to end that waits for it.
+- addresses of a pool's own arithmetic (network, broadcast, gateway, its hosts' addresses) are never handed out;
+- networks are created, changed and removed one at a time, and pools are created one at a time. So there is exactly one
+  default network while there is any, and concurrent creations of overlapping pools cannot deadlock.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 
 _TURN: Final = 0x5356_4E54
 _LEAST_MTU_OF_IPV6: Final = 1280
-"""RFC 8200, section 5. A host takes IPv6 from a device with less."""
+"""RFC 8200, section 5. The kernel removes IPv6 from a device with a smaller MTU."""
 
 
 async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int = 1500) -> Record:
-    """A network without pools. As the default it takes the place of the one that was; where there is none it is it."""
+    """Create a network without pools. As the default it replaces the previous one; the first network is always it."""
     await _take_turn(tx)
     if default:
         await _yield_default(tx)
@@ -61,7 +61,7 @@ async def create_network(tx: Transaction, name: str, *, default: bool, mtu: int 
 
 
 async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record:
-    """A pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
+    """Create a pool with its arithmetic reservations. Raises invalid (the figures contradict each other), conflict (it
     overlaps another pool, or a node that it serves cannot carry it), not_found (network or location)."""
     definition = define(new)
     await _take_turn(tx)
@@ -95,7 +95,7 @@ async def create_pool(tx: Transaction, network_id: UUID, new: NewPool) -> Record
 
 
 async def default_location(queryable: Queryable) -> UUID:
-    """The only location, or the one named `default`. Raises invalid where that does not settle it."""
+    """The only location, or the one named `default`. Raises invalid if there is neither."""
     rows = await queryable.fetch("SELECT id, name FROM locations")
     found: list[UUID] = [row["id"] for row in rows if len(rows) == 1 or row["name"] == "default"]
     if len(found) != 1:
@@ -104,7 +104,7 @@ async def default_location(queryable: Queryable) -> UUID:
 
 
 async def update_network(tx: Transaction, network_id: UUID, *, default: bool | None, mtu: int | None) -> Record:
-    """None leaves a thing as it is. Raises conflict for taking the default away without naming another."""
+    """None leaves a field as it is. Raises conflict for unsetting the default network instead of choosing another."""
     await _take_turn(tx)
     if default:
         await _yield_default(tx)
@@ -135,12 +135,12 @@ def _require_mtu_for_ipv6(mtu: int, outcome: str) -> None:
 
 
 async def _take_turn(tx: Transaction) -> None:
-    """Before anything is locked, and to the end of the transaction."""
+    """Take the lock of changes to networks until the transaction ends. Call it before anything else is locked."""
     await tx.execute("SELECT pg_advisory_xact_lock($1)", _TURN)
 
 
 async def _yield_default(tx: Transaction) -> None:
-    """No network is the default any more, whichever was by now."""
+    """Unset the current default network, whichever it is."""
     await tx.execute('UPDATE networks SET "default" = false WHERE "default"')
 
 
@@ -158,7 +158,7 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
            AND NOT EXISTS (SELECT FROM allocations WHERE allocations.nic_id = nics.id)""",
         network_id,
     )
-    # Locked before anything is counted: what is set aside meanwhile would be taken away unseen.
+    # Locked before counting: otherwise addresses set aside meanwhile would be removed unnoticed.
     pools = await tx.fetch(
         "SELECT id FROM pools WHERE network_id = $1 ORDER BY family, created_at, id FOR UPDATE", network_id
     )
@@ -178,7 +178,7 @@ async def remove_network(tx: Transaction, network_id: UUID) -> Record:
 
 
 async def drop_pool(tx: Transaction, pool_id: UUID) -> Record:
-    """Take away a pool of which nothing is held, with its arithmetic and its alerts."""
+    """Remove a pool without held addresses, with its arithmetic reservations and its alerts."""
     await tx.execute("DELETE FROM reservations WHERE pool_id = $1", pool_id)
     row = await tx.fetchone("DELETE FROM pools WHERE id = $1 RETURNING *", pool_id)
     await close_alerts_about(tx, "pool", pool_id)

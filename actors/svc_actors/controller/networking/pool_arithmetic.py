@@ -1,7 +1,7 @@
 """The arithmetic of pools: addresses and sub-prefixes counted as slots, 0 for the first of the pool's prefix.
 
-A slot is what one machine receives: an address of IPv4, a sub-prefix of IPv6. Nothing here knows the database; the same
-arithmetic in SQL is `pool_address` of migration 0007.
+A slot is what one machine receives: an IPv4 address, or an IPv6 sub-prefix. Nothing here uses the database; migration
+0007 has the same arithmetic in SQL (`pool_address`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ IPNetwork = IPv4Network | IPv6Network
 
 DEFAULT_PREFIX_LEN: Final = 64
 MOST_SLOT_BITS: Final = 62
-"""A slot is a bigint, and so is how many there are."""
+"""Slots and their number are stored as bigint."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """How a pool's prefix is divided. `prefix_len` is 32 for IPv4."""
+    """The division of a pool's prefix into slots. `prefix_len` is 32 for IPv4."""
 
     cidr: IPNetwork
     prefix_len: int
@@ -34,13 +34,13 @@ class Slots:
         return int(1 << (self.prefix_len - self.cidr.prefixlen))
 
     def slot_of(self, ip: IPAddress) -> int | None:
-        """The slot that holds this address; None for one that is not of the pool."""
+        """The slot that contains this address; None for an address outside the pool."""
         if ip.version != self.cidr.version or ip not in self.cidr:
             return None
         return (int(ip) - int(self.cidr.network_address)) >> (self.cidr.max_prefixlen - self.prefix_len)
 
     def network_at(self, slot: int) -> IPNetwork:
-        """What a machine receives at this slot: 192.0.2.5/32, 2001:db8:0:5::/64."""
+        """The address or sub-prefix of a slot: 192.0.2.5/32, 2001:db8:0:5::/64."""
         first = int(self.cidr.network_address) + (slot << (self.cidr.max_prefixlen - self.prefix_len))
         if isinstance(self.cidr, IPv4Network):
             return IPv4Network((first, self.prefix_len))
@@ -51,10 +51,10 @@ class Slots:
 
 
 def guest_address(network: IPNetwork) -> IPAddress:
-    """What the guest configures of what it received: the address itself, or the first usable one of a sub-prefix."""
+    """The address that the guest configures: the received address itself, or the first usable one of a sub-prefix."""
     return network.network_address if network.prefixlen == network.max_prefixlen else network.network_address + 1
 
 
 def address_text(network: IPNetwork) -> str:
-    """As it stands on the wire and in the API: "192.0.2.5", "2001:db8:0:5::/64"."""
+    """The form on the wire and in the API: "192.0.2.5", "2001:db8:0:5::/64"."""
     return str(network.network_address) if network.version == 4 else str(network)

@@ -1,6 +1,4 @@
-"""What a pool is defined as: what was asked for, with everything left out filled in, and refused where it contradicts
-itself. Nothing here asks the database.
-"""
+"""Definitions of pools: fills in the defaults of a request, and refuses contradictory values. No database access."""
 
 from __future__ import annotations
 
@@ -37,10 +35,10 @@ class GatewayMode(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class NewPool:
-    """Left out: `topology` is nat for IPv4 and routed for IPv6; `gateway` the first usable address, fe80::1 for IPv6;
-    the range every usable address or sub-prefix; the guest's prefix 32 with an on-link gateway or the pool's own
-    otherwise, and the sub-prefix's for IPv6. `node_ids` empty means every node of the location. The range's ends are
-    addresses; of IPv6, of the first and the last sub-prefix."""
+    """A request for a pool. Defaults: `topology` is nat for IPv4 and routed for IPv6; `gateway` is the first usable
+    address, fe80::1 for IPv6; the range is every usable address or sub-prefix; the guest's prefix is 32 with an on-link
+    gateway and the pool's own otherwise, for IPv6 the sub-prefix's. Empty `node_ids` means every node of the location.
+    The ends of the range are addresses; for IPv6, in the first and the last sub-prefix."""
 
     name: str
     location_id: UUID
@@ -60,7 +58,7 @@ class NewPool:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolDefinition(Slots):
-    """A pool with nothing left open."""
+    """A pool with all defaults filled in."""
 
     name: str
     location_id: UUID
@@ -104,7 +102,7 @@ class PoolDefinition(Slots):
 
 
 def define(new: NewPool) -> PoolDefinition:
-    """Fill in what was left out. Raises invalid, naming the field that cannot be."""
+    """Fill in the defaults. Raises invalid, naming the field that cannot be as requested."""
     slots = _slots(new.cidr, new.prefix_len)
     topology = new.topology or ("nat" if slots.family == 4 else "routed")
     if topology == "nat" and slots.family == 6:
@@ -174,8 +172,8 @@ def _guest_prefix(new: NewPool, slots: Slots, topology: str, gateway: IPAddress)
     longest = slots.cidr.max_prefixlen
     prefix = new.guest_prefix_len
     if topology == "routed" and slots.family == 4:
-        # The host routes single addresses (specification, Pool): in a shorter prefix a guest would look for its
-        # neighbours on a link that they are not on.
+        # The host routes single addresses (specification, Pool): with a shorter prefix a guest would look for its
+        # neighbours on its link, where they are not.
         if prefix not in (None, longest):
             raise wrong_field("guest_prefix_len", "a routed IPv4 guest has a /32")
         if new.gateway_mode is GatewayMode.SUBNET:
@@ -189,8 +187,8 @@ def _guest_prefix(new: NewPool, slots: Slots, topology: str, gateway: IPAddress)
 
 
 def _require_sound_subnet(pool: PoolDefinition) -> None:
-    """A guest whose gateway is not said to be on its link finds it inside its own subnet, wherever it is in the
-    range; and of that subnet neither gateway nor guest is the network itself, or everybody (RFC 1122, 3.2.1.3)."""
+    """Unless the gateway is declared on-link, it must be in the subnet of every guest of the range. Neither the gateway
+    nor a guest may have the network or broadcast address of that subnet (RFC 1122, 3.2.1.3)."""
     if pool.gateway_mode is GatewayMode.ONLINK or pool.gateway.is_link_local:
         return
     subnet = ip_network(f"{pool.gateway}/{pool.guest_prefix_len}", strict=False)
@@ -204,7 +202,7 @@ def _require_sound_subnet(pool: PoolDefinition) -> None:
         return
     nobodys: dict[IPAddress, str] = {subnet.network_address: "network", subnet.broadcast_address: "broadcast"}
     fields = {"gateway": pool.gateway}
-    if subnet != pool.cidr:  # of the pool itself its own arithmetic keeps both
+    if subnet != pool.cidr:  # else the pool's arithmetic already reserves both addresses
         fields |= {"range_start": pool.range_start, "range_end": pool.range_end}
     for field, ip in fields.items():
         if ip in nobodys:

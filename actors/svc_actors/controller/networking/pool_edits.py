@@ -1,10 +1,10 @@
-"""Changes to a pool that is in use, and its end.
+"""Edits of a pool that is in use, and its removal.
 
 Invariants:
-- an edit never strands an address in use: none is left outside the range, on a node that the pool does not serve, on a
-  NIC that cannot be wired as the pool says, or in the gateway's place; the refusal names the address;
-- the machines whose hosts are to carry something else are told in the same transaction (`network_changes`);
-- the rows of those machines are locked before the pool's, as whoever attaches an address does.
+- an edit never strands an address in use: none ends up outside the range, on a node that the pool does not serve, on a
+  NIC that cannot be wired to the pool, or equal to the gateway; the refusal names the address;
+- the network generation of affected machines is raised in the same transaction (`changes.network_changed`);
+- the rows of those machines are locked before the pool's, in the same order as when an address is attached.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from svc_actors.errors import conflict, not_found, not_ready
 from svc_actors.store import Record, Transaction, UniqueViolationError
 
 _CARRIED: Final = ("gateway", "gateway_mode", "guest_prefix_len", "topology", "vlan", "nameservers")
-"""The columns of which a machine's host, or its guest, is told."""
+"""The columns that are part of the configuration of a machine's host or guest."""
 
 
 async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]) -> tuple[Record, dict[str, object]]:
-    """Change what is named, by the fields of `NewPool` but CIDR and prefix_len. Gives the row, and what changed by
-    column.
+    """Change the given fields, which are those of `NewPool` except CIDR and prefix_len. Returns the row and the changed
+    columns.
 
     Raises invalid (the figures contradict each other), conflict (an address in use would be stranded, or a node cannot
     carry the pool), not_ready (its machines are being changed at this moment), not_found.
@@ -62,7 +62,7 @@ async def update_pool(tx: Transaction, pool_id: UUID, changes: Mapping[str, Any]
 
 
 async def remove_pool(tx: Transaction, pool_id: UUID) -> Record:
-    """Raises conflict while anything of the pool is held, releasing included; not_found."""
+    """Raises conflict while any address of the pool is held, also while it is being released; not_found."""
     pool = await lock_pool(tx, pool_id)
     held = await tx.fetch(
         """SELECT allocations.state, count(*) AS count FROM allocations
@@ -81,7 +81,7 @@ async def remove_pool(tx: Transaction, pool_id: UUID) -> Record:
 
 
 def _merged(row: Record, changes: Mapping[str, Any]) -> NewPool:
-    """The pool as it is with the changes made; the guest's prefix follows the gateway's mode unless it is named."""
+    """The current pool with the changes; the guest's prefix follows the gateway's mode unless it is given."""
     current = NewPool(
         name=row["name"],
         location_id=row["location_id"],
@@ -114,7 +114,8 @@ async def _lock_machines(tx: Transaction, pool_id: UUID) -> set[UUID]:
 
 
 async def _lock_newcomers(tx: Transaction, pool_id: UUID, known: set[UUID]) -> set[UUID]:
-    """Machines that came while the first were being locked. They are not waited for: they may wait for this pool."""
+    """Lock machines that got addresses while the first ones were being locked. It does not wait, since they may wait
+    for this pool. Raises not_ready if one is locked."""
     rows = await tx.fetch(
         """SELECT DISTINCT vm_id FROM allocations
            WHERE pool_id = $1 AND state = 'allocated' AND vm_id <> ALL($2::uuid[])""",

@@ -1,7 +1,7 @@
-"""Pools as their rows have them, and the lock by which everything that takes from a pool or edits it takes turns.
+"""Records of pools, and the lock that serialises allocations from a pool and edits of it.
 
 Invariant: pools that are locked in one transaction are locked in the order (family, created_at, id), after the rows of
-machines, so that nobody waits in a circle.
+machines, so that no deadlock occurs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from svc_actors.store import Record, Transaction
 
 @dataclass(frozen=True)
 class Pool(Slots):
-    """A pool as far as its addresses are concerned; first and last slot are the range's."""
+    """The part of a pool that concerns its addresses; first and last slot are those of the range."""
 
     id: UUID
     name: str
@@ -53,7 +53,7 @@ class Pool(Slots):
 
     @property
     def share(self) -> int:
-        """What one node's word may set aside of what the pool gives out: a quarter."""
+        """How many slots of the range one node's report may set aside: a quarter."""
         return max(1, (self.last_slot - self.first_slot + 1) // 4)
 
     @property
@@ -61,8 +61,8 @@ class Pool(Slots):
         return wiring(self.topology, self.vlan)
 
     def mixes_with(self, other: Pool) -> bool:
-        """Whether one NIC may have addresses of both: it is joined to a bridge (and a VLAN of it), or its host routes
-        to it."""
+        """Whether one NIC may have addresses of both pools: a NIC is either joined to a bridge (and a VLAN of it), or
+        its host routes to it."""
         return (self.topology == "bridged") == (other.topology == "bridged") and self.vlan == other.vlan
 
     def serves(self, node_id: UUID, location_id: UUID) -> bool:
@@ -76,8 +76,8 @@ def wiring(topology: str, vlan: int | None) -> str:
 
 
 async def lock_pool(tx: Transaction, pool_id: UUID) -> Pool:
-    """The pool's row, held to the end of the transaction: whoever takes, reserves or edits takes turns here. Raises
-    not_found."""
+    """Lock the pool's row to the end of the transaction: allocations, reservations and edits are serialised here.
+    Raises not_found."""
     row = await tx.fetchrow("SELECT * FROM pools WHERE id = $1 FOR NO KEY UPDATE", pool_id)
     if row is None:
         raise not_found("There is no such pool.")
@@ -85,8 +85,8 @@ async def lock_pool(tx: Transaction, pool_id: UUID) -> Pool:
 
 
 async def lock_pools_of(tx: Transaction, vm_id: UUID) -> None:
-    """The pools of a machine's addresses, before any of them is let go. Whoever takes one by name holds its pool while
-    it waits to hear whether it is free."""
+    """Lock the pools of a machine's addresses before any of them is released: a request for a particular address holds
+    its pool's lock while it waits for the address."""
     await tx.execute(
         """SELECT FROM pools WHERE id IN (SELECT pool_id FROM allocations WHERE vm_id = $1)
            ORDER BY family, created_at, id FOR NO KEY UPDATE""",
@@ -95,5 +95,5 @@ async def lock_pools_of(tx: Transaction, vm_id: UUID) -> None:
 
 
 def pool_low_alert(pool_id: UUID) -> str:
-    """The key of the alert that a pool runs low."""
+    """The key of the alert about a pool that runs low."""
     return f"pool-low:{pool_id}"

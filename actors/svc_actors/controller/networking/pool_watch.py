@@ -1,7 +1,7 @@
-"""How full pools are, and the alert that says so before one is: `pool-low:<pool>`.
+"""Watches how full pools are, and raises an alert before one is exhausted: `pool-low:<pool>`.
 
-Invariant: the alert opens at 90 % of the range in use, is critical while nothing is free, and closes below 85 %; in
-between it stays as it is, so that one machine more or less does not make it flap.
+Invariant: the alert opens when 90 % of the range are in use, is critical while nothing is free, and closes below 85 %.
+In between it stays as it is, so that a single machine does not make it flap.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ CROSS JOIN LATERAL (
         SELECT state, -1 FROM allocations WHERE pool_id = pools.id AND slot > pools.last_slot
     ) numbers
 ) held"""
-"""What a pool holds is kept count of; only the few addresses outside of its range are counted."""
+"""The counts of a pool are maintained by triggers; only the few addresses outside its range are counted here."""
 
 POOLS: Final = f"""
 SELECT pools.*, networks.name AS network_name, pools.last_slot - pools.first_slot + 1 AS total,
        held.reserved AS reserved_count, held.allocated AS allocated_count, held.releasing AS releasing_count,
        held.blocked AS blocked_count, held.in_range
 FROM {POOLS_FROM}"""
-"""Pools with what is held of their range, by state, and in all (`in_range`): the counts and what is free add up to the
-total. What the pool's arithmetic keeps outside of the range is in none of them."""
+"""Pools with the held addresses of their range, by state and in all (`in_range`): held and free ones add up to the
+total. Arithmetic reservations outside the range are not included."""
 
 
 @dataclass(frozen=True)
 class PoolCounts:
-    """Of the range: how many addresses (of IPv6, sub-prefixes) there are, and how many are free."""
+    """The number of addresses (for IPv6, sub-prefixes) of the range, and how many are free."""
 
     total: int
     free: int
@@ -61,10 +61,10 @@ class PoolCounts:
 
 
 async def watch_pools(database: Database) -> None:
-    """Look at every pool once, and open or close its alert. Safe to repeat, from any process."""
+    """Check every pool once, and open or close its alert. Safe to repeat, from any process."""
 
     async def work(tx: Transaction) -> None:
-        # Kept meanwhile, in the order of everybody who locks pools: one that goes takes its alert with it.
+        # Locked in the common order of pools, so that none is removed meanwhile: its removal closes its alert.
         for row in await tx.fetch(f"{POOLS} ORDER BY pools.family, pools.created_at, pools.id FOR KEY SHARE OF pools"):
             counts = PoolCounts.of(row)
             key = pool_low_alert(row["id"])

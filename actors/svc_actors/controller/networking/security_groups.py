@@ -1,11 +1,11 @@
-"""Security groups: named sets of rules about machines' own traffic, and the firewall that several of them come to.
+"""Security groups: named sets of rules for machines' traffic, and the firewall that results from several of them.
 
 Invariants:
-- a machine is in groups of its own project and in the provider's (of no project), and in no others;
-- a group that a machine is in is not deleted;
-- every change of what a group says, or of who is in it, calls `network_changed` for the machines concerned in its own
-  transaction. A change of a group locks the group's row, and putting a machine into it shares that lock, so that a
-  machine which comes while the rules change is either told of by the one or reads them afterwards;
+- a machine is only in groups of its own project and in the provider's (without a project);
+- a group is not deleted while a machine is in it;
+- every change of a group's rules or members calls `network_changed` for the machines concerned, in the same
+  transaction. A change of rules locks the group's row, and adding a machine takes a shared lock on it. So a machine
+  that joins while the rules change is either among those notified, or reads the new rules;
 - locks are taken in one order: groups by id, then machines by id.
 """
 
@@ -27,17 +27,17 @@ from svc_nodeagent.protocol import FirewallRule as FirewallRule
 from svc_nodeagent.protocol import TransportProtocol as TransportProtocol
 
 MAX_RULES: Final = 200
-"""Of one group."""
+"""Per group."""
 MAX_GROUPS_OF_A_MACHINE: Final = 10
 MAX_GROUPS_OF_A_PROJECT: Final = 200
 
 CONNTRACK_ON_BRIDGES: Final = "bridge-conntrack"
-"""The feature of a node without which it cannot tell replies on a bridge, and so cannot keep to a group there."""
+"""The feature that a node needs to recognise replies on a bridge, and so to enforce a group there."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """What a group says of traffic."""
+    """The rules and defaults of a group."""
 
     default_ingress: Action
     default_egress: Action
@@ -45,10 +45,10 @@ class Group:
 
 
 def merged(groups: Sequence[Group]) -> Firewall | None:
-    """What a machine in all of these groups is held to; None, no filter, for a machine in none.
+    """The firewall of a machine in all of these groups; None (no filter) without groups.
 
-    Any group's `drop` rule that matches counts before any group's `accept`; for what no rule matches, `drop` counts
-    before `accept` among the groups' defaults.
+    A matching `drop` rule of any group takes precedence over any `accept` rule. If no rule matches, a default of `drop`
+    takes precedence over one of `accept`.
     """
     if not groups:
         return None
@@ -65,7 +65,7 @@ def _stricter(actions: Iterable[Action]) -> Action:
 
 
 async def firewall_of(queryable: Queryable, vm_id: UUID) -> Firewall | None:
-    """What the machine's groups come to; None for a machine in none. Equal records give an equal firewall."""
+    """The firewall of the machine's groups; None for a machine in none. Equal records give an equal firewall."""
     rows = await queryable.fetch(
         """SELECT g.id AS in_group, g.default_ingress, g.default_egress, r.*
            FROM security_group_machines AS m
@@ -109,9 +109,10 @@ async def create_group(
     default_ingress: Action,
     default_egress: Action,
 ) -> Record:
-    """A group without rules. Raises conflict (the project has one of this name), capacity, not_found (the project)."""
+    """Create a group without rules. Raises conflict (the project has one of this name), capacity, not_found (the
+    project)."""
     if project_id is not None:
-        # Whoever makes groups of one project does so in turn, so that none is made beyond the limit.
+        # Groups of one project are created one at a time, so that the limit holds.
         if await tx.fetchval("SELECT true FROM projects WHERE id = $1 FOR UPDATE", project_id) is None:
             raise not_found("There is no such project.")
         made = await tx.fetchval("SELECT count(*) FROM security_groups WHERE project_id = $1", project_id)
@@ -161,7 +162,7 @@ def _refuse_in_use(name: str, machines: Sequence[Record]) -> NoReturn:
 
 
 async def add_rule(tx: Transaction, group_id: UUID, rule: FirewallRule, *, note: str) -> Record:
-    """A further rule, for every machine in the group. Raises conflict for one that is there already, and capacity."""
+    """Add a rule, for every machine in the group. Raises conflict if it exists already, and capacity."""
     await _locked(tx, group_id)
     has = await tx.fetchval("SELECT count(*) FROM security_group_rules WHERE group_id = $1", group_id)
     if has >= MAX_RULES:
@@ -193,7 +194,7 @@ async def add_rule(tx: Transaction, group_id: UUID, rule: FirewallRule, *, note:
 
 
 async def remove_rule(tx: Transaction, group_id: UUID, rule_id: UUID) -> Record:
-    """Take a rule out, for every machine in the group."""
+    """Remove a rule, for every machine in the group."""
     await _locked(tx, group_id)
     row = await tx.fetchrow(
         "DELETE FROM security_group_rules WHERE id = $1 AND group_id = $2 RETURNING *", rule_id, group_id
@@ -205,10 +206,9 @@ async def remove_rule(tx: Transaction, group_id: UUID, rule_id: UUID) -> Record:
 
 
 async def set_groups(tx: Transaction, vm_id: UUID, group_ids: Iterable[UUID]) -> list[Record]:
-    """Put the machine into these groups and into no others; gives their rows (id, name).
+    """Set the groups of the machine to these; returns their rows (id, name).
 
-    Raises not_found for a group that is neither of the machine's project nor of no project, and conflict where the
-    machine's host could not keep to them.
+    Raises not_found for a group of another project, and conflict if the machine's host could not enforce them.
     """
     project_id: UUID | None = await tx.fetchval("SELECT project_id FROM vms WHERE id = $1", vm_id)
     groups = await usable_groups(tx, project_id, group_ids)
@@ -224,8 +224,8 @@ async def set_groups(tx: Transaction, vm_id: UUID, group_ids: Iterable[UUID]) ->
 
 
 async def usable_groups(tx: Transaction, project_id: UUID | None, group_ids: Iterable[UUID]) -> list[Record]:
-    """The rows (id, name) of these groups, held against changes: before machines and pools are locked. Raises not_found
-    for a group that is neither of the project nor of no project."""
+    """The rows (id, name) of these groups, locked against changes; call it before machines and pools are locked. Raises
+    not_found for a group of another project."""
     wanted = sorted(set(group_ids))
     groups = await tx.fetch(
         """SELECT id, name FROM security_groups
@@ -244,7 +244,8 @@ async def usable_groups(tx: Transaction, project_id: UUID | None, group_ids: Ite
 
 
 async def join_groups(tx: Transaction, vm_id: UUID, groups: Iterable[Record]) -> None:
-    """Put the machine into `usable_groups`. Raises conflict where its host could not keep to them."""
+    """Add the machine to these groups, the result of `usable_groups`. Raises conflict if its host could not enforce
+    them."""
     await tx.execute(
         "INSERT INTO security_group_machines (vm_id, group_id) SELECT $1, unnest($2::uuid[]) ON CONFLICT DO NOTHING",
         vm_id,
@@ -254,13 +255,13 @@ async def join_groups(tx: Transaction, vm_id: UUID, groups: Iterable[Record]) ->
 
 
 async def leave_groups(tx: Transaction, vm_id: UUID) -> None:
-    """The machine is gone. Groups that outlive many machines, the provider's own, do not go on with all of them."""
+    """Remove a deleted machine from its groups, so that long-lived groups (the provider's) do not accumulate them."""
     await tx.execute("DELETE FROM security_group_machines WHERE vm_id = $1", vm_id)
 
 
 async def require_filterable(queryable: Queryable, *vm_ids: UUID) -> None:
-    """Raises conflict for a machine in a group that has an address on a bridged pool, where its node cannot tell
-    replies on a bridge: the firewall could be applied only in part. A node that has never reported lacks nothing yet.
+    """Raises conflict for a machine that is in a group and has an address of a bridged pool, if its node cannot
+    recognise replies on a bridge: the firewall would apply only in part. A node that has never reported counts as able.
     """
     row = await queryable.fetchrow(
         """SELECT vms.name, nodes.facts->'network_lacks'->>$3 AS why
@@ -286,7 +287,7 @@ async def require_filterable(queryable: Queryable, *vm_ids: UUID) -> None:
 
 
 async def groups_of(queryable: Queryable, vm_id: UUID) -> list[Record]:
-    """The groups that the machine is in (id, name), by name."""
+    """The machine's groups (id, name), sorted by name."""
     return await queryable.fetch(
         """SELECT g.id, g.name FROM security_groups AS g JOIN security_group_machines AS m ON m.group_id = g.id
            WHERE m.vm_id = $1 ORDER BY g.name, g.id""",

@@ -1,1 +1,1 @@
-"""Services: what billing systems sell, and the machines that follow them."""
+"""Services: the products that billing systems sell, and the machines that belong to them."""

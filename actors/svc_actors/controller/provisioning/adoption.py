@@ -1,13 +1,13 @@
-"""Adopting: a machine that is there already becomes what a billing system has sold, as it is.
+"""Adoption: links an existing machine to a service that a billing system has sold, without changing the machine.
 
-A migration stages which machine is whose (`staged_machines`); an adoption compares that with the records, and links
-only what agrees. Linking makes the service's row and its line, and touches nothing of the machine: no disk, no address,
-no power.
+A migration stages which machine belongs to which service (`staged_machines`). An adoption compares that with the
+records, and links only what agrees. Linking creates the service's row and event, and changes nothing of the machine: no
+disk, no address, no power.
 
 | verdict | the billing system's reference |
 |---|---|
-| match | is staged with a machine that is here and nobody's |
-| staged_only | is staged with a machine that is not here |
+| match | is staged with a machine that exists here and has no service |
+| staged_only | is staged with a machine that does not exist here |
 | already_linked | has that machine already |
 | taken | has another machine, or the machine has another reference |
 | no_uuid | is staged without a machine |
@@ -39,7 +39,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Preview:
-    """What is known of a reference. `vm_name` is None where the machine is not here."""
+    """The verdict on a reference. `vm_name` is None if the machine does not exist here."""
 
     verdict: Verdict
     external_ref: str
@@ -49,7 +49,7 @@ class Preview:
 
     @property
     def line(self) -> str:
-        """<billing_service_id> to <legacy_server_id> to <vm_id> <vm_name> <verdict>; a hyphen for what is not there."""
+        """<billing_service_id> to <legacy_server_id> to <vm_id> <vm_name> <verdict>; a hyphen for a missing value."""
         legacy, vm_id, name = (str(part or "-") for part in (self.legacy_server_id, self.vm_id, self.vm_name))
         return f"{self.external_ref} to {legacy} to {vm_id} {name} {self.verdict.value}"
 
@@ -63,7 +63,7 @@ _OWNER: Final = "SELECT integration, external_ref FROM services WHERE vm_id = $1
 async def stage(
     tx: Transaction, caller: Caller, integration: str, external_ref: str, legacy_server_id: str, vm_id: UUID | None
 ) -> None:
-    """Say which machine is whose; said again it takes the place of what was said before."""
+    """Stage which machine belongs to a reference; staging it again replaces the earlier entry."""
     await tx.execute(
         """INSERT INTO staged_machines (integration, external_ref, legacy_server_id, vm_id) VALUES ($1, $2, $3, $4)
            ON CONFLICT (integration, external_ref)
@@ -97,9 +97,9 @@ async def preview(queryable: Queryable, integration: str, external_ref: str) -> 
 
 
 async def adopt(tx: Transaction, caller: Caller, integration: str, external_ref: str, confirm: UUID) -> UUID:
-    """Link the staged machine; the service's id. Raises conflict where the verdict is not match, invalid where
+    """Link the staged machine; returns the service's id. Raises conflict if the verdict is not match, invalid if
     `confirm` is another machine's id."""
-    # The machine first, so that of two adoptions at once the second one finds what the first has linked.
+    # Lock the machine first, so that of two concurrent adoptions the second sees the link of the first.
     await tx.execute(
         """SELECT FROM vms WHERE deleted_at IS NULL AND id = (
                SELECT vm_id FROM staged_machines WHERE integration = $1 AND external_ref = $2)
@@ -118,7 +118,7 @@ async def adopt(tx: Transaction, caller: Caller, integration: str, external_ref:
 
 
 async def link(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID, confirm: str) -> UUID:
-    """Link a machine of which nothing was staged; the service's id."""
+    """Link a machine that was not staged; returns the service's id."""
     vm = await lock_machine(tx, vm_id)
     require_name(vm.name, confirm, of="machine")
     if vm.built_at is None or vm.status is MachineStatus.DELETING:
@@ -133,7 +133,7 @@ async def link(tx: Transaction, caller: Caller, integration: str, external_ref: 
 
 
 async def _verdict(queryable: Queryable, integration: str, external_ref: str, vm_id: UUID) -> Verdict:
-    """Of a machine that is here."""
+    """The verdict on an existing machine."""
     owner = await queryable.fetchrow(_OWNER, vm_id)
     if owner is not None:
         same = (owner["integration"], owner["external_ref"]) == (integration, external_ref)

@@ -1,10 +1,10 @@
-"""Services as they are recorded: decided under the lock of their row, each change with its line for the billing system.
+"""Records of services: decided under the lock of their row, each change with an event for the billing system.
 
 Invariants:
 - every change of state is a move of the table in `states`, and is written with its event and its audit row;
-- a service and its machine are made in one transaction, so there is no order without a machine, and no machine of an
-  order that was refused;
-- (integration, external_ref) is unique, whatever keys orders come with.
+- a service and its machine are created in one transaction, so there is no order without a machine, and no machine of a
+  refused order;
+- (integration, external_ref) is unique, whatever idempotency keys orders have.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ _COLUMNS: Final = ", ".join(ServiceRow.__dataclass_fields__)
 
 
 async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: UUID) -> UUID:
-    """A service whose machine is made in the same transaction. Raises conflict where the billing system's reference has
-    a service already."""
+    """Create a service, whose machine the same transaction creates. Raises conflict if the billing system's reference
+    already has a service."""
     try:
         service_id: UUID = await tx.fetchval(
             """INSERT INTO services (integration, external_ref, state, customer_id, project_id, vm_id, machine_order,
@@ -100,9 +100,9 @@ async def add_service(tx: Transaction, caller: Caller, new: NewService, vm_id: U
 
 
 async def add_linked(tx: Transaction, caller: Caller, integration: str, external_ref: str, vm_id: UUID) -> UUID:
-    """A service of a machine that is there already, whose row is locked. Its customer is the one of the machine's
-    project: where there are several, nobody has said whose it is, and it has none. Raises conflict where the reference
-    or the machine has a service."""
+    """Create a service for an existing machine, whose row is locked. Its customer is the only one of the machine's
+    project; if the project has several, the service has none, since nothing says which. Raises conflict if the
+    reference or the machine has a service."""
     try:
         service_id: UUID = await tx.fetchval(
             """INSERT INTO services (integration, external_ref, state, settled, customer_id, project_id, vm_id,
@@ -148,7 +148,7 @@ async def get_service(queryable: Queryable, service_id: UUID) -> ServiceRow:
 
 
 async def lock_service(tx: Transaction, service_id: UUID) -> ServiceRow:
-    """The service, whom nobody else changes until the transaction ends. Raises not_found."""
+    """The service, locked to the end of the transaction. Raises not_found."""
     row = await tx.fetchrow(f"SELECT {_COLUMNS} FROM services WHERE id = $1 FOR NO KEY UPDATE", service_id)
     if row is None:
         raise not_found("There is no such service.")
@@ -156,7 +156,7 @@ async def lock_service(tx: Transaction, service_id: UUID) -> ServiceRow:
 
 
 async def retry(tx: Transaction, caller: Caller, service_id: UUID, vm_id: UUID) -> None:
-    """Give a service that failed another machine, made in the same transaction."""
+    """Give a failed service another machine, which the same transaction creates."""
     service = await lock_service(tx, service_id)
     moved(service, ServiceOrder.RETRY)
     if not service.settled:
@@ -171,7 +171,7 @@ async def retry(tx: Transaction, caller: Caller, service_id: UUID, vm_id: UUID) 
 
 
 async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: SuspendMode, reason: str | None) -> None:
-    """Nothing changes for a service that is suspended in this mode. Raises conflict where it is in the other."""
+    """Changes nothing if the service is already suspended in this mode. Raises conflict if it is in the other mode."""
     service = await lock_service(tx, service_id)
     after = moved(service, ServiceOrder.SUSPEND)
     if service.state is after:
@@ -203,7 +203,7 @@ async def suspend(tx: Transaction, caller: Caller, service_id: UUID, mode: Suspe
 
 
 async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> None:
-    """Reverse what the suspension did, whatever the setting says by now. Nothing changes for one that is active."""
+    """Reverse the suspension in its own mode, whatever the setting says by now. Changes nothing if it is active."""
     service = await lock_service(tx, service_id)
     after = moved(service, ServiceOrder.UNSUSPEND)
     if service.state is after:
@@ -220,7 +220,7 @@ async def unsuspend(tx: Transaction, *, caller: Caller, service_id: UUID) -> Non
 
 
 async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destroy_disks: bool) -> None:
-    """The end of the service: its machine is deleted. Nothing changes for one that is terminated already."""
+    """End the service: its machine is deleted. Changes nothing if it is already terminated."""
     service = await lock_service(tx, service_id)
     if service.state is moved(service, ServiceOrder.TERMINATE):
         return
@@ -236,8 +236,8 @@ async def terminate(tx: Transaction, *, caller: Caller, service_id: UUID, destro
 
 
 async def change_machine(tx: Transaction, *, caller: Caller, service_id: UUID, order: ServiceOrder) -> None:
-    """The service's line about an order that changes its machine and leaves its state; first in the transaction that
-    decides the order."""
+    """Write the event of an order that changes the service's machine but not its state. It comes first in the
+    transaction that decides the order."""
     service = await lock_service(tx, service_id)
     moved(service, order)
     await _note(tx, caller, service, order.value, _CHANGES[order], {})
@@ -259,7 +259,7 @@ async def provisioned(tx: Transaction, caller: Caller, service: ServiceRow, fail
 
 
 async def write_settled(tx: Transaction, service: ServiceRow) -> None:
-    """The machine is what the state says; `service` is locked."""
+    """Record that the machine matches the service's state; `service` is locked."""
     await tx.execute(
         """UPDATE services SET settled = true, tried_at = NULL, resume = resume AND state = 'suspended'
            WHERE id = $1""",
@@ -286,14 +286,14 @@ async def _note(
 
 
 async def _follow_network(tx: Transaction, service: ServiceRow, mode: SuspendMode | None) -> None:
-    """Have the machine's host told of its network anew, where the suspension is one of the network."""
+    """Apply the machine's network again if the suspension isolates it."""
     if mode is SuspendMode.NETWORK_ISOLATE and service.vm_id is not None:
         await network_changed(tx, [service.vm_id])
         await announce_machine(tx, service.vm_id)
 
 
 def moved(service: ServiceRow, event: ServiceMove) -> ServiceState:
-    """Where it leads. Raises conflict where the table has no such move."""
+    """The state after `event`. Raises conflict if the table has no such move."""
     try:
         return move(service.state, event)
     except IllegalMove:

@@ -1,11 +1,11 @@
 """The states of a service and every move between them (vm-controller-api.md, States and transitions). Nothing else
 decides a state.
 
-A service's state is what was decided; its machine follows (`settling`). So a service is suspended or terminated from
-the moment that it is ordered, and `settled` says whether its machine is so as well.
+A service's state is the desired one; its machine follows (`settling`). So a service is suspended or terminated as soon
+as that is ordered, and `settled` says whether its machine has followed.
 
-`provisioning` alone waits for its machine: it ends when the host has built it, or has failed to. A service that failed
-keeps its row and its id; what was made of its machine is removed, and a retry orders another one.
+Only `provisioning` waits for its machine: it ends when the host has built it, or has failed to. A failed service keeps
+its row and its id; the remains of its machine are removed, and a retry orders another one.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ _WORDS: Final = {
 
 
 class IllegalMove(Exception):  # noqa: N818 - named for what it says
-    """There is no such move; the service stays what it was."""
+    """There is no such move; the service keeps its state."""
 
 
 def move(state: ServiceState, event: ServiceMove) -> ServiceState:
-    """Where `event` leads from `state`. Raises `IllegalMove`."""
+    """The state after `event` in `state`. Raises `IllegalMove`."""
     try:
         return MOVES[state][event]
     except KeyError:
@@ -107,7 +107,7 @@ def move(state: ServiceState, event: ServiceMove) -> ServiceState:
 
 
 def done(order: ServiceOrder) -> str:
-    """`suspended`, `unsuspended`, ...: for a sentence about the order."""
+    """`suspended`, `unsuspended`, ...: the participle for a sentence about the order."""
     return _WORDS[order]
 
 

@@ -1,4 +1,4 @@
-"""Machines are made what the states of their services say, until they are."""
+"""Brings machines in line with the states of their services, repeatedly until they are."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from svc_actors.runtime import ActorSystem, DomainError
 from svc_actors.store import Database
 
 SETTLE_SECONDS: Final = 2.0
-"""How often `settle_due` is done; `keep_repeating` does it, one a process."""
+"""How often `keep_repeating` calls `settle_due`, once per process."""
 _AT_ONCE: Final = 16
-"""Services that are looked at side by side; each is a transaction or an order to a Machine actor."""
+"""Services processed concurrently; each takes a transaction or an order to a Machine actor."""
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-# A machine that could not take its order (its node is away, say) is asked again after a quarter of a minute.
+# A machine that could not take its order (its node is away, for example) is asked again after 15 seconds.
 _DUE: Final = """
 SELECT id FROM services
 WHERE NOT settled AND (tried_at IS NULL OR tried_at NOT BETWEEN now() - interval '15 seconds' AND now()) ORDER BY id"""
 
 
 async def settle_due(database: Database, actors: ActorSystem) -> None:
-    """One step of every service that is not settled. One that cannot be made so now holds up no other."""
+    """Take one step for every service that is not settled. A service that cannot be settled now delays no other."""
     at_once = trio.CapacityLimiter(_AT_ONCE)
     async with trio.open_nursery() as nursery:
         for row in await database.fetch(_DUE):

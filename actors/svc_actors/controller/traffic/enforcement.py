@@ -63,7 +63,7 @@ class Judged:
     counted_bytes: int
     standing: Standing | None
     can_be_throttled: bool
-    """Whether its node can limit rates, as far as the node has reported."""
+    """False only if its node has reported that it cannot limit rates."""
 
     def wanted(self, period: Period) -> Standing | None:
         """The decision that must be in force; None for no sanction."""

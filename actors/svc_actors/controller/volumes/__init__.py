@@ -1,1 +1,1 @@
-"""Volumes: disks beside a machine's first, which outlive it."""
+"""Volumes: additional disks of machines, which outlive them."""

@@ -1,16 +1,17 @@
-"""What a node's inventory says of volumes: held against the records, and recorded where they are behind.
+"""Compares a node's inventory of volumes with the records, and updates records that are behind.
 
-    of a project's volume   free, attached to another machine than recorded, larger, or not there any more
-    without a record        made since the backup that the controller was restored from, or a disk kept before volumes
-                            were: recorded as nobody's, unless the machine that it is of says whose it is
+    recorded volume         free, attached to another machine than recorded, of another size, or missing
+    without a record        created since the backup that the controller was restored from, or a disk kept before there
+                            were volumes: recorded without a project, unless its machine determines the project
 
-Invariants: what has a task under way is its task's to decide; what was decided since the inventory was asked for is
-newer; a volume that was deleted is not brought back; nothing is removed from a node.
+Invariants: while a task of a volume is under way, the task decides about it; a decision made after the inventory was
+requested is newer than the inventory; a deleted volume is not brought back; nothing is removed from a node.
 
-A node says what it has, never whose that is. What it has found is the project's of a machine that is or was on it, as
-the records have that, and of nobody else; it counts towards no limit of a project (`ordered_gib`), passes none of a
-machine, and is only so many rows a node. The rest is one alert. So many lost volumes are one as well: a file system
-that is not mounted has thousands. However long the lists are, they are a few statements, since the node's row is held.
+A node reports what it has, never who owns it. A found volume belongs to the project of a machine that is or was on the
+node by the records, and to no other. It counts towards no limit of the project (`ordered_gib`), may not exceed the
+machine's limit, and the number of such rows per node is limited; the rest is one alert. Many lost volumes share one
+alert, too: a file system that is not mounted loses thousands. However long the lists are, they take a few statements,
+since the node's row is locked meanwhile.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ from svc_nodeagent.protocol import MOST_VOLUMES, InventoryResult, KeptDisk, Obse
 _GIB: Final = 1024**3
 log = structlog.get_logger(__name__)
 MOST_FOUND: Final = 256
-"""Volumes and kept disks of nobody that one node is recorded to have. Those that are given to a project make room."""
+"""Volumes and kept disks without a project that are recorded per node. Giving some to a project makes room."""
 MOST_TOLD_ALONE: Final = 10
-"""Lost volumes of a node that have an alert each, which tells their owners."""
+"""Up to this many lost volumes of a node have an alert each, which their owners see."""
 ALONE_AGAIN: Final = 5
-"""Once there is one alert for many, so few have one each again: a number that sways tells nobody anything."""
+"""Once there is a common alert, the number of lost volumes must fall to this for separate ones: hysteresis against
+flapping."""
 _MOST_NAMED: Final = 5
 _MOST_GIB: Final = 2**20
-"""A size beyond which no file system goes; sums of it stay numbers that a column holds."""
+"""Larger than any file system; sums of such sizes still fit into a column."""
 
-# All that the inventory can concern, but for what was decided since it was asked for and what a task decides.
+# All volumes that the inventory can concern. `decided`: decided since the inventory was requested, or by an open task.
 _RECORDED: Final = """
 SELECT volumes.*, volumes.changed_at > $3 OR EXISTS (
            SELECT FROM tasks WHERE status IN ('queued', 'running')
@@ -63,7 +65,7 @@ FOR NO KEY UPDATE OF volumes SKIP LOCKED"""
 
 
 async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
-    """The node's row is locked. An agent that knows no volumes says nothing of them."""
+    """Record an inventory; the node's row is locked. The report of an agent without volumes has none (None)."""
     if inventory.volumes is None:
         return
     seen = {each.volume_id: each for each in inventory.volumes}
@@ -96,7 +98,7 @@ async def record_volumes(tx: Transaction, node_id: UUID, inventory: InventoryRes
 
 
 async def _compare(tx: Transaction, volume: VolumeRow, observed: ObservedVolume | None) -> None:
-    """Where it is, of one that is there."""
+    """Update where an existing volume is."""
     vm_id, index = (observed.vm_id, observed.index) if observed is not None else (None, None)
     settled = volume.state in (VolumeState.AVAILABLE, VolumeState.IN_USE)
     if not settled or (vm_id, index) != (volume.vm_id, volume.disk_index):
@@ -109,7 +111,8 @@ async def _compare(tx: Transaction, volume: VolumeRow, observed: ObservedVolume 
 async def _found(
     tx: Transaction, volume: VolumeRow, finding: Finding, *, vm_id: UUID | None = None, index: int | None = None
 ) -> None:
-    """What the records do not let be yet (another volume is recorded at that place) is for the next inventory."""
+    """Record a finding. If the records do not allow it yet (another volume is recorded at that place), the next
+    inventory tries again."""
     try:
         async with tx.savepoint():
             await found(tx, volume, finding, vm_id=vm_id, index=index)
@@ -118,7 +121,7 @@ async def _found(
 
 
 async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
-    """By what is lost now, not by what was lost just now: few have an alert each, and many one together."""
+    """Update the alerts for all volumes that are lost now: a few have one each, many a common one."""
     rows = await tx.fetch(
         """SELECT volumes.id, volumes.name, volumes.project_id, nodes.name AS node
            FROM volumes JOIN nodes ON nodes.id = volumes.node_id
@@ -160,8 +163,8 @@ async def _tell_of_lost(tx: Transaction, node_id: UUID) -> None:
 
 
 async def _record_found(tx: Transaction, node_id: UUID, new: Sequence[ObservedVolume]) -> list[str]:
-    """One that a machine has is its project's, as far as a machine may have them; one of a machine that no record knows
-    waits for that. Gives those that are not recorded."""
+    """Record found volumes. One attached to a machine belongs to its project, up to the machine's limit; one attached
+    to an unknown machine waits until that is recorded. Returns the ids that were not recorded."""
     if not new:
         return []
     arguments = (
@@ -199,12 +202,12 @@ SELECT said.*, vms.project_id, said.vm_id IS NULL AS nobodys
 FROM unnest($2::uuid[], $3::uuid[], $4::integer[], $5::integer[]) AS said (id, vm_id, index, gib)
 LEFT JOIN vms ON vms.id = said.vm_id AND vms.node_id = $1 AND vms.deleted_at IS NULL
 WHERE said.vm_id IS NULL OR vms.id IS NOT NULL"""
-"""Found volumes, without those of machines that are not the node's."""
+"""Found volumes, without those of machines that are not on the node."""
 
 
 async def _record_kept(tx: Transaction, node_id: UUID, disks: Sequence[KeptDisk]) -> list[str]:
-    """Those of a machine that is or was on the node are its project's; any other is nobody's. Gives those that are not
-    recorded."""
+    """Record kept disks. Those of a machine that is or was on the node belong to its project; others have none. Returns
+    the names that were not recorded."""
     new = await tx.fetch(
         """SELECT said.name, said.vm_id, said.vm_name, said.gib, vms.name AS machine, vms.project_id
            FROM unnest($2::text[], $3::uuid[], $4::text[], $5::integer[]) AS said (name, vm_id, vm_name, gib)
@@ -286,8 +289,8 @@ def _gib(size_bytes: int) -> int:
 
 
 async def _may_have(tx: Transaction, vm_id: UUID, volume: VolumeRow) -> bool:
-    """Whether the machine is the node's and the volume may be its: of the same project, or of none as yet, and one of
-    so many."""
+    """Whether the machine is on the node and may have the volume: it is of the same project or of none, and the
+    machine's limit is not reached."""
     return bool(
         await tx.fetchval(
             """SELECT ($3::uuid IS NULL OR project_id = $3)

@@ -1,8 +1,8 @@
-"""What a caller may have done with a volume, and what the end of its task means.
+"""Orders about volumes, and the effect of their tasks' outcomes.
 
-Of a volume that is free the task is the volume's own. Of one that is attached, or shall be, it is its machine's, which
-has one at a time: nothing else is done to the machine's disks meanwhile. So `machine_task` is called by the Machine
-actor, with the machine locked and idle.
+The task of a free volume belongs to the volume. The task of a volume that is attached, or is being attached, belongs to
+its machine, which has one task at a time, so that nothing else changes the machine's disks. So the Machine actor calls
+`machine_task`, with the machine locked and idle.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from svc_actors.errors import conflict
 from svc_actors.store import Caller, Transaction, audit
 
 VOLUME: Final = "volume_id"
-"""The parameter of their tasks."""
+"""The parameter of the tasks that names the volume."""
 BEFORE: Final = "before_gib"
 
 
 @dataclass(frozen=True)
 class Create:
-    """A new one, attached to the machine whose order it is."""
+    """Create a volume and attach it to the ordering machine."""
 
     new: NewVolume
     created_by: UUID | None
@@ -68,7 +68,7 @@ MachineOrder = Create | Attach | Detach | Grow
 async def machine_task(
     tx: Transaction, order: MachineOrder, *, vm_id: UUID, node_id: UUID | None
 ) -> tuple[VolumeRow, dict[str, object]]:
-    """Decide it; gives the volume and the task's parameters. Raises capacity, conflict, not_found, not_ready."""
+    """Decide it; returns the volume and the task's parameters. Raises capacity, conflict, not_found, not_ready."""
     if isinstance(order, Create):
         volume = await insert_volume(tx, order.new, order.created_by, vm_id=vm_id)
         return volume, _parameters(volume)
@@ -99,14 +99,14 @@ async def grow_free(tx: Transaction, caller: Caller, order: Grow) -> Task:
 
 
 async def delete(tx: Transaction, caller: Caller, volume_id: UUID) -> Task:
-    """Taken while its node is away as well: the task waits for it, or until it is declared lost."""
+    """Accepted even while the volume's node is away: the task waits until it is back or declared lost."""
     volume = await begin(tx, await lock_volume(tx, volume_id), VolumeOrder.DELETE)
     return await _own_task(tx, caller, volume, VolumeOrder.DELETE.op, _parameters(volume))
 
 
 async def ended(tx: Transaction, task: Task, ending: Ending, *, known: bool = True) -> None:
-    """What the end of one of their tasks makes of the volume. Without `known` nobody has heard what its node has done:
-    it is taken for where it would do harm not to know of it, until an inventory says more."""
+    """Record the effect of a task's end on the volume. Without `known` the node's outcome is unknown: the volume is
+    assumed to be where overlooking it would do harm, until an inventory says more."""
     volume = await lock_volume(tx, UUID(task.parameters[VOLUME]))
     done = ending.succeeded
     match task.op:

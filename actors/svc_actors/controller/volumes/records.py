@@ -1,10 +1,9 @@
-"""Volumes as they are recorded: the one module that writes the table, but for what a node's inventory finds there
-(`observing`).
+"""Records of volumes: the only module that writes their table, except for volumes found by an inventory (`observing`).
 
 Invariants:
-- a volume's row is locked while it is decided on, so of many orders at once one is taken;
-- what a project may have is judged under the lock of the project's row, in the transaction that takes it;
-- room on the node is judged under the lock of its capacity, and promised by triggers (migration 0045);
+- a volume's row is locked while it is decided on, so of concurrent orders one is accepted;
+- a project's limits are checked under the lock of the project's row, in the transaction that uses them;
+- room on the node is checked under the lock of its capacity, and reserved by triggers (migration 0045);
 - locks are taken in the order machine, volume, project, node_capacity.
 """
 
@@ -24,11 +23,11 @@ from svc_nodeagent.protocol import MOST_VOLUMES, DiskSpec, volume_serial
 
 MOST: Final = 10
 MOST_GIB: Final = 500
-"""What a project may have where the settings say nothing else."""
+"""The default limit of a project."""
 MOST_KEPT: Final = 16
-"""Disks of one machine that are volumes after it was deleted, whatever its node names: as many as a machine has."""
+"""Kept disks of a deleted machine that become volumes, whatever its node reports: as many as a machine has disks."""
 SPEAKS: Final = 5
-"""The version of the node protocol that has volumes first."""
+"""The first version of the node protocol with volumes."""
 
 _TEXTS: Final = {
     VolumeOrder.ATTACH: "attached",
@@ -52,7 +51,7 @@ class VolumeRow:
     kept_name: str | None
     made: bool
     ordered_gib: int
-    """What of it counts for its project: nothing of one that only its node says is there."""
+    """The size that counts towards its project's limit: 0 for a volume known only from its node's report."""
 
     @property
     def target(self) -> Target:
@@ -60,13 +59,13 @@ class VolumeRow:
 
     @property
     def place(self) -> Finding:
-        """Where it is, as recorded."""
+        """Its recorded place."""
         return Finding.FREE if self.vm_id is None else Finding.ATTACHED
 
 
 @dataclass(frozen=True)
 class NewVolume:
-    """`bounded`: by what the project may have, as for a customer."""
+    """`bounded`: the project's limits apply, as for a customer."""
 
     name: str
     project_id: UUID
@@ -80,7 +79,7 @@ class NewVolume:
 
 @dataclass(frozen=True)
 class Marks:
-    """What is written of a volume without its node; None leaves it as it is."""
+    """Fields of a volume that are changed without its node; None leaves one as it is."""
 
     name: str | None = None
     labels: Mapping[str, str] | None = None
@@ -117,7 +116,7 @@ def as_volume(row: Record) -> VolumeRow:
 async def insert_volume(
     tx: Transaction, new: NewVolume, created_by: UUID | None, *, vm_id: UUID | None = None
 ) -> VolumeRow:
-    """Hold what it takes of its project and its node. Raises capacity, conflict, unavailable."""
+    """Record a volume, reserving capacity of its project and its node. Raises capacity, conflict, unavailable."""
     index = await _free_index(tx, vm_id) if vm_id is not None else None
     await require_node(tx, new.node_id)
     await _require_allowed(tx, new.project_id, volumes=1, gib=new.size_gib, bounded=new.bounded)
@@ -145,7 +144,7 @@ async def insert_volume(
 
 
 async def begin_attachment(tx: Transaction, volume: VolumeRow, *, vm_id: UUID, node_id: UUID | None) -> VolumeRow:
-    """The machine is locked and idle. Raises conflict where the volume cannot be attached to it."""
+    """Accept an attachment; the machine is locked and idle. Raises conflict if the volume cannot be attached to it."""
     _require(volume, VolumeOrder.ATTACH)
     if volume.project_id is None:
         raise conflict(
@@ -165,7 +164,7 @@ async def begin_attachment(tx: Transaction, volume: VolumeRow, *, vm_id: UUID, n
 
 
 async def begin(tx: Transaction, volume: VolumeRow, order: VolumeOrder) -> VolumeRow:
-    """Take a detachment or a deletion. Raises conflict."""
+    """Accept a detachment or a deletion. Raises conflict."""
     _require(volume, order)
     if order is VolumeOrder.DELETE:
         if volume.protected:
@@ -199,14 +198,14 @@ async def begin_growth(tx: Transaction, volume: VolumeRow, size_gib: int, *, bou
 
 
 async def write_size(tx: Transaction, volume_id: UUID, size_gib: int) -> None:
-    """The size that it was ordered with."""
+    """Set the ordered size."""
     await tx.execute(
         "UPDATE volumes SET size_gib = $2, ordered_gib = $2, changed_at = now() WHERE id = $1", volume_id, size_gib
     )
 
 
 async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> None:
-    """Sizes that their node says they have, whatever was ordered."""
+    """Set the sizes that their node reports, whatever was ordered."""
     if sizes_gib:
         await tx.execute(
             """UPDATE volumes SET size_gib = said.gib, changed_at = now()
@@ -217,7 +216,7 @@ async def write_sizes_said(tx: Transaction, sizes_gib: Mapping[UUID, int]) -> No
 
 
 async def write_lost(tx: Transaction, volumes: Collection[VolumeRow], error: str) -> None:
-    """Many that are lost at once: as `found` with `Finding.LOST` of each, which have all been made."""
+    """Record many lost volumes at once: as `found` with `Finding.LOST` for each; all of them had been created."""
     if volumes:
         await tx.execute(
             "UPDATE volumes SET state = $2, error = $3, missing = true, changed_at = now() WHERE id = ANY($1::uuid[])",
@@ -236,7 +235,7 @@ async def found(
     vm_id: UUID | None = None,
     index: int | None = None,
 ) -> VolumeState:
-    """Record where it is: `vm_id` and `index` of one that is attached, its own without them."""
+    """Record where the volume is. `vm_id` and `index`: where it is attached, by default as recorded."""
     state = move(volume.state, finding)
     made = finding in (Finding.FREE, Finding.ATTACHED) or volume.made
     keeps = finding is Finding.ATTACHED or (finding is Finding.LOST and volume.made)
@@ -258,7 +257,7 @@ async def found(
 
 
 async def write_marks(tx: Transaction, volume: VolumeRow, marks: Marks) -> None:
-    """Raises conflict for a name that is taken, or another project than the machine's that has it."""
+    """Raises conflict if the name is taken, and for a change of project while a machine has the volume."""
     if marks.project_id not in (None, volume.project_id) and volume.vm_id is not None:
         raise conflict("A machine of its project has the volume; nothing was changed.", hint="Detach it first.")
     try:
@@ -292,8 +291,8 @@ async def keep_disk(
     vm_id: UUID,
     ordered: bool,
 ) -> None:
-    """A disk that was kept is a volume, whatever its project has of them already. One that is recorded stays.
-    `ordered`: it was kept as its owner ordered, and not only its node says so."""
+    """Record a kept disk as a volume, regardless of the project's limits, unless it is recorded already. `ordered`: its
+    owner ordered to keep it; otherwise it is known only from its node's report."""
     if await tx.fetchval("SELECT true FROM volumes WHERE node_id = $1 AND kept_name = $2", node_id, kept_name):
         return
     for each in (name, f"{name}-{uuid4().hex[:8]}"):
@@ -318,7 +317,7 @@ async def keep_disk(
 
 
 async def machine_gone(tx: Transaction, vm_id: UUID, destroyed: Sequence[UUID]) -> None:
-    """Its host has let go of the machine: its volumes are free, but for those that went with it."""
+    """The machine's host has deleted it: its volumes are free, except for the `destroyed` ones."""
     rows = await tx.fetch("SELECT * FROM volumes WHERE vm_id = $1 ORDER BY id FOR NO KEY UPDATE", vm_id)
     for volume in map(as_volume, rows):
         gone = volume.id in destroyed
@@ -329,7 +328,7 @@ async def machine_gone(tx: Transaction, vm_id: UUID, destroyed: Sequence[UUID]) 
 
 
 async def goes_with_machine(tx: Transaction, vm_id: UUID, *, all_of_them: bool) -> list[UUID]:
-    """The volumes that a deletion of the machine destroys. Raises conflict where one of them is protected."""
+    """The volumes that a deletion of the machine destroys. Raises conflict if one of them is protected."""
     rows = await tx.fetch(
         "SELECT * FROM volumes WHERE vm_id = $1 AND ($2 OR delete_with_machine) ORDER BY id FOR NO KEY UPDATE",
         vm_id,
@@ -345,7 +344,7 @@ async def goes_with_machine(tx: Transaction, vm_id: UUID, *, all_of_them: bool) 
 
 
 async def attached_disks(queryable: Queryable, vm_id: UUID) -> tuple[DiskSpec, ...]:
-    """A machine's volumes, as its node has them among its disks."""
+    """A machine's volumes in the form of its node's disks."""
     rows = await queryable.fetch(
         """SELECT id, disk_index, size_gib FROM volumes
            WHERE vm_id = $1 AND state NOT IN ('creating', 'attaching') ORDER BY disk_index""",
@@ -355,7 +354,7 @@ async def attached_disks(queryable: Queryable, vm_id: UUID) -> tuple[DiskSpec, .
 
 
 async def require_node(queryable: Queryable, node_id: UUID) -> None:
-    """Raises unavailable or conflict for a node that could not carry an order out now."""
+    """Raises unavailable or conflict for a node that cannot execute an order now."""
     node = await queryable.fetchrow(
         """SELECT name, state, mode, lost_at IS NOT NULL AS lost, agent_protocol FROM nodes
            WHERE id = $1 AND deleted_at IS NULL""",
@@ -377,7 +376,7 @@ async def require_node(queryable: Queryable, node_id: UUID) -> None:
 
 
 def serial_of(volume_id: UUID) -> str:
-    """What a guest knows it by."""
+    """The disk's serial number in the guest."""
     return volume_serial(volume_id)
 
 
@@ -386,12 +385,12 @@ def missing_alert(volume_id: UUID) -> str:
 
 
 def many_missing_alert(node_id: UUID) -> str:
-    """Of a node that misses so many that an alert each would hide all others."""
+    """The key of the common alert for a node that misses many volumes."""
     return f"volumes-missing:{node_id}"
 
 
 def found_alert(node_id: UUID) -> str:
-    """Of a node that says that it has more than is recorded of its word."""
+    """The key of the alert about a node that reports more disks than are recorded for it."""
     return f"volumes-found:{node_id}"
 
 
@@ -407,7 +406,7 @@ async def _free_index(tx: Transaction, vm_id: UUID) -> int:
 
 
 async def _require_allowed(tx: Transaction, project_id: UUID, *, volumes: int, gib: int, bounded: bool) -> None:
-    """Raises not_found, and capacity for what is more than the project may have."""
+    """Raises not_found, and capacity beyond the project's limits."""
     if await tx.fetchval("SELECT id FROM projects WHERE id = $1 FOR NO KEY UPDATE", project_id) is None:
         raise not_found("There is no such project.")
     if not bounded:
@@ -436,7 +435,7 @@ async def _require_allowed(tx: Transaction, project_id: UUID, *, volumes: int, g
 
 
 def _require(volume: VolumeRow, order: VolumeOrder) -> None:
-    """Raises conflict where the table has no such move, not_ready while a task is under way."""
+    """Raises conflict if the table has no such move, not_ready while a task is under way."""
     try:
         move(volume.state, order)
     except IllegalMove:

@@ -1,12 +1,12 @@
 """The states of a volume and every move between them. Nothing else decides a state.
 
-Theory of operation. *Orders* are what a caller wants; an order is taken only where the table has a move for it, puts
-the volume into a state of its own and makes a task. *Findings* are what the end of that task, or an inventory of the
-node, says of where the volume is: free, attached to its machine, gone, or lost.
+Theory of operation. *Orders* are requests of a caller. An order is accepted only if the table has a move for it; it
+puts the volume into the order's own state and creates a task. *Findings* say where the volume is, by the end of that
+task or an inventory of the node: free, attached to its machine, gone, or lost.
 
-Rule: a task that has failed leads back to where the volume was. A guest that does not let go of a volume leaves it
-`in_use`. Only a creation has nothing to go back to, and leads to `failed`. A volume that its node does not have any
-more is `failed` too: it can only be deleted, or comes back with its file.
+Rule: a failed task leads back to the previous place. A guest that does not release a volume leaves it `in_use`. Only a
+creation has no previous place, and leads to `failed`. A volume that its node no longer has is `failed`, too: it can
+only be deleted, or recovers when its file comes back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class VolumeOrder(StrEnum):
 
     @property
     def op(self) -> str:
-        """The name of its task, and of the node operation that carries it out."""
+        """The name of its task, and of the node operation that executes it."""
         return f"volume.{self.value}"
 
 
@@ -88,11 +88,11 @@ MOVES: Final[dict[VolumeState, dict[Event, VolumeState]]] = {
 
 
 class IllegalMove(Exception):  # noqa: N818 - named for what it says
-    """There is no such move; the volume stays what it was."""
+    """There is no such move; the volume keeps its state."""
 
 
 def move(state: VolumeState, event: Event) -> VolumeState:
-    """Where `event` leads from `state`. Raises `IllegalMove`."""
+    """The state after `event` in `state`. Raises `IllegalMove`."""
     try:
         return MOVES[state][event]
     except KeyError:

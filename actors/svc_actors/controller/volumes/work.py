@@ -1,7 +1,7 @@
-"""What the tasks of volumes do on the node. What their end means is written by `orders`.
+"""The work of volume tasks on the node. `orders` records the effect of their outcomes.
 
-Only the node knows what it has done with a disk, so each is asked for until the node has given its word; of a node that
-is lost nothing is asked, and a volume there is deleted without it.
+Only the node knows what it has done with a disk, so each operation is repeated until the node reports its outcome. A
+lost node is not asked; a volume there is deleted without it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VolumeWork:
         }
 
     async def ended(self, task: Task, ending: Ending) -> None:
-        """The end of a task of a volume that is free."""
+        """Record the end of a task of a free volume."""
 
         async def work(tx: Transaction) -> None:
             if await end_task(tx, task.id, ending) is not None:
@@ -94,7 +94,8 @@ class VolumeWork:
         return await _ask(run, operation)
 
     async def delete(self, run: TaskRun) -> OperationResult:
-        """One that an agent which knows no volumes was asked to make is not there."""
+        """Delete the volume. If the agent does not support volumes and this one was never created, there is nothing to
+        delete."""
         try:
             return await _ask(run, VolumeDelete(volume_id=_volume(run), kept=run.task.parameters["kept"]))
         except LostWithNode:
