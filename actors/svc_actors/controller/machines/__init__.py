@@ -1,1 +1,1 @@
-"""Machines: the actor, its states, and the work that its orders cause."""
+"""Machines: the actor, its statuses, and the work of its tasks."""

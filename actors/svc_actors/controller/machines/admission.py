@@ -1,4 +1,4 @@
-"""What keeps a machine from taking an order: each refusal, in words. The row is locked by the caller."""
+"""Checks before a machine accepts an order, each with its refusal. The caller has locked the row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from svc_actors.store import Transaction
 
 
 def moved(vm: MachineRow, order: Order) -> MachineStatus:
-    """The status that the order leads to. Raises conflict where the table has no such move."""
+    """The status that the order leads to. Raises conflict if the table has no such move."""
     if order is Order.START and vm.status is MachineStatus.FAILED:
         _require_built(vm)
     try:
@@ -33,7 +33,7 @@ def moved(vm: MachineRow, order: Order) -> MachineStatus:
 
 
 def _require_built(vm: MachineRow) -> None:
-    """A failed machine that was built is defined again by a start; for that its node must be there."""
+    """A start defines a failed machine again, if it was ever built; for that its node must be online."""
     if vm.built_at is None:
         raise conflict(
             "The machine was never built and cannot be started.",
@@ -47,8 +47,8 @@ def _require_built(vm: MachineRow) -> None:
 
 
 def require_known(vm: MachineRow) -> None:
-    """Raises unavailable for a machine that is shown as `unknown`: whatever is ordered, the answer is the same. Raises
-    conflict for one whose node is lost."""
+    """Raises unavailable for a machine that is shown as `unknown`, whatever the order. Raises conflict for one whose
+    node is lost."""
     require_confirmed(vm)
     _require_node_not_lost(vm)
     if vm.node_id is not None and vm.node_state != "online" and vm.status in UNKNOWN_WHILE_AWAY:
@@ -67,7 +67,7 @@ def _require_node_not_lost(vm: MachineRow) -> None:
 
 
 def require_unprotected(vm: MachineRow, order: Order) -> None:
-    """Raises conflict for a machine that its owner keeps from what would destroy its disks."""
+    """Raises conflict for a machine that its owner has protected from orders that destroy its disks."""
     if vm.protected:
         raise conflict(
             f"The machine is protected and cannot be {refusal_text(order)}; nothing was changed.",
@@ -76,7 +76,8 @@ def require_unprotected(vm: MachineRow, order: Order) -> None:
 
 
 def require_not_in_rescue(vm: MachineRow, what: str) -> None:
-    """Raises conflict for a machine in rescue, whose disks somebody mends by hand; `what` cannot be done to it."""
+    """Raises conflict for a machine in rescue, whose disks are being repaired by hand; `what` names the refused
+    order."""
     if vm.rescue_since is not None:
         raise conflict(
             f"The machine is in rescue and cannot be {what}; nothing was changed.",
@@ -85,7 +86,7 @@ def require_not_in_rescue(vm: MachineRow, what: str) -> None:
 
 
 async def require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
-    """Raises conflict for a machine that its service keeps switched off."""
+    """Raises conflict for a machine whose service keeps it switched off."""
     if await tx.fetchval(f"SELECT {KEPT_OFF} FROM vms WHERE id = $1", vm.id):
         raise conflict(
             "The service that the machine belongs to is suspended, failed or terminated, so it stays off.",
@@ -94,7 +95,7 @@ async def require_not_suspended(tx: Transaction, vm: MachineRow) -> None:
 
 
 def require_confirmed(vm: MachineRow) -> None:
-    """Raises unavailable for a machine of a restored controller that its host has not shown as it is recorded."""
+    """Raises unavailable if the controller was restored and the machine's host has not confirmed its record yet."""
     if vm.unconfirmed:
         raise unavailable(
             "The service was restored from a backup, or its database has lost changes, and the machine's host has not "

@@ -1,14 +1,14 @@
-"""Making records of what hosts have: an operator's decision about a machine that the records do not have as its host
-has it, after the controller was restored from a backup.
+"""Adoption of machines: an operator's decision about a machine whose record differs from its host, or is missing, after
+the controller was restored from a backup.
 
-Adopting believes the host: the record is made, or changed, from the agent's own. Discarding believes the records: what
-no record knows goes from its host, and what differs is brought to its record. Either way the machine is one like any
-other afterwards.
+Adopting trusts the host: the record is created or changed from the agent's own record. Discarding trusts the records:
+an unrecorded machine is deleted from its host, and a machine that differs is brought in line with its record. Either
+way the machine is an ordinary one afterwards.
 
 Invariants:
-- an address is adopted only if nobody holds it by the records; whoever does is decided about first;
-- a machine that its host filters is adopted only together with the security groups that shall hold from then on, since
-  its host keeps to the record at the next change.
+- an address is adopted only if no machine holds it by the records; the holder is decided about first;
+- a machine whose host filters its traffic is adopted only together with its future security groups, since its host
+  follows the record at the next change.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TIMEOUT, _DELETE_TIMEOUT = 15.0, 60.0
 
 
 class NodeOrders(NodeQueries, Protocol):
-    """What adopting and discarding need of the gateway."""
+    """The part of the gateway that adopting and discarding use."""
 
     async def perform(
         self, node_id: UUID, operation_id: OperationId, operation: NodeOperation, *, timeout: float
@@ -57,7 +57,7 @@ class NodeOrders(NodeQueries, Protocol):
 
 @dataclass(frozen=True)
 class Adoption:
-    """What the host cannot say. `name` and `image_id`: None takes what the host has."""
+    """The facts that the host does not know. `name` and `image_id`: None takes the host's."""
 
     project_id: UUID
     name: str | None = None
@@ -66,8 +66,8 @@ class Adoption:
 
 
 async def kept_machine(gateway: NodeQueries, node_id: UUID, vm_id: UUID) -> KeptMachine:
-    """The agent's own record of a machine. Raises unavailable when the node is away or its agent too old, not_found
-    when it has none."""
+    """The agent's own record of a machine. Raises unavailable if the node is away or its agent too old, not_found if it
+    has none."""
     try:
         result = await gateway.query(node_id, VmDescribe(vm_id=vm_id), timeout=_TIMEOUT)
     except OperationFailed as failure:
@@ -80,12 +80,12 @@ async def kept_machine(gateway: NodeQueries, node_id: UUID, vm_id: UUID) -> Kept
 
 
 def observed_state(state: str | None) -> DomainState:
-    """The state of an inventory; of a machine that has no domain, stopped."""
+    """The state from an inventory; stopped for a machine without a domain."""
     return DomainState(state) if state else DomainState.STOPPED
 
 
 async def delete_from_host(gateway: NodeOrders, node_id: UUID, vm_id: UUID, *, destroy_disks: bool) -> None:
-    """Have a host delete a machine that no record knows. Raises unavailable when it could not."""
+    """Delete an unrecorded machine on its host. Raises unavailable if the host could not."""
     operation_id = OperationId(f"orphan:{vm_id}:{uuid4()}")
     operation = VmDelete(vm_id=vm_id, destroy_disks=destroy_disks)
     try:
@@ -99,7 +99,7 @@ async def delete_from_host(gateway: NodeOrders, node_id: UUID, vm_id: UUID, *, d
 async def adopt_unknown(
     tx: Transaction, caller: Caller, node_id: UUID, kept: KeptMachine, state: DomainState, adoption: Adoption
 ) -> None:
-    """Make the record of a machine that has none. Raises conflict (a name or an address that is taken, a firewall
+    """Create the record of an unrecorded machine. Raises conflict (a name or an address that is taken, a firewall
     without groups) and not_found (project, image, group)."""
     if kept.network.firewall is not None and not adoption.group_ids:
         raise conflict(
@@ -128,7 +128,7 @@ async def adopt_unknown(
 
 
 async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, state: DomainState) -> None:
-    """Let a machine's record have what its host has of it."""
+    """Change a machine's record to what its host has."""
     vm = await lock_machine(tx, kept.vm_id)
     if not vm.unconfirmed:
         raise conflict("The machine's host has it as it is recorded.")
@@ -154,8 +154,8 @@ async def adopt_differing(tx: Transaction, caller: Caller, kept: KeptMachine, st
 
 
 async def trust_record(tx: Transaction, caller: Caller, vm_id: UUID) -> None:
-    """Let a machine's host have what its record says: what is missing is defined again from its disks, and what differs
-    is applied."""
+    """Bring a machine's host in line with its record: a missing machine is defined again from its disks, and
+    differences are applied."""
     vm = await lock_machine(tx, vm_id)
     if not vm.unconfirmed:
         raise conflict("The machine's host has it as it is recorded.")

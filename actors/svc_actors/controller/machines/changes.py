@@ -1,4 +1,4 @@
-"""What a machine is changed in: labels and policies in its record alone, name and size on its host as well."""
+"""Changes of a machine: labels and policies only in its record, name and size also on its host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from svc_actors.store import Caller, Transaction, UniqueViolationError, audit
 
 @dataclass(frozen=True)
 class Changes:
-    """What a machine may be changed in; None leaves it as it is. Sizes change only while it is stopped.
+    """The changes to make; None leaves a field as it is. Sizes change only while the machine is stopped.
     `restart_policy`: whether it is started again when it goes off without an order, from the next time on."""
 
     name: str | None = None
@@ -31,7 +31,7 @@ class Changes:
     marks: Marks = field(default_factory=Marks)
 
     def of_the_record(self) -> dict[str, Any]:
-        """What the record alone has: no host is told of it."""
+        """The changes that concern only the record, not the host."""
         policy = None if self.restart_policy is None else self.restart_policy.value
         given = {"restart_policy": policy, **vars(self.marks)}
         return {name: value for name, value in given.items() if value is not None}
@@ -61,7 +61,7 @@ async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes:
 
 
 async def start_change(tx: Transaction, vm: MachineRow, changes: Changes) -> dict[str, object]:
-    """Record its name and size; gives the task's parameters. Raises capacity, conflict."""
+    """Record the new name and size; returns the task's parameters. Raises capacity, conflict."""
     before, after = definition(vm), changes.of_the_definition(vm)
     grows = (after["vcpus"], after["memory_mib"]) != (before["vcpus"], before["memory_mib"])
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):

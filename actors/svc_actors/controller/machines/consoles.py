@@ -1,12 +1,12 @@
-"""Console tickets: who may open which console of which machine, once, within half a minute.
+"""Console tickets: each opens one console of one machine, once, within half a minute.
 
 Invariants:
 
-- a ticket is redeemed by deleting its row, so of any number of concurrent redeems one succeeds;
-- a ticket issued to a browser session is honoured only beside that session's cookie; one issued to an API token may be
-  handed on (a provider's own page shows its customer's console with it);
-- an open console is worth no more than what its ticket was issued for: `console_access` tells whether the session or
-  token, the person and the machine still allow it.
+- a ticket is redeemed by deleting its row, so of any number of concurrent attempts one succeeds;
+- a ticket issued to a browser session is accepted only together with that session's cookie; one issued to an API token
+  may be passed on (a provider's own page shows its customer's console with it);
+- an open console lasts only as long as the rights of its ticket: `console_access` says whether the session or token,
+  the person and the machine still allow it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TICKET_SECONDS = 30
 _CLOCK_SLEW = 2.0
 
 OPENABLE = frozenset({"running", "stopping", "rebooting"})
-"""Statuses of a machine whose guest is there to be looked at."""
+"""Statuses of a machine with a guest whose console can be shown."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TokenCredential:
 
 @dataclass(frozen=True)
 class Holder:
-    """The person a console belongs to, and the credential that ends it when it ends."""
+    """The person a console belongs to, and the credential whose end closes it."""
 
     user_id: UUID
     credential: SessionCredential | TokenCredential
@@ -63,7 +63,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class IssuedTicket:
-    """`ticket` is shown once; the store knows its hash only."""
+    """`ticket` is shown once; the database has only its hash."""
 
     ticket: str
     expires_at: datetime
@@ -89,7 +89,7 @@ class ConsoleAccess(StrEnum):
 
 
 async def issue(store: Queryable, *, vm_id: UUID, kind: ConsoleKind, holder: Holder) -> IssuedTicket:
-    """Make a ticket, in the transaction that audits it. Tickets nobody used go on the way."""
+    """Create a ticket, in the transaction that audits it. Expired tickets are removed at the same time."""
     ticket = new_secret()
     await store.execute("DELETE FROM console_tickets WHERE expires_at < now()")
     session_id, token_id = _columns(holder)
@@ -108,7 +108,7 @@ async def issue(store: Queryable, *, vm_id: UUID, kind: ConsoleKind, holder: Hol
 
 
 async def redeem(store: Queryable, ticket: str, *, session_cookie: str | None) -> Grant | None:
-    """Spend a ticket. None when it was never issued, is spent or expired, or belongs to another browser's session."""
+    """Redeem a ticket. None if it was never issued, is spent or expired, or belongs to another browser's session."""
     row = await store.fetchrow(
         """DELETE FROM console_tickets AS ticket WHERE ticket.ticket_hash = $1
              AND (ticket.session_id IS NULL OR EXISTS (
@@ -117,7 +117,7 @@ async def redeem(store: Queryable, ticket: str, *, session_cookie: str | None) -
                      expires_at > now() AND expires_at <= now() + make_interval(secs => $3) AS fresh""",
         fingerprint(ticket),
         fingerprint(session_cookie) if session_cookie is not None else b"",
-        # A clock that was set back makes no ticket last longer.
+        # A clock that was set back must not extend a ticket.
         float(TICKET_SECONDS) + _CLOCK_SLEW,
     )
     if row is None or not row["fresh"]:

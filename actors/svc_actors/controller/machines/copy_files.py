@@ -1,6 +1,7 @@
-"""Files of a machine's copy: a task has its node open the copy, and then the node is asked for folders and parts.
+"""Files of a machine's backup copy: a task opens the copy on the machine's node, which then lists folders and reads
+files.
 
-What is open is in the node's memory alone, and ends by itself; so nothing of it is recorded here.
+The open copy exists only in the node's memory, and is closed there by itself; so nothing of it is recorded here.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from svc_nodeagent.protocol import VolumeState as VolumeState
 OPEN: Final = "vm.files.open"
 COPY: Final = "copy_id"
 SYSTEM: Final = "image_id"
-"""Parameters of its task."""
+"""Parameters of the task."""
 _ANSWER_SECONDS: Final = 150.0
-"""A node whose guests are emulated reads some 40 MiB a second; each of its own questions has a minute."""
+"""A node that emulates its guests reads some 40 MiB a second; each of its own queries has a minute."""
 
 
 class NodeQueries(Protocol):
-    """What is needed of the gateway."""
+    """The part of the gateway that is used here."""
 
     async def query(self, node_id: UUID, operation: CopyFilesOperation, *, timeout: float) -> OperationResult: ...
 
 
 async def begin(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
-    """The task's parameters. The machine may run: it is left as it is. Raises conflict, not_found."""
+    """The task's parameters. The machine may be running: it is not affected. Raises conflict, not_found."""
     if vm.node_id is None:
         raise conflict("The machine is on no node that could read its backups.")
     await copied_disks(tx, vm.id, copy_id)
@@ -54,7 +55,7 @@ async def begin(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, obj
 
 @dataclass(frozen=True)
 class OpenCopy:
-    """A copy that may be open on its machine's node. What asks raises `ServiceError`: not_ready where it is not."""
+    """A copy that may be open on its machine's node. Queries raise `ServiceError`: not_ready if it is not open."""
 
     gateway: NodeQueries
     node_id: UUID | None
@@ -82,7 +83,7 @@ class OpenCopy:
 
 
 def require_path(path: str) -> None:
-    """Raises `invalid` for what can be the path of nothing."""
+    """Raises `invalid` for text that cannot be a path."""
     try:
         path_bytes(path)
     except ValueError as error:

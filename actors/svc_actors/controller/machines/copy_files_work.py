@@ -1,4 +1,4 @@
-"""What the task that opens a copy's files does on the node."""
+"""The work of the task that opens a copy's files on the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AtTarget = Callable[[UUID | None, Awaitable[OperationResult]], Awaitable[Operati
 
 
 class CopyFilesWork:
-    """`at`: tells of a target that is at fault."""
+    """`at`: wraps an operation, and raises the alert of a backup target that is at fault."""
 
     def __init__(self, database: Database, sealer: Sealer, images: ImageSources, at: AtTarget) -> None:
         self._database = database

@@ -1,10 +1,11 @@
-"""How a machine comes to be: placed, addressed and recorded in one transaction, with the task that will build it.
+"""Creation of a machine: one transaction places it, allocates its addresses, and records it with the task that builds
+it.
 
 Invariants:
 - room, name, addresses, NIC, groups and task are taken together or not at all, so a refusal leaves nothing behind;
-- how many machines a project may have is judged under the lock of the project's row, in the transaction that takes one;
-- a creator's idempotency key is unique among the machines it still counts for: an answer lost in a crash is found again
-  by `find_by_key`, and no second machine is made.
+- the project's limit of machines is checked under the lock of the project's row, in the transaction of the creation;
+- an idempotency key is unique among the machines it still counts for: `find_by_key` finds an answer that was lost in a
+  crash, and no second machine is created.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from svc_actors.store import (
 from svc_nodeagent.protocol import Platform
 
 MOST: Final = 25
-"""Machines of a project, as far as customers order them, where the settings say nothing else. More than most customers
-need, so that nobody who orders today is refused; a node has room for many more, so one project does not fill it."""
+"""The default limit of a project's machines, which applies to customers' orders. More than most customers need, so that
+nobody who orders today is refused; a node has room for many more, so one project does not fill it."""
 KEY_LIFETIME: Final = timedelta(hours=24)
 _FIRST_GENERATION: Final = 1
-"""Of a new machine's network: what its row begins with."""
+"""The network generation of a new machine, as its row has it by default."""
 
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """`owner` is the token or the person whose key it is."""
+    """`owner` is the token or the person that used the key."""
 
     owner: str
     key: str
@@ -62,11 +63,11 @@ class IdempotencyKey:
 
 @dataclass(frozen=True)
 class NewMachine:
-    """What is to be made. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
-    the password itself where the service made it, kept sealed until the task has ended, and so is `user_data`, the
-    owner's own for cloud-init. `first_boot`: of a Windows. `held`: the copy of another machine that its disk is made
-    from. `iso_id`: what is in its CD-ROM drive from its first start on; where it is `image_id` too, the disk is
-    empty. `bounded`: the order is a customer's, so the project's limit of machines holds."""
+    """The machine to create. `network_id` None means the default network. `password_hash` is SHA-512 crypt; `generated`
+    is the password itself if the service generated it, stored sealed until the task has ended, and so is `user_data`,
+    the owner's own for cloud-init. `first_boot`: for Windows. `held`: the copy of another machine that its disk is
+    created from. `iso_id`: the ISO in its CD-ROM drive from its first start on; if it is also `image_id`, the disk is
+    empty. `bounded`: the order is a customer's, so the project's limit of machines applies."""
 
     name: str
     hostname: str
@@ -105,20 +106,20 @@ class Created:
 
 
 class _PoolsFull(Exception):  # noqa: N818 - named for what it says
-    """No pool of the chosen node has an address."""
+    """No pool of the chosen node has a free address."""
 
     def __init__(self, pool_ids: Iterable[UUID]) -> None:
         self.pool_ids = frozenset(pool_ids)
 
 
 Beside = Callable[[Transaction, UUID], Awaitable[None]]
-"""What is recorded in the same transaction as the machine of this id."""
+"""Called with the new machine's id to record more in the same transaction."""
 
 
 async def create_machine(
     database: Database, sealer: Sealer, caller: Caller, new: NewMachine, beside: Beside | None = None
 ) -> Created:
-    """Decide and record; the caller hands the task to `TaskRunner.begin`.
+    """Decide about a new machine and record it; the caller hands the task to `TaskRunner.begin`.
 
     Raises not_found (project, image, plan, node, copy), conflict (name or key taken), invalid (too small for the
     image), not_ready (the image has no digest yet, the copy's store is being changed), capacity (no node, no address,
@@ -131,8 +132,8 @@ async def create_machine(
                 work = partial(_create, sealer=sealer, caller=caller, new=new, full=full, beside=beside)
                 return await database.transact(work)
             except _PoolsFull as found:
-                # From the beginning, with what has been learned: the pools of the next node may come before those that
-                # are locked by now, and pools are locked in one order.
+                # Start over without the full pools: pools are locked in one order, and those of the next node may come
+                # before those that are locked by now.
                 full |= found.pool_ids
     except UniqueViolationError as error:
         if error.constraint_name == "vms_idempotency":
@@ -151,8 +152,8 @@ async def _create(
     full: frozenset[UUID],
     beside: Beside | None,
 ) -> Created:
-    """The order of the statements is that of the locks. The pool comes last, since every machine of a network takes its
-    address from the same one: it is held for a statement and the commit."""
+    """The order of the statements is that of the locks. The pool comes last, since all machines of a network take their
+    address from the same one: its lock is held only for a statement and the commit."""
     if new.idempotency is not None:
         await _retire_key(tx, new.idempotency)
     if new.held is not None:
@@ -185,8 +186,8 @@ async def _create(
 
 
 async def _require_allowed(tx: Transaction, project_id: UUID) -> None:
-    """Raises capacity where the project has as many machines as it may have: those of services count, and those that
-    are still being deleted. Raises not_found."""
+    """Raises capacity if the project has reached its limit of machines: those of services count, and those that are
+    still being deleted. Raises not_found."""
     if await tx.fetchval("SELECT id FROM projects WHERE id = $1 FOR NO KEY UPDATE", project_id) is None:
         raise not_found("There is no such project.")
     set_to = await tx.fetchval("SELECT value FROM settings WHERE name = 'most_machines'")
@@ -201,13 +202,13 @@ async def _require_allowed(tx: Transaction, project_id: UUID) -> None:
 
 
 async def forget_plan(tx: Transaction, plan_id: UUID) -> None:
-    """The plan goes, whose row the caller has locked, and with which no machine that lives is left: those that are
-    deleted forget it. They have no actor any more."""
+    """Unset the plan of deleted machines, before the plan is removed. The caller has locked its row, and no existing
+    machine has it. Written here since deleted machines no longer have an actor."""
     await tx.execute("UPDATE vms SET plan_id = NULL WHERE plan_id = $1 AND deleted_at IS NOT NULL", plan_id)
 
 
 async def find_by_key(queryable: Queryable, key: IdempotencyKey) -> Record | None:
-    """The machine that this key made, while the key counts: `id`, `sealed_seed`, `task_id`."""
+    """The machine that was created with this key, while the key counts: `id`, `sealed_seed`, `task_id`."""
     return await queryable.fetchrow(
         """SELECT vms.id, vms.sealed_seed, tasks.id AS task_id FROM vms
            JOIN tasks ON tasks.resource_id = vms.id AND tasks.op = 'vm.create'
@@ -229,7 +230,7 @@ async def _retire_key(tx: Transaction, key: IdempotencyKey) -> None:
 
 
 async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID, node_id: UUID) -> Task:
-    """The task that builds it, the audit row and the event."""
+    """Write the task that builds the machine, the audit row and the event."""
     parameters: dict[str, object] = {"start": new.start, GENERATION: _FIRST_GENERATION}
     seconds, copy = task_seconds("vm.create"), {}
     if new.held is not None:
@@ -265,7 +266,7 @@ async def _record(tx: Transaction, caller: Caller, new: NewMachine, vm_id: UUID,
 
 
 async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
-    """Raises what keeps the image from being used; gives the network, the default one where none is named."""
+    """Check that the image can be used; returns the network, by default the default one."""
     await require_usable(tx, new.image_id, disk_gib=new.disk_gib, memory_mib=new.memory_mib)
     network_id: UUID | None = new.network_id or await tx.fetchval('SELECT id FROM networks WHERE "default"')
     if network_id is None:
@@ -274,7 +275,7 @@ async def _usable_image_and_network(tx: Transaction, new: NewMachine) -> UUID:
 
 
 async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
-    """Raises what keeps a machine of this size from being made from the image, or installed from it where it is an ISO:
+    """Check that a machine of this size can be created from the image, or installed from it if it is an ISO. Raises
     not_found, not_ready, invalid."""
     row = await tx.fetchrow(
         "SELECT slug, digest FROM images WHERE id = $1 AND enabled AND kind IN ('disk', 'iso')", image_id
@@ -290,7 +291,7 @@ async def require_usable(tx: Transaction, image_id: UUID, *, disk_gib: int, memo
 
 
 async def require_large_enough(tx: Transaction, image_id: UUID, *, disk_gib: int, memory_mib: int) -> None:
-    """Raises invalid where the image needs a larger machine."""
+    """Raises invalid if the image needs a larger machine."""
     row = await tx.fetchone("SELECT name, min_disk_gib, min_memory_mib FROM images WHERE id = $1", image_id)
     for name, has, least, text in (
         ("disk_gib", disk_gib, row["min_disk_gib"], disk_text),
@@ -303,7 +304,7 @@ async def require_large_enough(tx: Transaction, image_id: UUID, *, disk_gib: int
 async def _take_address(
     tx: Transaction, placement: Placement, full: frozenset[UUID], vm_id: UUID, nic_id: UUID
 ) -> IPAddress:
-    """The primary address, and beside it an IPv6 sub-prefix where one is free."""
+    """Allocate the primary address, and an IPv6 sub-prefix if one is free; returns the primary address."""
     pool_ids = [pool_id for pool_id in placement.pool_ids if pool_id not in full]
     whose: Any = {"vm_id": vm_id, "nic_id": nic_id, "node_id": placement.node_id}
     taken = await allocate_first(tx, pool_ids, primary=True, **whose)
@@ -322,7 +323,8 @@ async def _insert(
     node_id: UUID,
     platform: Platform,
 ) -> tuple[UUID, UUID]:
-    """The machine and its NIC: their ids. The machine's row takes its room on the node (migration 0011)."""
+    """Insert the machine and its NIC; returns their ids. A trigger of the machine's row reserves its room on the node
+    (migration 0011)."""
     seed = Seed(new.password_hash, new.generated, new.user_data)
     secret = seed.sealed(sealer) if seed != Seed(None) else None
     vm_id = uuid4()

@@ -1,11 +1,11 @@
-"""A node in maintenance is drained: every machine of it moves to the emptiest node that can take it, a few at a time.
+"""Draining a node in maintenance: migrates each of its machines to the emptiest node that can take it, a few at a time.
 
-Level-triggered: what is still on the node is read again in each round, so a controller that was started anew goes on,
-and a machine that was busy in one round gets its turn in the next; one whose move has failed is not tried again. The
-rounds end when one has moved nothing; what stays is named, each with what is in the way.
+Level-triggered: each round reads again which machines are still on the node. So a restarted controller continues, and a
+machine that was busy in one round gets its turn in the next; one whose migration has failed is not tried again. The
+rounds end when one has migrated nothing; the remaining machines are listed, each with the obstacle.
 
-Moves are tasks of their machines. A drain that is cancelled, or whose maintenance has ended, begins no more of them;
-those under way go on to their end.
+Migrations are tasks of their machines. A drain that is cancelled, or whose maintenance has ended, starts no further
+ones; those under way continue.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ SELECT node_id FROM node_capacity WHERE node_id = ANY($1::uuid[]) ORDER BY free_
 
 
 async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart: bool) -> Task:
-    """Machines that run move live. `restart`: those that cannot are restarted elsewhere; without it they stay. Raises
-    not_found, and conflict where new machines could still be placed on the node or it is already being drained."""
+    """Create the task of a drain. Running machines are migrated live. `restart`: those that cannot are restarted on the
+    other node; without it they stay. Raises not_found, and conflict if new machines could still be placed on the node
+    or it is already being drained."""
     node = await tx.fetchrow(
         "SELECT name, maintenance FROM nodes WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE", node_id
     )
@@ -78,7 +79,7 @@ async def begin_drain(tx: Transaction, caller: Caller, node_id: UUID, *, restart
         node_id=node_id,
         project_id=None,
         parameters={RESTART: restart, _TOTAL: machines},
-        # It lasts as long as its machines' disks take; each of their tasks has a deadline.
+        # It takes as long as copying the disks; the task of each machine has a deadline.
         timeout=None,
     )
     ordered = {"task_id": str(task.id), RESTART: restart, _TOTAL: machines}
@@ -104,13 +105,13 @@ class DrainWork:
             if all(row["id"] in in_the_way for row in tried):
                 raise _stay(run, [f"{row['name']} ({in_the_way[row['id']]})" for row in here])
             in_the_way = {vm_id: reason for vm_id, reason in in_the_way.items() if vm_id in failed}
-        # What has moved is started elsewhere once this node has let go of it.
+        # A migrated machine is started on the other node once this node has released it.
         while await self._database.fetchval("SELECT EXISTS (SELECT FROM vms WHERE moved_from = $1)", node_id):
             await run.log("Waiting for the node to remove migrated machines.")
             await trio.sleep(_LOOK_SECONDS)
 
     async def _round(self, run: TaskRun, machines: list[Record], failed: set[UUID]) -> dict[UUID, str]:
-        """Try to move each of these; gives what is in the way of those that stay. Adds those whose move has failed."""
+        """Try to migrate each of these; returns the obstacles of those that stay. Adds failed ones to `failed`."""
         turns = trio.CapacityLimiter(AT_ONCE)
         in_the_way: dict[UUID, str] = {}
 
@@ -129,7 +130,8 @@ class DrainWork:
         return in_the_way
 
     async def _moved(self, run: TaskRun, vm: Record) -> bool:
-        """Have it moved, or wait for the end of a move that is under way. Raises `DomainError` where none is begun."""
+        """Migrate the machine, or wait for the end of a migration under way; returns whether it succeeded. Raises
+        `DomainError` if none can be started."""
         if not await self._database.fetchval("SELECT maintenance FROM nodes WHERE id = $1", run.task.resource_id):
             raise conflict("the node's maintenance has ended")
         task = await self._move_of(run, vm)
@@ -146,7 +148,7 @@ class DrainWork:
         return True
 
     async def _move_of(self, run: TaskRun, vm: Record) -> Task:
-        """The task of its move. Raises `DomainError` with what is in the way."""
+        """The task of the machine's migration. Raises `DomainError` that says what is in the way."""
         async with self._database.transaction() as tx:
             under_way = await open_task_of(tx, ResourceKind.VM, vm["id"])
         if under_way is not None and under_way.op == MOVE:

@@ -1,14 +1,14 @@
-"""The Machine actor: the only one that changes a machine's status.
+"""The Machine actor: it decides orders for a machine and changes its status.
 
-An order is decided here, written in one transaction (status, task, audit, event), and then acted on by the task runner.
-When the task ends, the runner asks `task_ended`, which writes the end of the task together with what it makes of the
-machine (`outcomes`). What a host says outside of a task arrives by `observed`.
+An order is decided here, written in one transaction (status, task, audit, event), and then executed by the task runner.
+When the task ends, the runner calls `task_ended`, which writes the end of the task together with its effect on the
+machine (`outcomes`). Reports of a host outside of a task arrive by `observed`.
 
 Invariants:
 - every status change is a move of the table in `states`;
-- one open task at a time (also a constraint of the database); only `force_stop` supersedes, and says so in the task
-  that it ends; a superseded task's outcome changes nothing any more;
-- the row is locked while it is decided, so that two processes could not decide at once.
+- one open task at a time (also a constraint of the database). Only `force_stop` supersedes a task, and says so in the
+  task that it ends; the outcome of a superseded task has no effect;
+- the row is locked while a decision is made, so that two processes cannot decide at once.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ from svc_actors.store import Caller, Database, Transaction, service_itself
 from svc_nodeagent.protocol import DomainState, StateCause
 
 Decide = Callable[[Transaction], Awaitable[None]]
-"""What somebody else decides with an order, first in its transaction; it may refuse."""
+"""A further decision in the transaction of an order, made first; it may refuse."""
 
 
 class Machine(Actor):
-    """Nothing is kept in memory: each message reads the row it decides on, locked. `recheck` has a node inventoried
-    again soon, where what it said could not be recorded."""
+    """Holds no state in memory: each message reads and locks the row it decides on. `recheck` requests a new inventory
+    of a node whose report could not be recorded."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Machine(Actor):
         return UUID(self.key)
 
     async def order(self, caller: Caller, order: Order) -> Task:
-        """Have the host carry out the node operation that is called like the order. A deletion is `delete`."""
+        """Order the node operation of the same name. A deletion is `delete`."""
 
         async def work(tx: Transaction) -> tuple[Task, Task | None]:
             vm = await lock_machine(tx, self.vm_id)
@@ -142,8 +142,8 @@ class Machine(Actor):
         return task
 
     async def delete(self, caller: Caller, *, destroy_disks: bool, destroy_volumes: bool = False) -> Task:
-        """Taken while the node is away as well: the deletion is recorded, the addresses wait to be released (by the
-        node's confirmation, or by force), and the task waits for the node to come back."""
+        """Delete the machine. Accepted even while its node is away: the deletion is recorded, the addresses wait to be
+        released (by the node's confirmation, or by force), and the task waits for the node to come back."""
 
         async def work(tx: Transaction) -> Task:
             vm = await lock_machine(tx, self.vm_id)
@@ -166,8 +166,8 @@ class Machine(Actor):
         return task
 
     async def update(self, caller: Caller, changes: Changes) -> Task | None:
-        """All that differs from the record, in one transaction, or nothing; None where no host is told of it. Name and
-        size change in the record at once and in the host's definition by a task; when that fails, they are put back."""
+        """Apply all changes in one transaction, or none; returns None if they do not concern the host. Name and size
+        change at once in the record, and by a task in the host's definition; if the task fails, they are reverted."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
@@ -186,7 +186,7 @@ class Machine(Actor):
         return task
 
     async def resize(self, caller: Caller, wanted: NewSize, decide: Decide | None = None) -> Task:
-        """Change the record at once and the host's machine by a task; when that fails, the record is put back."""
+        """Change the record at once and the host's machine by a task; if the task fails, the record is reverted."""
 
         async def work(tx: Transaction) -> Task:
             if decide is not None:
@@ -205,8 +205,8 @@ class Machine(Actor):
         return task
 
     async def set_processor(self, caller: Caller, new: NewProcessor) -> Task:
-        """Have the host write another processor into the machine's definition. An order that comes again, after its
-        answer was lost, is answered with the task that it began."""
+        """Write another processor into the machine's definition on the host. A repeated order, after its answer was
+        lost, returns the task of the first."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.begun_by(tx, self.vm_id, Order.CPU_SET.op, new.order)
@@ -225,9 +225,8 @@ class Machine(Actor):
         return task
 
     async def reinstall(self, caller: Caller, new: NewSystem, decide: Decide | None = None) -> tuple[Task, bool]:
-        """Have the host put a new system in the place of the machine's own; addresses, name and size stay. An order
-        that comes again, after its answer was lost, is answered with the task that it began; True where it begins one.
-        """
+        """Replace the machine's system by a new one; addresses, name and size stay. A repeated order, after its answer
+        was lost, returns the task of the first; True if the task is new."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.begun_by(tx, self.vm_id, Order.REINSTALL.op, new.order)
@@ -249,8 +248,8 @@ class Machine(Actor):
         return task, begun
 
     async def rescue(self, caller: Caller, new: rescue.NewRescue) -> tuple[Task, bool]:
-        """Have it boot the rescue system. An order that comes again, after its answer was lost, is answered with the
-        task that it began; True where it begins one."""
+        """Boot the rescue system. A repeated order, after its answer was lost, returns the task of the first; True if
+        the task is new."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.begun_by(tx, self.vm_id, Order.RESCUE.op, new.order)
@@ -268,7 +267,7 @@ class Machine(Actor):
         return task, begun
 
     async def end_rescue(self, caller: Caller, *, force: bool) -> Task:
-        """Have it boot its own disk again."""
+        """Boot the machine's own disk again."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -282,8 +281,8 @@ class Machine(Actor):
         return task
 
     async def migrate(self, caller: Caller, move: moving.Move) -> Task:
-        """Have it moved to another node: while it is off, live, or with a restart. An order that comes again, after its
-        answer was lost, is answered with the task that it began."""
+        """Migrate the machine to another node: offline, live, or with a restart. A repeated order, after its answer was
+        lost, returns the task of the first."""
 
         async def work(tx: Transaction) -> tuple[Task, bool]:
             before = await remaking.begun_by(tx, self.vm_id, moving.OP, move.order)
@@ -304,12 +303,12 @@ class Machine(Actor):
         return task
 
     async def gone_over(self, task: Task) -> bool:
-        """Record that its guest is at the other node of its live move. False where the task has ended meanwhile: then
-        the machine stays where it was."""
+        """Record that the guest of a live migration now runs on the other node. False if the task has ended meanwhile:
+        then the machine stays where it was."""
         return await self._within(task, moving.gone_over)
 
     async def gone_back(self, task: Task) -> bool:
-        """Record that it is at the first node of its live move after all. False as of `gone_over`."""
+        """Record that the guest of a live migration is on the source node after all. False as in `gone_over`."""
         return await self._within(task, moving.gone_back)
 
     async def _within(self, task: Task, step: Callable[[Transaction, MachineRow, Task], Awaitable[None]]) -> bool:
@@ -324,7 +323,7 @@ class Machine(Actor):
         return await self._database.transact(work)
 
     async def set_password(self, caller: Caller, password_hash: str) -> Task:
-        """Have the guest agent set a password. The hash is sealed in the row until the task has ended."""
+        """Set a password through the guest agent. The hash is sealed in the row until the task has ended."""
 
         async def work(tx: Transaction) -> Task:
             vm = await self._ready_for_a_password(tx)
@@ -338,7 +337,7 @@ class Machine(Actor):
         return task
 
     async def set_windows_password(self, caller: Caller, password: str) -> Task:
-        """As `set_password`, of a Windows, which takes no crypt: the password is in memory until the task has ended."""
+        """As `set_password`, for Windows, which takes no crypt hash: the password is in memory until the task ends."""
 
         async def work(tx: Transaction) -> Task:
             vm = await self._ready_for_a_password(tx)
@@ -362,7 +361,7 @@ class Machine(Actor):
         return vm
 
     async def first_boot_ended(self, ordered_at: datetime, error: str | None) -> None:
-        """That of the Windows which was ordered then; `error`: why its ordered password is not set."""
+        """The first boot of the Windows ordered at `ordered_at` has ended; `error`: why its password is not set."""
 
         async def work(tx: Transaction) -> None:
             await windows.booted(tx, await lock_machine(tx, self.vm_id), ordered_at, error)
@@ -370,7 +369,7 @@ class Machine(Actor):
         await self._database.transact(work)
 
     async def take_own_password(self, caller: Caller) -> None:
-        """Record that the caller is given the password that the machine has set for itself, which happens once."""
+        """Record that the caller gets the password that the machine has set for itself, which is possible once."""
 
         async def work(tx: Transaction) -> None:
             await windows.take(tx, caller, await lock_machine(tx, self.vm_id))
@@ -378,7 +377,7 @@ class Machine(Actor):
         await self._database.transact(work)
 
     async def back_up(self, caller: Caller | None) -> Task:
-        """Have its disks copied to its node's target; None is the schedule."""
+        """Back up the disks to the node's target; a caller of None is the schedule."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -390,7 +389,7 @@ class Machine(Actor):
         return task
 
     async def restore_copy(self, caller: Caller, copy_id: UUID) -> Task:
-        """Have its disks made what they were in a copy. Raises conflict, not_found, not_ready."""
+        """Restore the disks from a copy. Raises conflict, not_found, not_ready."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -402,7 +401,7 @@ class Machine(Actor):
         return task
 
     async def open_copy(self, caller: Caller, copy_id: UUID) -> Task:
-        """Have the files of a copy shown on its node. Raises conflict, not_found, not_ready."""
+        """Open the files of a copy on the node. Raises conflict, not_found, not_ready."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -413,7 +412,7 @@ class Machine(Actor):
         return task
 
     async def change_medium(self, caller: Caller, new: media.NewMedium) -> Task:
-        """Have another image in its CD-ROM drive, or none; when that fails, the record is put back."""
+        """Insert another image into the CD-ROM drive, or eject it; if the task fails, the record is reverted."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -424,7 +423,7 @@ class Machine(Actor):
         return task
 
     async def snapshot(self, caller: Caller, order: snapshots.SnapshotOrder) -> Task:
-        """Have a snapshot of its disks taken, restored or deleted. Raises conflict, not_found, not_ready."""
+        """Take, restore or delete a snapshot of the disks. Raises conflict, not_found, not_ready."""
 
         async def work(tx: Transaction) -> Task:
             vm = await idle(tx, self.vm_id)
@@ -435,8 +434,8 @@ class Machine(Actor):
         return task
 
     async def volume(self, caller: Caller, order: volume_orders.MachineOrder) -> tuple[UUID, Task]:
-        """Have a volume of it attached, detached or grown, or a new one made for it. Raises capacity, conflict,
-        not_found, not_ready, unavailable."""
+        """Attach, detach or grow a volume, or create one for the machine. Raises capacity, conflict, not_found,
+        not_ready, unavailable."""
 
         async def work(tx: Transaction) -> tuple[UUID, Task]:
             vm = await idle(tx, self.vm_id)
@@ -455,8 +454,8 @@ class Machine(Actor):
         return volume_id, task
 
     async def remove_copies(self, at: At) -> Task | None:
-        """Have a node remove the deleted machine's copies there, where that is due. A node that is lost or was removed
-        is not asked: what is mounted on it has what it has, and the audit says so."""
+        """Remove the deleted machine's copies at a place, if that is due. A node that is lost or was removed is not
+        asked: the storage mounted on it keeps its copies, and the audit says so."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
@@ -469,8 +468,8 @@ class Machine(Actor):
         return self._begun(await self._database.transact(work))
 
     async def forget_copies(self, at: At) -> Task | None:
-        """Have a node remove what later copies have superseded where the machine is not copied to any more; one that is
-        lost or was removed as in `remove_copies`."""
+        """Remove superseded copies at a place that the machine is no longer copied to; a node that is lost or was
+        removed is treated as in `remove_copies`."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
@@ -488,7 +487,7 @@ class Machine(Actor):
         return task
 
     async def attach_address(self, caller: Caller, wanted: NewAddress) -> str:
-        """Give the machine a further address, as text; its host is told by the network watch."""
+        """Allocate a further address, returned as text; the network watch applies it on the host."""
 
         async def work(tx: Transaction) -> str:
             vm = await lock_machine(tx, self.vm_id)
@@ -498,7 +497,7 @@ class Machine(Actor):
         return await self._database.transact(work)
 
     async def detach_address(self, caller: Caller, ip: IPAddress) -> None:
-        """Take an address from the machine: it is released once its host has let go of it."""
+        """Release an address of the machine: it becomes free once its host no longer carries it."""
 
         async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id)
@@ -508,7 +507,7 @@ class Machine(Actor):
         await self._database.transact(work)
 
     async def set_rate(self, caller: Caller, rate_mbps: int | None) -> None:
-        """Cap the machine's traffic, each way; None takes the cap away."""
+        """Cap the machine's traffic in each direction; None removes the cap."""
 
         async def work(tx: Transaction) -> None:
             await set_rate(tx, caller, await lock_machine(tx, self.vm_id), rate_mbps)
@@ -516,8 +515,8 @@ class Machine(Actor):
         await self._database.transact(work)
 
     async def restore(self) -> Task | None:
-        """Bring the machine to its desired power state, if it is not there: start it, or have a host that lost it
-        define it again. Decided anew under the lock: an order, maintenance or a deletion that came first wins."""
+        """Bring the machine to its desired power state, if it is not: start it, or define it again on a host that has
+        lost it. Decided again under the lock: an order, maintenance or a deletion that came first wins."""
 
         async def work(tx: Transaction) -> Task | None:
             vm = await lock_machine(tx, self.vm_id)
@@ -539,7 +538,7 @@ class Machine(Actor):
         return task
 
     async def recovered(self) -> None:
-        """Forget earlier failures, if it has run for long enough."""
+        """Reset the count of failures, if the machine has run for long enough."""
 
         async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id)
@@ -558,10 +557,10 @@ class Machine(Actor):
         asked_at: datetime | None = None,
         rescue: bool | None = None,
     ) -> bool:
-        """What the machine's host said outside of a task's outcome. False when this node does not host the machine, or
-        the machine is gone: then nothing is written. `asked_at` (the database's clock) is given for an answer that
-        describes the past, an inventory: what was heard since then is newer, unless the clock has been set back in
-        between. What cannot be written (the database is away) is asked for again: this is told, so nobody else would.
+        """Record a host's report outside of a task's outcome. False if this node does not host the machine, or the
+        machine is deleted: then nothing is written. `asked_at` (the database's clock) is given for an inventory, which
+        describes the past: reports recorded since then are newer, unless the clock was set back in between. A report
+        that cannot be written (the database is away) is requested again, since its sender does not repeat it.
         """
 
         async def work(tx: Transaction) -> bool:
@@ -575,7 +574,7 @@ class Machine(Actor):
             raise
 
     async def task_ended(self, task: Task, ending: Ending) -> None:
-        """Write a task's end and what it means for the machine; nothing when the task had ended before."""
+        """Write a task's end and its effect on the machine; nothing if the task had ended before."""
 
         async def work(tx: Transaction) -> None:
             vm = await lock_machine(tx, self.vm_id, gone=True)
@@ -587,10 +586,10 @@ class Machine(Actor):
         if task.node_id is not None and rescue.may_differ(task, ending):
             self._recheck(task.node_id)
         if task.op in (_MAKES_NONE if ending.succeeded else _MAKES_ONE):
-            # There is no Windows whose first boot could end.
+            # No Windows is left whose first boot could end.
             self._passwords.forget(self.vm_id)
 
 
 _MAKES_ONE: Final = frozenset({"vm.create", Order.REINSTALL.op})
 _MAKES_NONE: Final = frozenset({Order.DELETE.op})
-"""Tasks after which a machine has a system that it had not before, or none."""
+"""Tasks that, when they succeed, leave a machine with a new system, or with none."""

@@ -1,7 +1,7 @@
-"""What is in a machine's CD-ROM drive: decided with the order, done by its task, and put back where that fails.
+"""The ISO in a machine's CD-ROM drive: recorded with the order, applied by its task, reverted if that fails.
 
-The record says what shall be in the drive; its node makes it so, at once where the guest runs. It moves with the
-machine: the node that takes it in has the image before the move ends (`MediaWork.carry`).
+The record has the desired medium; the node applies it, immediately if the guest is running. The medium is migrated with
+the machine: the target node has the image before the migration ends (`MediaWork.carry`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from svc_nodeagent.protocol import ImageSpec, OperationResult, VmIso
 
 OP: Final = "vm.iso"
 ISO: Final = "iso_id"
-"""The parameter of a reinstallation that names what the new system is installed from: null where it is in its image."""
+"""The parameter of a reinstallation that names the ISO to install from: null if the system is in its image."""
 _STEP: Final = "host"
 
 
 @dataclass(frozen=True)
 class NewMedium:
-    """`image_id` None is an empty drive. `boot`: from its next start on the machine boots the CD before its disk, until
+    """`image_id` None empties the drive. `boot`: from its next start on the machine boots the CD before its disk, until
     it is ejected."""
 
     image_id: UUID | None
@@ -36,7 +36,7 @@ class NewMedium:
 
 
 async def begin(tx: Transaction, vm: MachineRow, new: NewMedium) -> dict[str, object]:
-    """Record what shall be in the drive; gives the task's parameters. Raises conflict, not_found."""
+    """Record the desired medium; returns the task's parameters. Raises conflict, not_found."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(
             f"The machine is {vm.status.value}, so its drive is left as it is.", details={"status": vm.status.value}
@@ -60,7 +60,7 @@ async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> 
 
 
 def require_boots_disk(vm: MachineRow) -> None:
-    """Raises conflict for a machine whose new system would not be what it boots."""
+    """Raises conflict for a machine that would not boot its new system."""
     if vm.iso_boot:
         raise conflict(
             "The machine boots the CD in its drive before its disk, so a new system would not be booted; nothing was"
@@ -70,14 +70,14 @@ def require_boots_disk(vm: MachineRow) -> None:
 
 
 async def reinstalled(tx: Transaction, task: Task) -> None:
-    """The host has put a new system in the place of the old one: what that is installed from is in the drive now."""
+    """The host has replaced the system: record the ISO it is installed from as the medium."""
     if (iso_id := task.parameters.get(ISO)) is not None:
         await _write(tx, task.resource_id, UUID(iso_id), False)
 
 
 class MediaWork:
-    """What the task does on the node, and what the tasks of others do for it: that which makes the machine, or its
-    system anew, and a move on the other node."""
+    """The work of the task on the node, and the steps for media in other tasks: creation, reinstallation and
+    migration."""
 
     def __init__(self, database: Database, images: ImageSources) -> None:
         self._database = database
@@ -96,15 +96,15 @@ class MediaWork:
         return await run.perform(operation, step=_STEP, span=(90, 100) if fetched else (0, 100))
 
     async def installer(self, run: TaskRun, iso_id: UUID | None) -> ImageSpec | None:
-        """The ISO that is in the drive of a machine that is being made, brought to its node; None where there is
-        none."""
+        """The ISO for the drive of a machine that is being created or reinstalled, pulled to its node; None without
+        one."""
         if iso_id is None:
             return None
         image, _ = await self._images.of_task(run, iso_id, span=(0, 40), step="iso")
         return image
 
     async def carry(self, run: TaskRun, node_id: UUID, *, attempt: int) -> None:
-        """Have the node that has taken the machine in put the same into its drive; nothing where that is empty."""
+        """Insert the same medium on the target node of a migration; nothing if the drive is empty."""
         vm = await self._database.fetchone("SELECT iso_image_id, iso_boot FROM vms WHERE id = $1", run.task.resource_id)
         if vm["iso_image_id"] is None:
             return

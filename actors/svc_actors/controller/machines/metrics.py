@@ -1,4 +1,4 @@
-"""A machine's metrics, fetched from its node as they are asked for; nothing of them is kept here."""
+"""A machine's metrics, fetched from its node on request; nothing of them is stored here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_POINTS: Final = 5000
 
 
 class NodeQueries(Protocol):
-    """What metrics need of the gateway."""
+    """The part of the gateway that metrics use."""
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult: ...
 
@@ -23,8 +23,9 @@ class NodeQueries(Protocol):
 async def machine_metrics(
     gateway: NodeQueries, *, node_id: UUID | None, vm_id: UUID, resolution_seconds: int, hours: int
 ) -> MetricsResult:
-    """The points of the last `hours`, oldest first; none where the node has not measured it yet, as after a move.
-    Raises unavailable when the node is offline. The resolution is made coarser where the points would be too many."""
+    """The points of the last `hours`, oldest first; none if the node has not measured the machine yet, as after a
+    migration. Raises unavailable if the node is offline. If there were too many points, the resolution is made
+    coarser."""
     if node_id is None:
         raise unavailable("The machine is on no node, so nothing measures it.")
     resolution = max(resolution_seconds, -(-hours * 3600 // MAX_POINTS))

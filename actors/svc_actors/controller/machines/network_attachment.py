@@ -1,10 +1,10 @@
-"""A machine's addresses and rate as its owner changes them: attached, detached, capped.
+"""Attaches and detaches a machine's addresses, and caps its rate.
 
 Invariants:
-- the machine's row is locked by the caller, so what is counted is what is consumed: callers at once never pass a bound;
-- what is recorded here is carried by the host later: the generation grows in the same transaction (`network_changed`),
-  and an address that is detached is given to nobody before the host has let go of it;
-- a machine is given nothing that its node has said it cannot carry.
+- the caller has locked the machine's row, so concurrent callers never exceed a limit;
+- the host applies the change later: the generation grows in the same transaction (`network_changed`), and a detached
+  address becomes free only when the host no longer carries it;
+- a machine gets nothing that its node has reported it cannot carry.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from svc_actors.store import Caller, Queryable, Record, Transaction, audit
 from svc_nodeagent.protocol import Topology
 
 MOST_ADDRESSES: Final = 64
-"""Of one machine, whoever asks."""
+"""Addresses of one machine, for administrators, too."""
 IPV4_WITHOUT_PLAN: Final = 1
-"""What a customer may have on a machine of no plan: the address that it was made with."""
+"""A customer's limit for a machine without a plan: the address that it was created with."""
 IPV6_OF_A_CUSTOMER: Final = 8
 """Sub-prefixes that a customer may have on one machine; the specification bounds IPv4 only."""
 
 
-# For a NIC ($1 its network, $3 itself) of a machine on a node ($2): every pool, or the one of an id ($4) or around an
-# address ($5), with what speaks against it. Public pools come first: behind nat nobody is reached from outside, and
-# private addresses (RFC 1918, RFC 6598, RFC 4193) are routed nowhere; of one kind the oldest comes first.
+# For a NIC ($3, of the network $1) of a machine on a node ($2): every pool, or the one with an id ($4) or with an
+# address ($5), with the facts against it. Public pools come first: a machine behind NAT cannot be reached from outside,
+# and private addresses (RFC 1918, RFC 6598, RFC 4193) are not routed. Among equals the oldest comes first.
 _POOLS: Final = """
 SELECT pools.id, pools.name, pools.family, pools.topology, pools.vlan, pools.gateway, pools.enabled,
        pools.network_id = $1 AS of_the_network,
@@ -63,8 +63,8 @@ ORDER BY pools.topology = 'nat' OR EXISTS (
 
 @dataclass(frozen=True)
 class NewAddress:
-    """Which address is wanted. None leaves the choice to the service: the family is that of `ip` or `pool_id`, else 4;
-    the NIC is the first. `bounded`: by the plan, as for a customer."""
+    """The requested address. None leaves the choice to the service: the family is that of `ip` or `pool_id`, else 4;
+    the NIC is the first. `bounded`: the plan's limit applies, as for a customer."""
 
     family: int | None = None
     pool_id: UUID | None = None
@@ -74,7 +74,7 @@ class NewAddress:
 
 
 async def attach(tx: Transaction, caller: Caller, vm: MachineRow, wanted: NewAddress) -> str:
-    """Take an address of a pool that serves the machine's node and NIC. Gives it as text.
+    """Allocate an address from a pool that serves the machine's node and NIC. Returns it as text.
 
     Raises capacity (no address is free, or the machine has as many as it may have), conflict (the machine cannot be
     changed, the pool does not fit, the ip is not free, the node cannot carry it), not_found (NIC, pool), invalid.
@@ -111,7 +111,7 @@ async def detach(tx: Transaction, caller: Caller, vm: MachineRow, ip: IPAddress)
 
 
 async def set_rate(tx: Transaction, caller: Caller, vm: MachineRow, rate_mbps: int | None) -> None:
-    """Raises conflict where the machine's node cannot hold a rate."""
+    """Raises conflict if the machine's node cannot limit rates."""
     require_changeable(vm)
     facts = await tx.fetchval("SELECT facts FROM nodes WHERE id = $1", vm.node_id)
     if rate_mbps is not None and (reason := lack(facts, ("rate",))) is not None:
@@ -121,7 +121,7 @@ async def set_rate(tx: Transaction, caller: Caller, vm: MachineRow, rate_mbps: i
 
 
 def require_changeable(vm: MachineRow) -> None:
-    """Raises conflict for a machine that is going, or that there is nothing of to change."""
+    """Raises conflict for a machine that is being deleted, is deleted, or has failed."""
     if vm.status in (MachineStatus.DELETING, MachineStatus.DELETED, MachineStatus.FAILED):
         raise conflict(
             f"The machine is {vm.status.value}; its network was left as it is.", details={"status": vm.status.value}
@@ -142,7 +142,7 @@ async def _nic(tx: Transaction, vm: MachineRow, nic_id: UUID | None) -> Record:
 
 
 async def offered_pools(queryable: Queryable, vm_id: UUID, node_id: UUID | None) -> list[Record]:
-    """The pools that a further address of the machine's first NIC may be of, in the order in which they are tried."""
+    """The pools for a further address of the machine's first NIC, in the order in which they are tried."""
     nic = await queryable.fetchrow("SELECT id, network_id FROM nics WHERE vm_id = $1 ORDER BY position LIMIT 1", vm_id)
     if nic is None:
         return []
@@ -152,7 +152,7 @@ async def offered_pools(queryable: Queryable, vm_id: UUID, node_id: UUID | None)
 
 
 async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddress) -> list[Record]:
-    """The pools to try, in order; one at least, all of one family."""
+    """The pools to try, in order; at least one, all of one family."""
     family = wanted.family
     if wanted.ip is not None:
         if family not in (None, wanted.ip.version):
@@ -174,7 +174,7 @@ async def _pools(tx: Transaction, vm: MachineRow, nic: Record, wanted: NewAddres
 
 
 def _the_pool(rows: list[Record], wanted: NewAddress, family: int | None, network: str) -> Record:
-    """The one pool that was named, by its id or by an address in it; `network` ends a sentence."""
+    """The pool that was named, by its id or by an address in it; `network` is the end of a message."""
     if not rows and wanted.ip is None:
         raise not_found("There is no such pool.")
     if not rows and wanted.pool_id is not None:
@@ -199,8 +199,8 @@ def _unfit(pool: Record) -> str | None:
 
 
 async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded: bool) -> None:
-    """What is being released does not count: the machine has no use of it any more. But while its host is away nothing
-    becomes free, so of the two together there is a bound as well, or one machine could empty a pool."""
+    """Raises capacity at the limits. Addresses being released do not count, since the machine no longer uses them. But
+    while its host is away none becomes free; so the sum of both is limited, too, or one machine could empty a pool."""
     held = await tx.fetchone(
         """SELECT count(*) AS all, count(*) FILTER (WHERE family(ip) = $2) AS of_the_family_in_all,
                       count(*) FILTER (WHERE family(ip) = $2 AND state = 'allocated') AS of_the_family
@@ -232,7 +232,7 @@ async def _require_room(tx: Transaction, vm: MachineRow, family: int, *, bounded
 
 
 async def require_addresses_allowed(tx: Transaction, vm: MachineRow, plan_id: UUID | None) -> None:
-    """Raises conflict where the machine has more IPv4 addresses than a customer may have with this plan."""
+    """Raises conflict if the machine has more IPv4 addresses than a customer may have with this plan."""
     allowed = await ipv4_allowed(tx, plan_id)
     held: int = await tx.fetchval(
         "SELECT count(*) FROM allocations WHERE vm_id = $1 AND family(ip) = 4 AND state = 'allocated'", vm.id

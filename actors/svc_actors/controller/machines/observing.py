@@ -1,14 +1,13 @@
-"""What hosts say of machines outside of a task's outcome, recorded for many of them at once.
+"""Records hosts' reports of machines outside of a task's outcome, for many machines at once.
 
-A host that was started again has something new to say of every machine it has, and of a thousand hosts some say
-something at any time: a few statements record what has come, where a message and a transaction for each machine took
-most of the time that the database had.
+A restarted host has news of every machine it has, and of a thousand hosts some report at any time. A few statements
+record all that has arrived; one message and transaction per machine took most of the database's time.
 
 Invariants:
-- a row is locked before it is decided on, as the Machine actor locks it: whoever comes first, the other reads what it
-  wrote;
-- who holds a row delays no other machine: it is passed over, and the caller tells that machine's actor, which waits;
-- what a host says while a task of the machine is open is noted, and moves nothing: the task's end decides.
+- a row is locked before it is decided on, as the Machine actor does: the second of the two reads what the first wrote;
+- a locked row delays no other machine: it is skipped, and the caller sends the report to that machine's actor, which
+  waits;
+- a report while a task of the machine is open is noted, but changes no status: the task's end decides.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from svc_nodeagent.protocol import DomainState, StateCause
 
 @dataclass(frozen=True)
 class Seen:
-    """A machine as this node has it; `reason` is the host's word on why, `cause` the same for a program."""
+    """A node's report of a machine; `reason` is the host's explanation, `cause` the same for programs."""
 
     node_id: UUID
     state: DomainState
     reason: str
     cause: StateCause | None = None
     rescue: bool | None = None
-    """Whether it boots the rescue system, where an inventory says it."""
+    """Whether it boots the rescue system, if an inventory says so."""
 
 
 _LOCKED: Final = f"""
 {MACHINE_ROW} WHERE vms.id = ANY($1::uuid[]) AND vms.node_id = ANY($2::uuid[]) AND vms.deleted_at IS NULL
 ORDER BY vms.id FOR NO KEY UPDATE OF vms"""
 
-# A statement of its own, after the locks: an order that has just been committed is seen.
+# A separate statement after the locks, so that it sees an order that was just committed.
 _BUSY: Final = """
 SELECT resource_id FROM tasks
 WHERE resource_kind = 'vm' AND resource_id = ANY($1::uuid[]) AND status IN ('queued', 'running')"""
@@ -52,10 +51,10 @@ WHERE resource_kind = 'vm' AND resource_id = ANY($1::uuid[]) AND status IN ('que
 async def record_observations(
     tx: Transaction, seen: Mapping[UUID, Seen], *, asked_at: datetime | None, wait: bool = False
 ) -> set[UUID]:
-    """Record what nodes say of machines that are placed on them; the ids of those that were looked at.
+    """Record nodes' reports of machines that are placed on them; returns the ids of the machines considered.
 
-    `asked_at` (the database's clock) is given for an inventory, which describes the past. Passed over is what the node
-    does not have, what is deleted, and without `wait` what somebody else holds.
+    `asked_at` (the database's clock) is given for an inventory, which describes the past. Skipped are machines that are
+    not on the node or deleted, and without `wait` those whose row is locked.
     """
     nodes = list({each.node_id for each in seen.values()})
     rows = await tx.fetch(_LOCKED if wait else f"{_LOCKED} SKIP LOCKED", list(seen), nodes)
@@ -72,15 +71,15 @@ async def record_observations(
 
 
 def _heard_since(vm: MachineRow, asked_at: datetime, now: datetime) -> bool:
-    """What was heard since an answer that describes the past was asked for is newer than it, unless the clock has been
-    set back in between."""
+    """Whether the last report was recorded after the inventory was requested, and so is newer than it. A time in the
+    future (the clock was set back) does not count."""
     return vm.observed_at is not None and asked_at < vm.observed_at <= now
 
 
 async def _write(
     tx: Transaction, machines: list[MachineRow], seen: Mapping[UUID, Seen], busy: set[UUID], *, from_inventory: bool
 ) -> None:
-    """Note the state of all, move those that it moves, and announce these."""
+    """Record the state of all machines, change statuses, and announce the changes."""
     statuses: list[str] = []
     reasons: list[str | None] = []
     rescues: list[bool | None] = []
@@ -95,7 +94,7 @@ async def _write(
         if (status, reason) != before or rescue not in (None, vm.rescue_since is not None):
             await announce_status(tx, vm.id, vm.name, vm.project_id, vm.node_id, status=status, reason=reason)
     causes = [seen[vm.id].cause for vm in machines]
-    # What moves a machine is announced, which leaves a mark; the rest is observed again.
+    # A change of status is announced, which leaves a commit mark; the rest would be observed again.
     with tx.unmarked():
         await tx.execute(
             f"""UPDATE vms SET observed_state = seen.state, observed_cause = seen.cause, observed_at = now(),
@@ -125,14 +124,14 @@ async def _moved(
         return vm.status, vm.status_reason
     reason = _reason(seen)
     if vm.unconfirmed and observation is Observation.STOPPED and seen.cause in (StateCause.GUEST, StateCause.FORCED):
-        # Since the backup somebody has ordered it off, or its guest has: no reason to start it.
+        # Switched off since the backup, by an order or its guest: no reason to start it.
         await power.want(tx, vm, DesiredPower.STOPPED)
         return moved_by(vm.status, vm.status_reason, observation, reason)
     if vm.status is MachineStatus.RUNNING and observation in (Observation.STOPPED, Observation.LOST):
         reason = await power.went_off(tx, vm, seen.state, seen.cause, reason)
     elif observation is Observation.RUNNING and vm.desired is DesiredPower.STOPPED and from_inventory:
-        # No order wants that: somebody has started it on its host, so that is what shall be. A single event is not
-        # believed: it may be from before an order that has ended since.
+        # No order explains this: it was started on its host by hand, so running becomes the desired state. A single
+        # event is not enough: it may be older than an order that has ended since.
         await power.want(tx, vm, DesiredPower.RUNNING)
     return moved_by(vm.status, vm.status_reason, observation, reason)
 

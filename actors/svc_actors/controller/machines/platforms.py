@@ -1,4 +1,4 @@
-"""A machine's firmware and TPM in its record: those of the image, or of the copy, that it was made from last."""
+"""A machine's recorded firmware and TPM: those of the image, or of the copy, that it was last created from."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from svc_actors.store import Queryable, Transaction
 from svc_nodeagent.protocol import Platform
 
 PLATFORM: Final = "platform"
-"""The parameter of a task that makes the machine's firmware and TPM others: what they are then."""
+"""The parameter of a task that changes the machine's firmware and TPM: the new ones."""
 
 
 def told(platform: Platform) -> dict[str, Any]:
-    """As a parameter."""
+    """The platform as a parameter of a task."""
     return platform.model_dump(mode="json")
 
 
 def of_task(task: Task) -> Platform | None:
-    """None where they stay, or where the task was ordered before there was a choice."""
+    """The task's new platform; None if it stays, or if the task is from before there was a choice."""
     value = task.parameters.get(PLATFORM)
     return None if value is None else Platform.model_validate(value)
 
@@ -32,7 +32,7 @@ async def of_image(queryable: Queryable, image_id: UUID) -> Platform:
 
 
 async def of_copy(queryable: Queryable, copy_id: UUID) -> Platform:
-    """Of the machine when it was copied."""
+    """The platform of the machine when it was copied."""
     return platform_of(await queryable.fetchone("SELECT firmware, tpm FROM machine_backups WHERE id = $1", copy_id))
 
 
@@ -41,14 +41,14 @@ async def of_machine(queryable: Queryable, vm_id: UUID) -> Platform:
 
 
 async def begin_restoration(tx: Transaction, vm: MachineRow, copy_id: UUID) -> dict[str, object]:
-    """The parameters of a restoration for this. Raises conflict where its node cannot have the machine of then."""
+    """The platform's parameters of a restoration. Raises conflict if the node does not support the copy's platform."""
     then = await of_copy(tx, copy_id)
     await require_platform(tx, vm.node_id, then)
     return {} if then == await of_machine(tx, vm.id) else {PLATFORM: told(then)}
 
 
 async def changed(tx: Transaction, task: Task) -> None:
-    """The host has made the machine what the task says."""
+    """Record the task's platform, which the host has applied."""
     if (platform := of_task(task)) is not None:
         await write(tx, task.resource_id, platform)
 

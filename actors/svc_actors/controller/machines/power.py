@@ -1,22 +1,22 @@
-"""Whether a machine shall run, and what follows when it is off although it shall.
+"""The desired power state of a machine, and the response when it is off but should be running.
 
-Theory of operation. Beside its status, which is what its host says, a machine has a desired power state. Orders set it:
-a start, a reboot and a reset want it to run, a shutdown, a forced stop and a deletion want it off. A machine that goes
-off without an order is judged once, when that is observed, by its restart policy and by why it went off: either it
-shall still run, or the desired state becomes `stopped` and nothing is done about it. So whoever closes the difference
-(`reconcile.power_watch`) looks at no policy: what shall run and does not is started.
+Theory of operation. A machine has a status, which follows its host's reports, and a desired power state. Orders set the
+latter: a start, a reboot and a reset to running, a shutdown, a forced stop and a deletion to stopped. When a machine
+goes off without an order, its restart policy and the cause decide once, at the observation: either the desired state
+stays running, or it becomes `stopped` and nothing is done. So the loop that closes the difference
+(`reconcile.power_watch`) needs no policy: it starts what should be running and is not.
 
 | went off because            | always  | on_failure | never |
 |-----------------------------|---------|------------|-------|
 | the guest shut itself down  | restart | off        | off   |
 | QEMU ended, or was stopped on the host by hand | restart | restart | off |
-| its host was started again (power cut, reboot) | restart | restart | off |
+| its host was restarted (power cut, reboot) | restart | restart | off |
 
 Invariants:
-- failures in a row put the next attempt off, and from the sixth on for an hour each (an open circuit breaker). They are
-  forgotten when somebody orders the machine, or when it has run for ten minutes. A host that was started again is no
-  failure of its machines;
-- a machine whose files are gone is not tried again before somebody orders it.
+- failures in a row delay the next attempt, from the sixth on by an hour each (an open circuit breaker). They are reset
+  by an order to the machine, or when it has run for ten minutes. A restart of the host is not a failure of its
+  machines;
+- a machine whose files are missing is not tried again before an order to it.
 
 Called with the machine's row locked, in the transaction that writes its status.
 """
@@ -39,7 +39,7 @@ from svc_nodeagent.protocol import DomainState, StateCause
 FIRST_PAUSE: Final = 10.0
 """Seconds before the second attempt; each further pause is twice as long. The first attempt is made at once."""
 MOST_FAILURES: Final = 5
-"""In a row. One more opens the circuit breaker."""
+"""Failures in a row. One more opens the circuit breaker."""
 COOL_DOWN: Final = 3600.0
 """Seconds between attempts while the breaker is open."""
 
@@ -53,9 +53,9 @@ AWAITING: Final = f"""vms.deleted_at IS NULL AND vms.built_at IS NOT NULL AND NO
                             ORDER BY created_at DESC, id DESC LIMIT 1))
     AND NOT EXISTS (SELECT FROM tasks WHERE resource_kind = 'vm' AND resource_id = vms.id
                                         AND tasks.status IN ('queued', 'running'))"""
-"""Of `vms JOIN nodes`: the machine is not as it shall be, and may be set right now. A machine that its host lost is
-defined again whether it shall run or not. In maintenance only what a move has switched off is started again: it came
-to nothing, and the machine stays where it is."""
+"""SQL condition on `vms JOIN nodes`: the machine is not in its desired state, and may be brought there now. A machine
+that its host has lost is defined again whether it should be running or not. In maintenance, only a machine that a
+failed migration has switched off is started again: it stays where it is."""
 
 RECOVERED: Final = f"""vms.deleted_at IS NULL AND vms.restart_failures > 0 AND vms.status = 'running'
     AND vms.running_since < now() - interval '{STABLE_SECONDS:g} seconds'"""
@@ -72,7 +72,7 @@ def is_restarted(policy: RestartPolicy, cause: StateCause | None) -> bool:
 
 
 def restart_pause(failures: int) -> float:
-    """Seconds until a machine is started again that has failed so often in a row."""
+    """Seconds until the next start of a machine that has failed this often in a row."""
     if failures <= 1:
         return 0.0
     if failures > MOST_FAILURES:
@@ -89,7 +89,7 @@ def paused_alert(vm_id: UUID) -> str:
 
 
 async def want(tx: Transaction, vm: MachineRow, desired: DesiredPower) -> None:
-    """Somebody, or the host's own word, says what shall be: earlier failures do not count any more."""
+    """Set the desired state, by an order or the host's report, and reset the count of failures."""
     await tx.execute(
         "UPDATE vms SET desired_power = $2, restart_failures = 0, restart_after = NULL WHERE id = $1",
         vm.id,
@@ -110,8 +110,8 @@ async def recovered(tx: Transaction, vm: MachineRow) -> None:
 async def went_off(
     tx: Transaction, vm: MachineRow, state: DomainState, cause: StateCause | None, reason: str | None
 ) -> str | None:
-    """A machine that ran is off (or lost) without an order. Decides whether it is started again; gives the reason that
-    its status comes with."""
+    """Decide whether a machine that went off (or was lost) without an order is started again; returns the reason for
+    its status."""
     if vm.desired is not DesiredPower.RUNNING:
         return reason
     if not is_restarted(vm.restart_policy, cause):
@@ -130,8 +130,8 @@ async def went_off(
 async def task_ended(
     tx: Transaction, vm: MachineRow, task: Task, ending: Ending, observation: Observation, state: DomainState | None
 ) -> str | None:
-    """What the end of a task makes of what shall be. Gives the reason that the machine's status comes with, if this has
-    one."""
+    """Update the desired state and the failures at the end of a task; returns the reason for the machine's status, if
+    any."""
     if observation is Observation.RUNNING:
         if vm.desired is DesiredPower.STOPPED and task.op in _STOPS and _is_final(ending):
             await want(tx, vm, DesiredPower.RUNNING)
@@ -157,7 +157,7 @@ async def task_ended(
 
 
 async def note_pause(tx: Transaction, vm: MachineRow, state: DomainState, cause: StateCause | None) -> None:
-    """Raise the alert of a guest whose disk could not be written, and close it when the host says anything else."""
+    """Raise the alert about a guest whose disk could not be written, and close it at any other report."""
     if state is DomainState.PAUSED and cause is StateCause.IO_ERROR:
         await raise_alert(
             tx,
@@ -174,7 +174,7 @@ async def note_pause(tx: Transaction, vm: MachineRow, state: DomainState, cause:
 
 
 async def _failed(tx: Transaction, vm: MachineRow, failures: int, reason: str, *, quiet: bool) -> str:
-    """One failure more: when it is tried again, and who is told. `quiet` ones raise no alert while the breaker is
+    """Record one more failure and schedule the next attempt; returns the reason. `quiet`: no alert while the breaker is
     closed."""
     pause = restart_pause(failures)
     await _write_attempt(tx, vm, failures, pause)
@@ -213,7 +213,7 @@ async def _write_attempt(tx: Transaction, vm: MachineRow, failures: int, pause: 
 
 
 def _is_final(ending: Ending) -> bool:
-    """Whether an order to stop is over and done with, unlike one that its node never answered."""
+    """Whether an unsuccessful order to stop has definitely ended, unlike one that its node never answered."""
     return ending.status is TaskStatus.CANCELLED or (
         ending.status is TaskStatus.FAILED and ending.error_code is not ErrorCode.UNAVAILABLE
     )
@@ -224,4 +224,5 @@ _STOPS: Final = frozenset({Order.SHUTDOWN.op, Order.FORCE_STOP.op, Order.DELETE.
 _ATTEMPTS: Final = frozenset(
     {order.op for order in Order if order.wants is DesiredPower.RUNNING and order is not Order.MIGRATE} | {"vm.update"}
 )
-"""What brings a machine back; an update defines one again that its host has lost. A move only switches it off."""
+"""Tasks that bring a machine back; an update defines a machine again that its host has lost. A migration only switches
+it off."""

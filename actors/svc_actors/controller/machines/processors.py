@@ -1,7 +1,7 @@
-"""The processor of a machine's guest: what is decided of another one, and when the guest has it.
+"""The processor of a machine's guest: decides about another one, and records when the guest has it.
 
-The host's definition has the new one at once, a guest from its next start on: `vms.cpu_mode` is what the guest has,
-`cpu_next_mode` what waits in the definition. Nobody but a start of QEMU makes one of the other, so a reset does not.
+The host's definition has the new one at once, the guest from its next start: `vms.cpu_mode` is the guest's,
+`cpu_next_mode` the one waiting in the definition. Only a start of QEMU applies the latter, so a reset does not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from svc_nodeagent.protocol import DomainState
 
 @dataclass(frozen=True)
 class NewProcessor:
-    """`restart`: a guest that runs is shut down in order and started again for it. `order` tells one order from
-    another, where it is repeated."""
+    """`restart`: shut a running guest down and start it again to apply the processor. `order` identifies the order, so
+    that a repeated one is recognised."""
 
     mode: CpuMode
     restart: bool
@@ -30,8 +30,8 @@ class NewProcessor:
 
 
 async def change(tx: Transaction, vm: MachineRow, new: NewProcessor) -> tuple[dict[str, object], MachineStatus | None]:
-    """What its task is told, and the status that the machine has meanwhile: None where it stays. Nothing is recorded
-    before the host has done it. Raises conflict, invalid."""
+    """The task's parameters, and the machine's status meanwhile: None if it stays. Nothing is recorded before the host
+    has done it. Raises conflict, invalid."""
     require_not_in_rescue(vm, refusal_text(Order.CPU_SET))
     status = vm.status if vm.status is MachineStatus.STOPPED else moved(vm, Order.CPU_SET)
     defined = vm.cpu_next_mode or vm.cpu_mode
@@ -50,19 +50,19 @@ async def change(tx: Transaction, vm: MachineRow, new: NewProcessor) -> tuple[di
 
 
 async def changed(tx: Transaction, vm: MachineRow, task: Task, state: DomainState | None) -> None:
-    """The host's definition has it; and so has the guest, unless it runs on."""
+    """Record the new processor, which the host's definition has; the guest has it, too, unless it is still running."""
     mode = CpuMode(task.parameters["cpu_mode"])
     waits = state is not DomainState.STOPPED and not task.parameters["restart"] and mode is not vm.cpu_mode
     await write_processor(tx, vm.id, vm.cpu_mode if waits else mode, mode if waits else None)
 
 
 def starts_anew(task: Task) -> bool:
-    """Whether the machine's guest was started from its definition, once the task has succeeded."""
+    """Whether the task, once it has succeeded, has started the guest from its definition."""
     return task.op in _STARTS or (task.op == Order.RESIZE.op and bool(task.parameters["restart"]))
 
 
 async def take_up(tx: Transaction, vm: MachineRow) -> None:
-    """The guest was started from the definition."""
+    """Record that the guest was started from the definition, and so has its processor."""
     if vm.cpu_next_mode is not None:
         await write_processor(tx, vm.id, vm.cpu_next_mode, None)
 

@@ -1,4 +1,4 @@
-"""A machine's row as its actor reads and writes it, and the event that tells of its change."""
+"""A machine's row as its actor reads and writes it, and the event of its change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc_actors.store import NewEvent, Record, Target, Transaction, events
 from svc_nodeagent.protocol import CpuMode, DomainState, StateCause
 
 STABLE_SECONDS: Final = 600.0
-"""A machine that has run for so long has recovered from earlier failures."""
+"""A machine that has run for this long has recovered from earlier failures."""
 
 
 MACHINE_ROW: Final = f"""
@@ -27,9 +27,9 @@ FROM vms LEFT JOIN nodes ON nodes.id = vms.node_id"""
 
 @dataclass(frozen=True)
 class MachineRow:
-    """`node_state` and `node_name` are None for a machine without a node. `built_at`: when the host said that it made
-    the machine. `net_wanted`: the generation that its host shall have of its network; `net_error`: why it could not be
-    brought to it, the last time."""
+    """`node_state` and `node_name` are None for a machine without a node. `built_at`: when the host reported that it
+    has built the machine. `net_wanted`: the desired generation of its network; `net_error`: why the last attempt to
+    apply it failed."""
 
     id: UUID
     name: str
@@ -54,17 +54,17 @@ class MachineRow:
     restart_failures: int
     protected: bool
     rescue_since: datetime | None
-    """It boots the rescue system instead of its own disk, as its host has said last."""
+    """Since when it boots the rescue system instead of its own disk, by its host's last report; None if it does not."""
     iso_image_id: UUID | None
-    """What is in its CD-ROM drive."""
+    """The ISO in its CD-ROM drive."""
     iso_boot: bool
     cpu_mode: CpuMode
     cpu_next_mode: CpuMode | None
-    """What its definition says, where the guest was started with another."""
+    """The processor in its definition, if the guest was started with another."""
     unconfirmed: bool
-    """The controller was restored from a backup, and the machine's host has not shown it as recorded yet."""
+    """The controller was restored from a backup, and the machine's host has not confirmed its record yet."""
     recovered: bool
-    """It has run for so long that earlier failures do not count."""
+    """It has run for `STABLE_SECONDS`, so earlier failures do not count."""
 
     @property
     def target(self) -> Target:
@@ -73,14 +73,14 @@ class MachineRow:
 
 @dataclass(frozen=True)
 class Marks:
-    """What is written of a machine for its owner's sake; None leaves it as it is. `labels` are all that it has then."""
+    """Fields for the owner's use; None leaves one as it is. `labels` replace all existing ones."""
 
     labels: Mapping[str, str] | None = None
     protected: bool | None = None
 
 
 async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> MachineRow:
-    """The machine's row, locked until the transaction ends; with `gone` also one that is deleted. Raises not_found."""
+    """The machine's row, locked until the transaction ends; with `gone` also a deleted one. Raises not_found."""
     row = await tx.fetchrow(
         f"{MACHINE_ROW} WHERE vms.id = $1 AND ($2 OR vms.deleted_at IS NULL) FOR NO KEY UPDATE OF vms", vm_id, gone
     )
@@ -90,7 +90,7 @@ async def lock_machine(tx: Transaction, vm_id: UUID, *, gone: bool = False) -> M
 
 
 def as_machine(row: Record) -> MachineRow:
-    """What `MACHINE_ROW` gives."""
+    """The machine of a row of `MACHINE_ROW`."""
     return MachineRow(
         id=row["id"],
         name=row["name"],
@@ -125,7 +125,7 @@ def as_machine(row: Record) -> MachineRow:
 
 
 def taken_up(off: str) -> str:
-    """The SQL of the processor that waits, in an update of `vms`: where `off` is true, the next guest has it."""
+    """SQL for an update of `vms` that applies the waiting processor if `off` is true: the next guest has it."""
     return f"""cpu_mode = CASE WHEN {off} THEN coalesce(vms.cpu_next_mode, vms.cpu_mode) ELSE vms.cpu_mode END,
                cpu_next_mode = CASE WHEN {off} THEN NULL ELSE vms.cpu_next_mode END"""
 
@@ -153,10 +153,10 @@ async def write_outcome(
     built: bool,
     generation: int | None,
 ) -> None:
-    """All that the end of a task says of its machine: its status, its state as `heard` from the host, whether the host
-    has `built` it (then the seed of its first boot is needed no more), and the `generation` of its network that the
-    host has at least. In one statement, since each touches columns that the row's indexes are about, and writes to all
-    of them anew."""
+    """Write everything that the end of a task says of its machine: its status, its state as `heard` from the host,
+    whether the host has `built` it (then the seed of its first boot is no longer needed), and the `generation` of its
+    network that the host has at least. In one statement, since each update of indexed columns writes to all indexes of
+    the row."""
     if vm.status is MachineStatus.DELETED or (generation is not None and generation > MOST_BELIEVED):
         generation = None
     moved = (status, reason) != (vm.status, vm.status_reason)
@@ -202,7 +202,7 @@ async def write_marks(tx: Transaction, vm_id: UUID, marks: Marks) -> None:
 async def write_size(
     tx: Transaction, vm_id: UUID, *, plan_id: UUID | None, vcpus: int, memory_mib: int, disk_gib: int
 ) -> None:
-    """A plan that is gone by now is none."""
+    """Write the size; a plan that no longer exists becomes NULL."""
     await tx.execute(
         """UPDATE vms SET plan_id = (SELECT id FROM plans WHERE id = $2), vcpus = $3, memory_mib = $4, disk_gib = $5
            WHERE id = $1""",
@@ -215,7 +215,7 @@ async def write_size(
 
 
 async def write_processor(tx: Transaction, vm_id: UUID, now: CpuMode, following: CpuMode | None) -> None:
-    """`following`: what it has once it was stopped and started, where that is another."""
+    """`following`: the processor after the next start, if it is another."""
     await tx.execute(
         "UPDATE vms SET cpu_mode = $2, cpu_next_mode = $3 WHERE id = $1",
         vm_id,
@@ -225,7 +225,7 @@ async def write_processor(tx: Transaction, vm_id: UUID, now: CpuMode, following:
 
 
 async def announce_machine(tx: Transaction, vm_id: UUID) -> None:
-    """The event of a machine's change, with what the record says at this point of the transaction."""
+    """Append the event of a machine's change, with the record at this point of the transaction."""
     vm = await tx.fetchone("SELECT id, name, project_id, node_id, status, status_reason FROM vms WHERE id = $1", vm_id)
     await announce_status(
         tx,
@@ -248,7 +248,7 @@ async def announce_status(
     status: MachineStatus,
     reason: str | None,
 ) -> None:
-    """The same event, from what the transaction has just written."""
+    """As `announce_machine`, with the given values, which the transaction has just written."""
     await events.append(
         tx,
         NewEvent(

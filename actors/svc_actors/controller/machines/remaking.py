@@ -1,6 +1,6 @@
-"""Deciding that a machine gets another size, or another system: what is refused, and what its task is told.
+"""Decides about resizing and reinstalling a machine: refusals, and the parameters of the task.
 
-Both are done in the transaction of the Machine actor's order, which has the row locked.
+Both run in the transaction of the Machine actor's order, which has locked the row.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Size:
 
 @dataclass(frozen=True)
 class NewSize:
-    """What a machine shall have: a plan with its sizes, or sizes of its own; what is None stays. `reboot`: a guest that
-    runs may be shut down in order and started again, which new processors and memory need. `bounded`: by the addresses
-    that the plan allows, as for a customer."""
+    """The desired size: a plan with its sizes, or individual sizes; None leaves one as it is. `reboot`: a running guest
+    may be shut down and started again, which new processors and memory need. `bounded`: the plan's limit of addresses
+    applies, as for a customer."""
 
     plan_id: UUID | None
     vcpus: int | None
@@ -64,10 +64,10 @@ class NewSize:
 
 @dataclass(frozen=True)
 class NewSystem:
-    """What a machine shall be made anew from. `password_hash` is SHA-512 crypt; `generated` the password itself where
-    the service made it. `order` tells one order from another, where it is repeated. `first_boot`: of a Windows.
-    `user_data` is the owner's own, for cloud-init. `iso_id`: an ISO from which it is installed on an empty disk; it is
-    `image_id` then too."""
+    """The system to reinstall a machine with. `password_hash` is SHA-512 crypt; `generated` is the password itself if
+    the service generated it. `order` identifies the order, so that a repeated one is recognised. `first_boot`: for
+    Windows. `user_data` is the owner's own, for cloud-init. `iso_id`: an ISO from which the system is installed on an
+    empty disk; then `image_id` is the same."""
 
     image_id: UUID
     access_mode: str
@@ -81,8 +81,8 @@ class NewSystem:
 
 
 async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Parameters, MachineStatus | None]:
-    """Change the record; gives the task's parameters, and the status that the machine has meanwhile: None where it
-    stays. Raises conflict, invalid, capacity."""
+    """Change the record; returns the task's parameters, and the machine's status meanwhile: None if it stays. Raises
+    conflict, invalid, capacity."""
     require_not_in_rescue(vm, refusal_text(Order.RESIZE))
     before = Size(vm.plan_id, vm.vcpus, vm.memory_mib, vm.disk_gib)
     after = wanted.instead_of(before)
@@ -125,7 +125,7 @@ async def resize(tx: Transaction, vm: MachineRow, wanted: NewSize) -> tuple[Para
 async def reinstall(
     tx: Transaction, vm: MachineRow, new: NewSystem, sealer: Sealer
 ) -> tuple[Parameters, MachineStatus]:
-    """Keep the new password and the user-data sealed; gives the task's parameters and the status that the machine has
+    """Store the new password and the user-data sealed; returns the task's parameters and the machine's status
     meanwhile. Raises conflict, invalid, not_found, not_ready."""
     require_unprotected(vm, Order.REINSTALL)
     require_not_in_rescue(vm, refusal_text(Order.REINSTALL))
@@ -153,7 +153,7 @@ async def reinstall(
 
 
 async def begun_by(tx: Transaction, vm_id: UUID, op: str, order: str | None) -> Task | None:
-    """The task that this order has begun before, while its key counts."""
+    """The task that this order started earlier, while its key counts."""
     task_id: UUID | None = await tx.fetchval(
         """SELECT id FROM tasks WHERE resource_kind = 'vm' AND resource_id = $1 AND op = $2
                                   AND parameters->>'order' = $3 AND created_at > now() - $4::interval

@@ -1,11 +1,11 @@
-"""Deciding that a machine is put into rescue, or boots its own disk again; and what is recorded of that.
+"""Decides about putting a machine into rescue and back, and records it.
 
-A machine in rescue has the status that any machine has: it runs, is off, is on its way. That it boots the rescue system
-is a fact beside it, `rescue_since`, which its host keeps as well: whatever starts the machine (an order, its host after
-a power cut) starts what the host has decided.
+A machine in rescue has an ordinary status: running, stopped or in between. That it boots the rescue system is a
+separate fact, `rescue_since`, which its host stores as well: whatever starts the machine (an order, its host after a
+power cut) starts the system that the host has chosen.
 
-Invariant: the record follows the host's word, by the end of the task that it was asked in or by its next inventory
-(`observing`). So where nobody knows what a task has done, the host is inventoried anew.
+Invariant: the record follows the host's report, at the end of the task or in the next inventory (`observing`). So if
+the effect of a task is unknown, a new inventory of the host is requested.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from svc_actors.store import Queryable, Record, Transaction
 
 OPS: Final = frozenset({Order.RESCUE.op, Order.RESCUE_END.op})
 SUPERSEDED: Final = "rescue_superseded"
-"""The parameter of a forced stop that took the place of one of them: nobody knows how far that had come."""
+"""The parameter of a forced stop that superseded a task of a rescue: it is unknown how far that task had come."""
 _INSTALL: Final = "An administrator installs or enables one, as docs/rescue.md says."
 Parameters = dict[str, object]
 
 
 @dataclass(frozen=True)
 class NewRescue:
-    """`generated` is root's password in it, `password_hash` the SHA-512 crypt of that. `force`: a guest that runs is
-    stopped at once instead of shut down. `order` tells one order from another, where it is repeated."""
+    """`generated` is root's password in the rescue system, `password_hash` its SHA-512 crypt. `force`: a running guest
+    is stopped at once instead of shut down. `order` identifies the order, so that a repeated one is recognised."""
 
     password_hash: str
     generated: str = field(repr=False)
@@ -44,8 +44,8 @@ class NewRescue:
 
 
 async def begin(tx: Transaction, vm: MachineRow, new: NewRescue, sealer: Sealer) -> tuple[Parameters, MachineStatus]:
-    """Keep the password sealed until its task has ended; gives the task's parameters and the status that the machine
-    has meanwhile. Raises conflict."""
+    """Store the password sealed until the task has ended; returns the task's parameters and the machine's status
+    meanwhile. Raises conflict."""
     if vm.rescue_since is not None:
         raise conflict(
             "The machine is already in rescue; nothing was changed.",
@@ -75,7 +75,7 @@ def _parameters(vm: MachineRow, force: bool) -> Parameters:
 
 
 async def system_for(queryable: Queryable, vm: MachineRow) -> UUID:
-    """The rescue system that it boots: the newest that is enabled and has a checksum. Raises conflict."""
+    """The rescue system for the machine: the newest that is enabled and has a checksum. Raises conflict."""
     row = await _newest(queryable)
     if row is None:
         raise conflict(
@@ -93,7 +93,7 @@ async def system_for(queryable: Queryable, vm: MachineRow) -> UUID:
 
 
 async def newest_system(queryable: Queryable) -> UUID:
-    """The same, where it is to show the files of a backup. Raises conflict."""
+    """As `system_for`, for showing the files of a backup. Raises conflict."""
     row = await _newest(queryable)
     if row is None:
         raise conflict("There is no rescue system, which shows the files of backups.", hint=_INSTALL)
@@ -109,7 +109,7 @@ async def _newest(queryable: Queryable) -> Record | None:
 
 
 async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """What the end of one of their tasks makes of it: only success says what the host has."""
+    """Apply the end of a rescue task: only a success says what the host has."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if ending.succeeded:
         await write(tx, vm.id, task.op == Order.RESCUE.op)
@@ -118,12 +118,12 @@ async def ended(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> 
 
 
 async def superseded(tx: Transaction, vm: MachineRow) -> None:
-    """Its task has ended, and so the password is needed no more."""
+    """Remove the password: the rescue task was superseded, so it is no longer needed."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
 
 
 def may_differ(task: Task, ending: Ending) -> bool:
-    """Whether the host may have decided otherwise than the record says, now that the task has ended."""
+    """Whether the host may differ from the record after the end of this task."""
     return (task.op in OPS and not ending.succeeded) or SUPERSEDED in task.parameters
 
 

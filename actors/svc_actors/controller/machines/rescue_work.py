@@ -1,4 +1,4 @@
-"""What the tasks of a rescue do on the node. What their end means is written by `rescue`."""
+"""The work of rescue tasks on the node. `rescue` records the effect of their outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RescueWork:
         return {Order.RESCUE.op: self.begin, Order.RESCUE_END.op: self.end}
 
     async def begin(self, run: TaskRun) -> OperationResult:
-        """The task's id is the rescue's instance, so that a repeat is the same rescue."""
+        """The task's id identifies the rescue, so a repeated attempt is the same rescue."""
         vm_id, parameters = run.task.resource_id, run.task.parameters
         system, fetched = await self._images.of_task(run, UUID(parameters["image_id"]), span=(0, 50))
         sealed = await self._database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", vm_id)

@@ -1,4 +1,4 @@
-"""What the tasks of snapshots do on the node. What their end means is written by `snapshots`."""
+"""The work of snapshot tasks on the node. `snapshots` records the effect of their outcomes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class SnapshotWork:
         return await run.perform(operation, step=_STEP)
 
     async def delete(self, run: TaskRun) -> OperationResult:
-        """What an agent that knows no snapshots was asked to take is not there."""
+        """Delete the snapshot. If the agent does not support snapshots and this one was never taken, there is nothing
+        to delete."""
         operation = VmSnapshotDelete(vm_id=run.task.resource_id, snapshot_id=_snapshot(run))
         try:
             return await run.perform(operation, step=_STEP)

@@ -1,14 +1,14 @@
-"""Snapshots of a machine: what is recorded of each, written with the orders and the ends of tasks that it is about.
+"""Snapshots of a machine: their records, written with the orders and the outcomes of their tasks.
 
     taking -> ready -> restoring -> ready
     taking, ready, failed -> deleting -> gone
-    taking, deleting, restoring -> failed     it is not whole, or not there: it can only be deleted
+    taking, deleting, restoring -> failed     it is incomplete or missing: it can only be deleted
 
-A snapshot is inside the disks of its machine. It goes where they go, and ends with them: a reinstallation, the
-restoration of a backup and a deletion put other disks in their place, or none.
+A snapshot is inside the disks of its machine. It is migrated with them and ends with them: a reinstallation, the
+restoration of a backup and a deletion replace or remove the disks.
 
-Invariant: every state but `ready` and `failed` is that of an open task of the machine, which has one at a time. So
-nothing else is done to the disks meanwhile: no backup, no move, no resize.
+Invariant: every state except `ready` and `failed` belongs to an open task of the machine, which has one at a time. So
+nothing else happens to the disks meanwhile: no backup, no migration, no resize.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RESTORE: Final = "vm.snapshot.restore"
 DELETE: Final = "vm.snapshot.delete"
 OPS: Final = frozenset({TAKE, RESTORE, DELETE})
 SNAPSHOT: Final = "snapshot_id"
-"""The parameter of their tasks."""
+"""The parameter of snapshot tasks that names the snapshot."""
 MOST: Final = 5
-"""How many a machine may have where the settings say nothing else."""
+"""The default limit of a machine's snapshots."""
 
 
 class SnapshotState(StrEnum):
@@ -65,7 +65,7 @@ SnapshotOrder = Take | Restore | Delete
 
 
 async def begin(tx: Transaction, vm: MachineRow, order: SnapshotOrder) -> dict[str, object]:
-    """Record what is begun; gives the task's parameters. `vm` is locked and has no task. Raises conflict, not_found."""
+    """Record the order; returns the task's parameters. `vm` is locked and has no task. Raises conflict, not_found."""
     if vm.status not in (MachineStatus.STOPPED, MachineStatus.RUNNING):
         raise conflict(
             f"The machine is {vm.status.value}, so its snapshots are left as they are.",
@@ -84,7 +84,7 @@ async def begin(tx: Transaction, vm: MachineRow, order: SnapshotOrder) -> dict[s
 
 
 async def ended(tx: Transaction, task: Task, ending: Ending) -> None:
-    """What the end of one of their tasks makes of it, also where nobody knows what the host has done."""
+    """Record the effect of a snapshot task's end, also if the host's outcome is unknown."""
     snapshot_id = UUID(task.parameters[SNAPSHOT])
     match task.op, ending.result:
         case "vm.snapshot.take", SnapshotResult(frozen=frozen):
@@ -111,7 +111,7 @@ async def gone_with_disks(tx: Transaction, vm_id: UUID) -> None:
 
 
 async def was_taken(queryable: Queryable, snapshot_id: UUID) -> bool:
-    """Whether its host has ever said that it is there."""
+    """Whether its host has ever reported that it exists."""
     taken: bool | None = await queryable.fetchval(
         "SELECT taken_at IS NOT NULL FROM machine_snapshots WHERE id = $1", snapshot_id
     )

@@ -1,4 +1,4 @@
-"""What a node is told of a machine, read from the records: its sizes, its network, its first boot."""
+"""The specification of a machine for its node, read from the records: its sizes, its network, its first boot."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ ROOT = "root"
 class Seed:
     """The secret part of a first boot or of a password change, sealed in the machine's row while it is needed.
 
-    `generated` is a password that the service made, kept only until the task has ended, so that an answer lost in a
-    crash can be given again. A chosen password is never in here, nor anywhere. `user_data` is the owner's own, for
-    cloud-init.
+    `generated` is a password that the service generated, stored only until the task has ended, so that an answer lost
+    in a crash can be repeated. A password chosen by the caller is never stored, here or elsewhere. `user_data` is the
+    owner's own, for cloud-init.
     """
 
     password_hash: str | None
@@ -77,7 +77,7 @@ LEFT JOIN (
 ) ON nics.vm_id = vms.id
 WHERE vms.id = $1
 ORDER BY nics.position, allocations.is_primary DESC, allocations.ip"""
-"""A machine's row once for each address of each NIC; once, without these, where it has none."""
+"""A machine's row, repeated for each address of each NIC; a single row with NULLs if it has none."""
 
 
 async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> MachineSpec:
@@ -102,13 +102,14 @@ async def machine_spec(queryable: Queryable, sealer: Sealer, vm_id: UUID) -> Mac
 
 
 async def machine_disks(queryable: Queryable, vm_id: UUID) -> tuple[DiskSpec, ...]:
-    """All disks of a machine as they are recorded: its first, and its volumes."""
+    """All recorded disks of a machine: its first one, and its volumes."""
     size_gib = await queryable.fetchval("SELECT disk_gib FROM vms WHERE id = $1", vm_id)
     return (DiskSpec(index=0, size_gib=size_gib), *await attached_disks(queryable, vm_id))
 
 
 def seed_spec(instance_id: str, hostname: str, account: str, ssh_keys: Sequence[str], secret: Seed) -> SeedSpec:
-    """A first boot: a guest that has booted with another `instance_id` takes it for a new machine's."""
+    """The data of a first boot: with an `instance_id` that the guest has not booted with, it runs its first boot
+    again."""
     return SeedSpec(
         instance_id=instance_id,
         hostname=hostname,
@@ -121,10 +122,10 @@ def seed_spec(instance_id: str, hostname: str, account: str, ssh_keys: Sequence[
 
 
 async def network_spec(queryable: Queryable, vm_id: UUID) -> NetworkSpec:
-    """All that the host must agree with for this machine's network.
+    """The complete desired network of this machine for its host.
 
-    The generation is not read after anything that it stands for, so what is read beside it may be newer, never older: a
-    host that says it has a generation has all of it. Raises not_found.
+    The generation is never read after the data it stands for, so that data may be newer than the generation, never
+    older: a host that reports a generation has all of it. Raises not_found.
     """
     return await _network(queryable, vm_id, await _rows(queryable, vm_id))
 
@@ -148,17 +149,17 @@ async def _network(queryable: Queryable, vm_id: UUID, rows: Sequence[Record]) ->
 
 
 def effective_rate(rate_mbps: int | None, throttle_mbps: int | None) -> int | None:
-    """The cap that counts, of the operator's own and the one for traffic in excess; None is no cap."""
+    """The effective cap: the lower one of the operator's and the traffic sanction's; None is no cap."""
     return min((cap for cap in (rate_mbps, throttle_mbps) if cap is not None), default=None)
 
 
 def held_network(ip: object) -> IPNetwork:
-    """The network that an allocation's `ip` is: an address alone, or an IPv6 sub-prefix."""
+    """An allocation's `ip` as a network: a single address, or an IPv6 sub-prefix."""
     return ip_interface(str(ip)).network
 
 
 def _nic(rows: Sequence[Record], rate_mbps: int | None) -> NicSpec:
-    """One NIC, from the rows of its addresses. They agree on the VLAN: others are not attached."""
+    """One NIC, from the rows of its addresses. They all have the same VLAN: no others can be attached."""
     nic = rows[0]
     return NicSpec(
         nic_id=nic["nic_id"],

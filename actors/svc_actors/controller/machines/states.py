@@ -2,24 +2,24 @@
 
 Theory of operation. A machine has one status in the record. Two kinds of event move it:
 
-1. *Orders*: what a caller wants. An order is taken only where the table has a move for it; it puts the machine into a
-   transient status (`starting`, `stopping`, `rebooting`, `deleting`) and makes a task. One task at a time: while one
-   is open every other order is refused as `not_ready`, but for `force_stop`, which supersedes a start, a shutdown, a
+1. *Orders*: requests of a caller. An order is accepted only if the table has a move for it; it puts the machine into a
+   transient status (`starting`, `stopping`, `rebooting`, `deleting`) and creates a task. One task at a time: while one
+   is open every other order is refused as `not_ready`, except `force_stop`, which supersedes a start, a shutdown, a
    reboot or a reset that is under way. A resize, or another processor, without a restart leaves the status as it is,
-   and so does the move of a machine that is off. A rescue is no status: a machine in rescue runs, or is off, and that
-   it boots the rescue system then is a fact beside (`rescue`).
-2. *Observations*: what the node said that the guest is. Only an observation leads to `running` and `stopped`; the
-   record never claims more than was seen. While a task is open the observation is noted beside the status and applied
-   when the task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
+   and so does the migration of a stopped machine. A rescue is not a status: a machine in rescue is running or stopped,
+   and that it boots the rescue system is a separate fact (`rescue`).
+2. *Observations*: the state of the guest as the node reported it. Only an observation leads to `running` and `stopped`;
+   the record never claims more than was seen. While a task is open the observation is stored next to the status and
+   applied when the task ends (a guest that is being rebooted is briefly off, and nobody should see it `stopped`).
 
 Rule one: a task's end moves the machine by the last observation, whether the task succeeded or not. A shutdown that the
-guest ignored leads back to `running`, because that is what the host says.
-Rule two: where the host has never spoken of the machine, a task that fails leads to `failed`, with the cause.
+guest ignored leads back to `running`, because that is what the host reports.
+Rule two: if the host has never reported the machine, a failed task leads to `failed`, with the cause.
 
 `failed` means that the creation failed or that the host lost the machine, always with `status_reason`. A machine that
 was built leaves `failed` by an observation, when it comes back on its host, or by a start, which defines it again from
 the host's own record; one that was never built can only be deleted.
-`unknown` is shown, never stored: the machine's node is not online, so what it is now is not known.
+`unknown` is shown, never stored: the machine's node is not online, so its current state is not known.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class Order(StrEnum):
     """Boot the rescue system instead of its own disk, now and at every start until `RESCUE_END`."""
     RESCUE_END = "rescue_end"
     MIGRATE = "migrate"
-    """Of one that runs: it is shut down, and is started again where it has come to. What shall be stays as it is."""
+    """For a running machine: it is shut down, and started again on the target node. The desired state stays."""
     DELETE = "delete"
 
     @property
     def op(self) -> str:
-        """The name of its task, and of the node operation that carries it out."""
+        """The name of its task, and of the node operation that executes it."""
         return f"vm.{self.value}"
 
     @property
     def wants(self) -> DesiredPower:
-        """What shall be once it is taken."""
+        """The desired state once the order is accepted."""
         return DesiredPower.STOPPED if self in _SWITCHES_OFF else DesiredPower.RUNNING
 
 
@@ -174,8 +174,8 @@ MOVES: Final[dict[MachineStatus, dict[Event, MachineStatus]]] = {
 }
 
 UNKNOWN_WHILE_AWAY: Final = frozenset({_S.STOPPED, _S.STARTING, _S.RUNNING, _S.STOPPING, _S.REBOOTING})
-"""What only the host can say: of these, `unknown` is shown while the machine's node is not online, and no order but a
-deletion is taken."""
+"""Statuses that only the host can know: instead of these, `unknown` is shown while the machine's node is not online,
+and no order except a deletion is accepted."""
 
 _REFUSAL_TEXTS: Final = {
     Order.START: "started",
@@ -194,14 +194,14 @@ _REFUSAL_TEXTS: Final = {
 
 
 class IllegalMove(Exception):  # noqa: N818 - named for what it says
-    """There is no such move; the machine stays what it was."""
+    """There is no such move; the machine keeps its status."""
 
     def __init__(self, status: MachineStatus, event: Event) -> None:
         super().__init__(f"{event.value} has no move from {status.value}")
 
 
 def move(status: MachineStatus, event: Event) -> MachineStatus:
-    """Where `event` leads from `status`. Raises `IllegalMove`."""
+    """The status after `event` in `status`. Raises `IllegalMove`."""
     try:
         return MOVES[status][event]
     except KeyError:
@@ -209,7 +209,7 @@ def move(status: MachineStatus, event: Event) -> MachineStatus:
 
 
 def observe(state: DomainState) -> Observation | None:
-    """What a state that a host reported says of a machine; None for a guest on its way, which says nothing final."""
+    """The observation of a state that a host reported; None for a guest that is shutting down, which is not final."""
     match state:
         case DomainState.RUNNING | DomainState.PAUSED:
             return Observation.RUNNING
@@ -222,12 +222,12 @@ def observe(state: DomainState) -> Observation | None:
 
 
 def refusal_text(order: Order) -> str:
-    """`started`, `forced to stop`, ...: for a sentence that refuses the order."""
+    """`started`, `forced to stop`, ...: the participle for a refusal of the order."""
     return _REFUSAL_TEXTS[order]
 
 
 def run_it_first(status: MachineStatus) -> str | None:
-    """What to do where a running machine is wanted; None where there is nothing that its owner can do."""
+    """A hint for an order that needs a running machine; None if its owner can do nothing."""
     match status:
         case MachineStatus.STOPPED:
             return "Start the machine first."

@@ -1,6 +1,6 @@
-"""A machine's task: it has one at a time, and a new one waits for the one under way or takes its place.
+"""A machine's task: it has one at a time. An order is refused while one is under way, or supersedes it.
 
-All of it is in the transaction of an order, whose row of the machine is locked.
+All functions run in the transaction of an order, which has locked the machine's row.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from svc_actors.store import Caller, Transaction, audit
 from svc_nodeagent.protocol import FACTS
 
 _WITHOUT_DEADLINE: Final = frozenset({Order.DELETE.op, Order.REINSTALL.op}) | volume_states.OPS
-"""Tasks that destroy data once they have started, or attach a disk: only the answer of the host ends them."""
+"""Tasks that destroy data once they have started, or attach a disk: only the host's answer ends them."""
 
 _UNTOLD: Final = frozenset({GENERATION, FORGET, "ssh_keys", "order", WINDOWS, rescue.SUPERSEDED, "kept"})
-"""Parameters of tasks that the audit does without."""
+"""Parameters of tasks that are left out of the audit."""
 
 
 async def idle(tx: Transaction, vm_id: UUID) -> MachineRow:
-    """The machine, locked, known as it is and with no task under way."""
+    """Lock the machine and return it; raises unless its state is known and no task is under way."""
     vm = await lock_machine(tx, vm_id)
     require_known(vm)
     await require_idle(tx, vm_id)
@@ -45,7 +45,7 @@ async def idle(tx: Transaction, vm_id: UUID) -> MachineRow:
 
 
 async def supersede(tx: Transaction, caller: Caller, vm_id: UUID, order: Order) -> Task | None:
-    """End the task under way where the order takes its place, and give it. Raises not_ready where it does not."""
+    """End the task under way if the order supersedes it, and return it. Raises not_ready if it does not."""
     under_way = await open_task_of(tx, ResourceKind.VM, vm_id)
     if under_way is None:
         return None
@@ -67,7 +67,7 @@ async def new_task(
     parameters: dict[str, object],
     node_id: UUID | None = None,
 ) -> Task:
-    """`node_id`: of a task of another node than the machine's."""
+    """`node_id`: for a task on another node than the machine's."""
     task = await create_task(
         tx,
         caller,

@@ -1,9 +1,9 @@
 """The first boot of a Windows machine, and the password of its administrator's account (specification, Password rule).
 
-Windows takes no crypt: its own agent sets the password itself, once the first boot has ended. Until then an ordered
-password is in this process's memory alone. When the process ends before, or Windows refuses it, that is recorded,
-and the password that the machine has set for itself is offered in its place, once; it stays in the machine, and is
-read there when it is asked for.
+Windows takes no crypt hash: the agent in the guest sets the password itself, once the first boot has ended. Until then
+an ordered password is only in this process's memory. If the process ends earlier, or Windows refuses the password, that
+is recorded, and the password that the machine has set for itself is offered once instead; it is stored in the machine
+and read there on request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc_actors.store import Caller, Queryable, Transaction, audit
 from svc_nodeagent.protocol import NodeOperation, OperationResult, VmWindowsReport, WindowsReport
 
 ACCOUNT: Final = "Administrator"
-"""Whose password a Windows machine has; there is no choice, so no access mode."""
+"""The account that has the password; there is no choice, so Windows machines have no access mode."""
 LOST: Final = (
     "The service was restarted before the machine's first boot had ended, and an ordered password is not stored."
 )
@@ -28,14 +28,14 @@ _TIMEOUT: Final = 30.0
 
 
 class NodeQueries(Protocol):
-    """What is needed of the gateway."""
+    """The part of the gateway that is used here."""
 
     async def query(self, node_id: UUID, operation: NodeOperation, *, timeout: float) -> OperationResult: ...
 
 
 class WindowsPasswords:
-    """Passwords that were ordered and not set yet, by the id of the machine, or of the task that sets one anew. One a
-    process: what it holds ends with that."""
+    """Passwords that were ordered and not set yet, by the id of the machine, or of the task that changes one. One per
+    process: they are lost when it ends."""
 
     def __init__(self) -> None:
         self._ordered: dict[UUID, str] = {}
@@ -52,7 +52,7 @@ class WindowsPasswords:
 
 @dataclass(frozen=True)
 class FirstBoot:
-    """What is ordered of a new Windows: a password, or none."""
+    """The order for a new Windows: a password, or none."""
 
     password: str | None = field(default=None, repr=False)
 
@@ -69,17 +69,17 @@ class Setup:
 
     @property
     def offered(self) -> bool:
-        """May the machine's own password be taken?"""
+        """Whether the machine's own password may be taken."""
         return self.booted_at is not None and self.password_set_at is None and self.credential_taken_at is None
 
 
 UNKNOWN: Final = Setup(False, None, None, None, None)
-"""Of a machine that was made before this was recorded."""
+"""For a machine that was created before setups were recorded."""
 
 
 @dataclass(frozen=True)
 class Awaited:
-    """`ordered_at` tells the system from one that is ordered in its place meanwhile."""
+    """`ordered_at` distinguishes the system from one that replaces it meanwhile."""
 
     vm_id: UUID
     node_id: UUID
@@ -88,7 +88,7 @@ class Awaited:
 
 
 async def expect(tx: Transaction, vm_id: UUID, *, password: bool) -> None:
-    """A Windows was ordered for this machine, whose first boot is to come."""
+    """Record that Windows was ordered for this machine and its first boot is pending."""
     await forget(tx, vm_id)
     await tx.execute("INSERT INTO windows_setups (vm_id, password_ordered) VALUES ($1, $2)", vm_id, password)
 
@@ -107,7 +107,7 @@ async def setup_of(queryable: Queryable, vm_id: UUID) -> Setup | None:
 
 
 async def awaited(queryable: Queryable) -> list[Awaited]:
-    """The machines that run, and whose first boot was not seen to end yet."""
+    """The running machines whose first boot has not been seen to end yet."""
     rows = await queryable.fetch(
         """SELECT vm_id, node_id, ordered_at, password_ordered FROM windows_setups JOIN vms ON vms.id = vm_id
            WHERE booted_at IS NULL AND vms.status = 'running' AND node_id IS NOT NULL AND vms.deleted_at IS NULL"""
@@ -116,7 +116,7 @@ async def awaited(queryable: Queryable) -> list[Awaited]:
 
 
 async def booted(tx: Transaction, vm: MachineRow, ordered_at: datetime, error: str | None) -> None:
-    """The first boot has ended, and an ordered password is set, or it is not, for the reason `error`."""
+    """Record that the first boot has ended, and that an ordered password is set, or is not for the reason `error`."""
     changed = await tx.fetchval(
         """UPDATE windows_setups SET booted_at = now(), password_error = $3,
                password_set_at = CASE WHEN password_ordered AND $3::text IS NULL THEN now() END
@@ -130,12 +130,12 @@ async def booted(tx: Transaction, vm: MachineRow, ordered_at: datetime, error: s
 
 
 async def password_set(tx: Transaction, vm_id: UUID) -> None:
-    """One that was ordered of the running machine."""
+    """Record that a password ordered for the running machine was set."""
     await tx.execute("UPDATE windows_setups SET password_set_at = now(), password_error = NULL WHERE vm_id = $1", vm_id)
 
 
 async def require_booted(queryable: Queryable, vm_id: UUID) -> None:
-    """Raises not_ready while the first boot is still to end: what is set during it is lost."""
+    """Raises not_ready until the first boot has ended: a password set during it is lost."""
     setup = await setup_of(queryable, vm_id)
     if setup is not None and setup.booted_at is None:
         raise not_ready(
@@ -145,14 +145,15 @@ async def require_booted(queryable: Queryable, vm_id: UUID) -> None:
 
 
 async def take(tx: Transaction, caller: Caller, vm: MachineRow) -> None:
-    """Record that the machine's own password was taken. Raises conflict when it was before, or is not offered."""
+    """Record that the machine's own password was taken. Raises conflict if it was taken before, or is not offered,
+    not_ready during the first boot."""
     require_offered(await setup_of(tx, vm.id))
     await tx.execute("UPDATE windows_setups SET credential_taken_at = now() WHERE vm_id = $1", vm.id)
     await audit.record(tx, caller, vm.target, {})
 
 
 def require_offered(setup: Setup | None) -> None:
-    """Raises not_ready, conflict."""
+    """Raises not_ready during the first boot, conflict if the machine's own password may not be taken."""
     again = "Set another one with `svc vm reset-password`."
     if setup is None:
         raise conflict("Nothing is recorded of this machine's first boot.", hint=again)
@@ -165,7 +166,7 @@ def require_offered(setup: Setup | None) -> None:
 
 
 async def own_password(gateway: NodeQueries, *, node_id: UUID | None, vm_id: UUID) -> str:
-    """The password that the machine has set for itself, read in it. Raises unavailable, not_ready, conflict."""
+    """The password that the machine has set for itself, read in the guest. Raises unavailable, not_ready, conflict."""
     if node_id is None:
         raise unavailable("The machine is on no node.")
     try:

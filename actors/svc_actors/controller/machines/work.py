@@ -1,7 +1,7 @@
-"""What the task of each order does on the node. No status is decided here: the outcome goes to the Machine actor.
+"""The work of each order's task on the node. No status is decided here: the outcome goes to the Machine actor.
 
-Invariant: a work function is repeatable from its beginning. It reads the records again, and every step has the same
-operation id as before, so the agent answers what it did already.
+Invariant: a work function can be repeated from its start. It reads the records again, and every step has the same
+operation id as before, so the agent answers for steps that it has already done.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ from svc_nodeagent.protocol import (
 )
 
 HOST_STEP: Final = "host"
-"""The step of every order that is one node operation; `force_stop` cancels this step of what it supersedes."""
+"""The step of every order that is one node operation; `force_stop` cancels this step of the task it supersedes."""
 _MOST_NAMED: Final = 3
-"""Disks in a message: a host may list a thousand."""
+"""The most disks named in a message: a host may list a thousand."""
 
 _NOT_THERE: Final = "The password to set has expired; set it again."
 
@@ -218,7 +218,7 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP)
 
     async def carry_out(self, run: TaskRun) -> OperationResult:
-        """An order that needs to say nothing but which machine: the node operation of the same name."""
+        """Execute an order that needs only the machine's id: the node operation of the same name."""
         operation: NodeOperation = _OPERATION.validate_python({"op": run.task.op, "vm_id": run.task.resource_id})
         return await run.perform(operation, step=HOST_STEP)
 
@@ -226,16 +226,16 @@ class MachineWork:
         superseded = run.task.parameters.get("supersedes")
         node_id = run.task.node_id
         if superseded is not None and node_id is not None:
-            # Said here too, not only by the runner: after a restart nobody else remembers what was superseded.
+            # Cancelled here, too, not only by the runner, which has forgotten the superseded task after a restart.
             await self._tasks.gateway.cancel(node_id, operation_id(UUID(superseded), HOST_STEP))
         operation = VmForceStop(vm_id=run.task.resource_id)
         return await run.perform(operation, step=HOST_STEP)
 
     async def delete(self, run: TaskRun) -> OperationResult:
-        """For as long as the node is away nothing is asked and nothing fails: time is counted while it is there. An
-        attempt that the node left unanswered is followed by another, under an id of its own: the node is told to give
-        the first one up, and deleting twice is deleting once. A node that is lost is not waited for: nobody says what
-        it has let go of, so the machine's addresses stay `releasing`."""
+        """While the node is away nothing is sent and nothing fails: time counts only while it is online. An attempt
+        that the node leaves unanswered is followed by another with its own id; the first one is cancelled on the node,
+        and deleting twice is harmless. A lost node is not waited for: nobody can report which addresses it has
+        released, so the machine's addresses stay `releasing`."""
         operation = VmDelete(
             vm_id=run.task.resource_id,
             destroy_disks=bool(run.task.parameters["destroy_disks"]),
@@ -281,9 +281,9 @@ class MachineWork:
         return await run.perform(operation, step=HOST_STEP)
 
     async def reinstall(self, run: TaskRun) -> OperationResult:
-        """The task's id is the new system's instance, so that a repeat is the same reinstallation. From some moment on
-        the old system is gone, and the host alone knows whether that has come: what it has not answered, or died over,
-        is asked again, and its time is counted only while it is there."""
+        """The task's id is the new system's instance id, so a repeated attempt is the same reinstallation. At some
+        point the old system is gone, and only the host knows whether that has happened. So an attempt without an
+        answer, or during which the agent crashed, is repeated; time counts only while the node is online."""
         vm_id, parameters = run.task.resource_id, run.task.parameters
         image_id = UUID(parameters["image_id"])
         vm = await self._database.fetchone(
@@ -311,9 +311,9 @@ class MachineWork:
 
     async def back_up(self, run: TaskRun) -> OperationResult:
         vm_id, at = run.task.resource_id, place_of_task(run.task)
-        # As of when it was ordered: a node answers with what it was asked first, whatever the plan says meanwhile.
+        # As of the order: the node answers for its first request, whatever the plan says meanwhile.
         told = run.task.parameters.get(FORGET)
-        if told is None:  # Ordered by a version that did not write it down.
+        if told is None:  # Ordered by a release that did not record it.
             told = map(str, await to_forget(self._database, vm_id, at))
         operation = VmBackup(
             vm_id=vm_id,
@@ -352,8 +352,8 @@ class MachineWork:
             ) from refusal
 
     async def _still_there(self, run: TaskRun, copied: tuple[CopiedDisk, ...]) -> tuple[CopiedDisk, ...]:
-        """Of what a copy holds, the disks that the machine has now: a volume that was taken from it is left as it is,
-        and so is one that it was given since."""
+        """The disks of a copy that the machine still has. A volume that was detached since is not restored, and one
+        that was attached since is left as it is."""
         has = {disk.volume_id for disk in await attached_disks(self._database, run.task.resource_id)}
         left = tuple(disk for disk in copied if disk.volume_id is None or disk.volume_id in has)
         if (apart := len(copied) - len(left)) > 0:
@@ -383,7 +383,7 @@ class MachineWork:
         return await self._at(at.target_id, run.perform(operation, step=HOST_STEP))
 
     async def _at(self, target_id: UUID | None, performed: Awaitable[OperationResult]) -> OperationResult:
-        """What a node does at a target: where that is at fault, its alert is raised."""
+        """Await an operation at a backup target, and raise the target's alert if that is at fault."""
         try:
             return await performed
         except HostRefused as refusal:
@@ -426,7 +426,8 @@ def install_machines(
     images: ImageSources,
     recheck: Callable[[UUID], None],
 ) -> None:
-    """Register the Machine actor, the work of its tasks and of those about images; once, before any of them runs."""
+    """Register the Machine actor, and the work of machine, image and drain tasks; call it once, before any of them
+    runs."""
     actors.register(Machine, lambda _: Machine(database, tasks, sealer, passwords, recheck))
     MachineWork(database, sealer, passwords, tasks, actors, images).install()
     ImageWork(database, images).install(tasks)
