@@ -18,6 +18,6 @@ def disk_text(gib: float) -> str:
 def _text(size: float, unit: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    # Rounded down, so that no more is shown as free than there is.
+    # Rounded down: free space must not be overstated.
     tenths = int(size * 10)
     return f"{tenths // 10}{f'.{tenths % 10}' if tenths % 10 else ''} {_UNITS[unit]}"

@@ -4,8 +4,8 @@ They occur after the controller was restored from a backup: since the backup, ma
 attached that it has no record of. In a pool such an address is blocked for as long as a host carries it.
 
 Invariants:
-- a carried address is never free: it is blocked in the transaction that records the report, and again in the one that
-  takes it from its recorded holder;
+- a carried address is never free: it is blocked in the transaction that records the report, and again in the
+  transaction that takes it from its recorded holder;
 - a node's report blocks addresses only in pools that serve it, and only a bounded part, so that no node uses up a pool:
   `MOST_CARRIED` addresses per node, and a quarter of a pool unless a restore is being resolved. Anything beyond is an
   alert of `reconcile.orphans`;

@@ -1,7 +1,7 @@
 """Records of tasks: a row for each, and the lines of its log.
 
 Invariants:
-- a task is created in the transaction of the change it belongs to, and ended in the one that writes its outcome;
+- a task is created in the transaction of the change it belongs to, and ended in the transaction of its outcome;
 - queued -> running -> succeeded, failed or cancelled; queued may end at once; an ended task never changes again;
 - the positions of a task's log are 1, 2, 3, ... without a gap, in commit order: they are assigned under the lock of the
   task's row, so a client that polls with `after` never misses a line and never reads one twice.
