@@ -18,7 +18,7 @@ class Listener(NamedTuple):
 
 
 def families() -> tuple[socket.AddressFamily, ...]:
-    """IPv4, and IPv6 where the kernel has it."""
+    """IPv4, and IPv6 if the kernel supports it."""
     return (socket.AF_INET, *([socket.AF_INET6] if Path("/proc/net/if_inet6").exists() else []))
 
 

@@ -37,7 +37,7 @@ class SftpSettings(TargetSettings):
 
     @property
     def location(self) -> str:
-        """Where it is, without secrets, as all settings of targets say it."""
+        """The target's address without secrets, in the form common to all targets."""
         return f"sftp://{self.user}@{self.host}:{self.port}{self.path}"
 
 

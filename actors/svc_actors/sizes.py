@@ -6,7 +6,7 @@ _UNITS = ("MiB", "GiB", "TiB", "PiB")
 
 
 def memory_text(mib: float) -> str:
-    """A size given in MiB, in the largest unit that leaves at least one of it, with one decimal where it has one."""
+    """A size given in MiB as text, in the largest unit of which it has at least one, with at most one decimal."""
     return _text(mib, 0)
 
 

@@ -9,7 +9,7 @@ _PREFIX: Final = "urn:ietf:params:acme:error:"
 
 
 class AcmeError(Exception):
-    """`retry_after`: the seconds that the authority asks to wait (RFC 8555, 6.6), if it said so."""
+    """`retry_after`: the seconds that the authority asks to wait (RFC 8555, 6.6), if given."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)

@@ -20,7 +20,7 @@ class Http01:
         self._proofs: dict[str, Mapping[str, str]] = {}
 
     async def offer(self, certificate: str, proofs: Sequence[Proof]) -> None:
-        """Answer these tokens, each with its proof, and no others for this certificate."""
+        """Answer requests for these tokens with their proofs, and no others for this certificate."""
         self._proofs[certificate] = {proof.token: proof.text for proof in proofs}
 
     async def withdraw(self, certificate: str) -> None:

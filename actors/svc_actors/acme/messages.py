@@ -1,4 +1,4 @@
-"""What authorities answer (RFC 8555, section 7.1), as far as this client reads it. Further members are let be."""
+"""Models of authorities' answers (RFC 8555, section 7.1). They have the members that this client reads."""
 
 from __future__ import annotations
 

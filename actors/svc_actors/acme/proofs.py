@@ -22,12 +22,12 @@ class Proof:
 
     @property
     def digest(self) -> str:
-        """What dns-01 shows."""
+        """The value of the dns-01 record."""
         return base64url(hashlib.sha256(self.text.encode()).digest())
 
 
 class Challenges(Protocol):
-    """Shows proofs where an authority looks for those of one type."""
+    """Publishes the proofs of one challenge type where the authority looks for them."""
 
     @property
     def type(self) -> ChallengeType: ...

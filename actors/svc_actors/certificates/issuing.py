@@ -33,7 +33,7 @@ from svc_actors.sealing import Sealer
 from svc_actors.store import Caller, Database, Record, Target, Transaction, audit, service_itself
 
 FIRST_PAUSE: Final = timedelta(minutes=5)
-"""After a first failure; Let's Encrypt takes five failed validations of a name in an hour."""
+"""After a first failure; Let's Encrypt accepts five failed validations of a name in an hour."""
 FIRST_PAUSE_AWAY: Final = timedelta(seconds=30)
 """After a first failure to reach the authority, which costs it nothing."""
 LONGEST_PAUSE: Final = timedelta(hours=6)
@@ -60,7 +60,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt needs: keys in PEM, and URLs as far as they are known."""
+    """The data of an attempt: keys in PEM, and URLs as far as they are known."""
 
     names: tuple[str, ...]
     challenge: ChallengeType

@@ -10,8 +10,8 @@ from svc_actors.store import Queryable
 
 @dataclass(frozen=True)
 class CertificateRecord:
-    """`names`: what is wanted. `issuer`, `not_before` and `not_after`: of the certificate that there is. `ordering`: an
-    order is under way. `due_at`: when something is to be done next. `failures`: attempts in a row that failed."""
+    """`names`: the configured names. `issuer`, `not_before` and `not_after`: of the current certificate. `ordering`: an
+    order is under way. `due_at`: when the next step is due. `failures`: failed attempts in a row."""
 
     name: str
     directory: str

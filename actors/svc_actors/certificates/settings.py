@@ -16,10 +16,9 @@ LETS_ENCRYPT: Final = "https://acme-v02.api.letsencrypt.org/directory"
 
 @dataclass(frozen=True)
 class AcmeSettings:
-    """`contact`: an e-mail address, to which authorities write. `roots`: PEM of who vouches for the directory's own
-    certificate, where the system does not know them. `external_key_file` holds the key of `external_key_id` in
-    base64url, as commercial authorities give it out. `port`: where http-01 is answered, 0 for nowhere but the API's own
-    port."""
+    """`contact`: an e-mail address, to which authorities write. `roots`: PEM file of the roots of the directory's own
+    certificate, if the system does not have them. `external_key_file` holds the key of `external_key_id` in base64url,
+    as commercial authorities issue it. `port`: the port that answers http-01; 0 for the API's own port only."""
 
     contact: str
     names: tuple[str, ...]

@@ -38,10 +38,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Whose request it is.
+    """The author of a request.
 
     `actor` is for people to read: an email, "system", "node:<name>". In a support session `actor_id` is the customer,
-    so that the row shows in the customer's own activity, and `impersonator_id` the operator (specification, support
+    so that the row shows in the customer's own activity, and `impersonator_id` is the operator (specification, support
     sessions).
     """
 
@@ -59,7 +59,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Target:
-    """What was acted on. Members of the project may read the row; without one, administrators alone."""
+    """The resource acted on. Members of its project may read the row; without a project, only administrators."""
 
     kind: str
     id: UUID | str | None
@@ -68,7 +68,7 @@ class Target:
 
 
 def service_itself(operation: str) -> Caller:
-    """The caller of what the service does by itself."""
+    """The caller for actions of the service itself."""
     return Caller(
         actor="system",
         role="system",
@@ -87,7 +87,7 @@ async def record(
     outcome: Outcome = Outcome.OK,
     error_code: str | None = None,
 ) -> None:
-    """Record what `caller` did to `target`. `details` must hold no secret: they are kept, and shown."""
+    """Record what `caller` did to `target`. `details` must contain no secret: they are stored and shown."""
     target_id = str(target.id) if target.id is not None else None
     row = await transaction.fetchrow(
         """

@@ -51,7 +51,7 @@ async def fold(database: Queryable) -> None:
 
 
 async def recount(database: Queryable, views: Sequence[str]) -> int:
-    """Correct every number by what the views count in the same snapshot; returns how many were wrong."""
+    """Correct every number by the counts of the views in the same snapshot; returns how many were wrong."""
     counted = " UNION ALL ".join(f"SELECT list, scope, words, number FROM {view}" for view in views)
     corrected = await database.fetch(
         f"""

@@ -1,9 +1,9 @@
-"""PostgreSQL as the service sees it: a pool of connections, and sessions and LISTEN on connections of their own.
+"""The service's access to PostgreSQL: a pool of connections, and sessions and LISTEN on dedicated connections.
 
 Invariants:
-- A connection is used by one task at a time and goes back to the pool only open, answered and outside a transaction;
-  any other is closed and its place taken by a new one. No session state is reset between users: never `SET` on the
-  pool.
+- A connection is used by one task at a time and returns to the pool only open, without a pending reply and outside a
+  transaction; otherwise it is closed and replaced by a new one. No session state is reset between users: never `SET` on
+  the pool.
 - Every wait has a bound: for a free connection, for connecting, for a statement.
 - Requests that read, orders and background work have connections of their own (`svc_actors.store.lanes`).
 """

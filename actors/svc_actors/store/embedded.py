@@ -312,12 +312,12 @@ async def _ensure_roles_and_database(folder: Folder) -> None:
             await database.execute(f"CREATE DATABASE {_DATABASE} OWNER {OWNER_ROLE}")
     async with Database.open(folder.url(_SUPERUSER, _DATABASE), size=1) as database:
         await database.execute(f"ALTER ROLE {SERVICE_ROLE} NOCREATEDB")
-        # Does nothing where the service's role owns nothing.
+        # Does nothing if the service's role owns nothing.
         await database.execute(f"REASSIGN OWNED BY {SERVICE_ROLE} TO {OWNER_ROLE}")
 
 
 def _quoted(path: Path) -> str:
-    """One path for a setting that takes a comma-separated list of them."""
+    """A path quoted for a setting that takes a comma-separated list."""
     return '"' + str(path).replace('"', '""') + '"'
 
 

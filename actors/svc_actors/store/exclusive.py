@@ -29,7 +29,7 @@ _CHECK_PERIOD, _RETRY_PAUSE = 1.0, 0.2
 _DYING: Final = 2.0
 """How long the server may take to notice that a predecessor was killed, in seconds."""
 _KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-"""On the server's side, over TCP: a controller whose host lost its power frees the lock after 20 s, not 2 hours."""
+"""On the server's side, over TCP: if a controller's host loses power, its lock is freed after 20 s, not 2 hours."""
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ def _require_present(database: Database) -> None:
 
 
 async def _take(session: Session, service: str, me: str) -> None:
-    """Take the lock, or raise `AnotherServiceError` once it is clear that its holder lives."""
+    """Take the lock, or raise `AnotherServiceError` once it is clear that its holder is alive."""
     give_up_at = trio.current_time() + _DYING
     while not await session.fetchval("SELECT pg_try_advisory_lock($1, hashtext($2))", _LOCK, service):
         holder = await session.fetchrow(

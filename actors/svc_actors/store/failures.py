@@ -18,7 +18,7 @@ DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg
 
 _HINT = "Try again; the service reconnects by itself."
 _FULL = (asyncpg.DiskFullError,)
-"""SQLSTATE 53100: what PostgreSQL makes of ENOSPC and EDQUOT, for data, log and temporary files alike."""
+"""SQLSTATE 53100: PostgreSQL's error for ENOSPC and EDQUOT, for data, log and temporary files alike."""
 _SERVER_CANNOT = (
     OSError,
     asyncpg.InternalClientError,
@@ -38,14 +38,14 @@ _SERVER_CANNOT = (
 _COLLISIONS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
-    # The schema changed under a statement that this connection had prepared; it is prepared anew the next time.
+    # The schema changed under a statement that this connection had prepared; it is prepared again the next time.
     asyncpg.InvalidCachedStatementError,
     asyncpg.OutdatedSchemaCacheError,
 )
 _READS = ("SELECT", "TABLE", "VALUES", "SHOW", "EXPLAIN")
 _RETRY_AFTER, _FULL_RETRY_AFTER = 1, 5
 DISK_FULL = "disk_full"
-"""`details.reason` of what was refused because the database's disk is full."""
+"""`details.reason` of a refusal because the database's disk is full."""
 
 
 class Collision(ServiceError):  # noqa: N818

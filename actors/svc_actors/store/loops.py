@@ -77,7 +77,7 @@ class Loops(Generic[Name_contra]):
             self._nursery.start_soon(keep_running, name, loop)
 
     def repeat(self, name: Name_contra, seconds: float, work: Work, *, first_after: float | None = None) -> None:
-        """Do `work` every `seconds`, the first time after `first_after` seconds if given."""
+        """Do `work` every `seconds`; the first time after `first_after` seconds, by default after `seconds`."""
         self._steps[name] = work
         if self.wants(name):
             self._nursery.start_soon(partial(keep_repeating, name, seconds, work, self.alert, first_after=first_after))
@@ -125,7 +125,7 @@ async def keep_repeating(
     first_after: float | None = None,
 ) -> None:
     """Do `work` again and again until cancelled, with a pause of `seconds`, or a shorter one after a failure. The first
-    time is after `first_after` seconds if given."""
+    time is after `first_after` seconds, by default after `seconds`."""
     health = _Health(name, alert)
     await trio.sleep(seconds if first_after is None else first_after)
     while True:

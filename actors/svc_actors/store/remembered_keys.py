@@ -7,10 +7,10 @@ from typing import Final, TypeAlias
 MOST_KEYS: Final = 5_000
 """Idempotency keys of the last orders, which take some 400 KB in the file."""
 KEYS_FOR: Final = 24 * 3600.0
-"""How long, in seconds: an answer is kept in the database for that long, and the key is free afterwards."""
+"""In seconds: the database keeps an answer for this long, and the key is free afterwards."""
 
 Key: TypeAlias = tuple[str, str]
-"""An idempotency key: whose it is, and the key."""
+"""An idempotency key: its owner, and the key."""
 
 
 class RememberedKeys:

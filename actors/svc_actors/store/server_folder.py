@@ -72,7 +72,7 @@ class Folder:
                 yield
             finally:
                 if self.socket.parent != self.path:
-                    # What could not lie in the data folder is not left behind elsewhere.
+                    # A socket folder outside of the data folder is not left behind.
                     with suppress(OSError):
                         self.socket.rmdir()
 
@@ -115,7 +115,7 @@ class Folder:
             leftover.unlink(missing_ok=True)
 
     def is_ready(self) -> bool:
-        """Whether the server says, in the last line of its pid file, that it takes connections."""
+        """Whether the last line of the server's pid file says that it takes connections."""
         lines = self._pid_file()
         return len(lines) >= 8 and lines[7].strip() == "ready"
 
@@ -139,7 +139,7 @@ class Folder:
                     works_here = Path(os.readlink(f"/proc/{entry.name}/cwd")) == self.cluster
                     program = Path(os.readlink(f"/proc/{entry.name}/exe")).name
                 except OSError:
-                    # Gone meanwhile, or somebody else's.
+                    # It has ended meanwhile, or belongs to another user.
                     continue
                 if works_here and program.removesuffix(" (deleted)") == "postgres":
                     found.append(int(entry.name))

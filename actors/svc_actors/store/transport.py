@@ -172,7 +172,7 @@ class Link:
         return False
 
     def receive(self) -> None:
-        """Feed the protocol with what has arrived, if anything has; the end of the stream loses the connection."""
+        """Feed the protocol with the data that has arrived, if any; at the end of the stream the connection is lost."""
         if self._closed:
             return
         try:
@@ -265,7 +265,7 @@ class Link:
             self._backlog += memoryview(data)[sent:]
 
     def _try_send(self, data: bytes | bytearray | memoryview) -> int:
-        """How many bytes the kernel took; reports all of them once the server has stopped reading."""
+        """How many bytes the kernel took; all of them, as far as the caller knows, once the connection is broken."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):

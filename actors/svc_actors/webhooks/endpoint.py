@@ -73,7 +73,7 @@ class WebhookEndpoint(Actor):
         self._ended: set[DeliveryStatus] = set()
 
     async def deliver(self) -> None:
-        """Make the attempts that are due."""
+        """One round: make the attempts that are due."""
         database = self._services.database
         last = trio.current_time() + ROUND_SECONDS
         self._begin()

@@ -1,7 +1,7 @@
 """The signature of a delivery, version 1 (hosting-panel-api.md, Signature).
 
-`X-Service-Signature: t=<unix seconds>,v1=<hex>`: HMAC-SHA256 of `<t>.<body>` under the endpoint's secret as it is
-shown, `whsec_` included.
+`X-Service-Signature: t=<unix seconds>,v1=<hex>`: HMAC-SHA256 of `<t>.<body>` with the endpoint's secret as shown,
+including `whsec_`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def store_password(sealer: Sealer, vm_id: UUID) -> str:
 
 
 def as_policy(row: Record | None) -> BackupPolicy:
-    """The policy of a row with the columns of plan_backups; none where they are NULL."""
+    """The policy of a row with the columns of plan_backups; no schedule if they are NULL."""
     if row is None or row["schedule"] is None:
         return OFF
     return BackupPolicy(BackupSchedule(row["schedule"]), row["hour"], row["weekday"], row["keep"])

@@ -48,7 +48,7 @@ def definition(vm: MachineRow) -> dict[str, object]:
 
 
 async def write_record(tx: Transaction, caller: Caller, vm: MachineRow, changes: Changes) -> None:
-    """Policy, labels and protection, where they differ."""
+    """Write the policy, labels and protection that differ."""
     row = await tx.fetchone("SELECT restart_policy, labels, protected FROM vms WHERE id = $1", vm.id)
     changed = {name: value for name, value in changes.of_the_record().items() if value != row[name]}
     if not changed:

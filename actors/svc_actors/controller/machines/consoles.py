@@ -71,7 +71,7 @@ class IssuedTicket:
 
 @dataclass(frozen=True)
 class Grant:
-    """What a redeemed ticket opens."""
+    """The console that a redeemed ticket opens."""
 
     vm_id: UUID
     kind: ConsoleKind

@@ -36,7 +36,7 @@ _AT_ONCE: Final = 50
 
 
 class Decided(StrEnum):
-    """What a line of the enforcement history says. `lift` ends what stood."""
+    """The decision in a line of the enforcement history. `lift` ends the standing one."""
 
     REPORT = "report"
     THROTTLE = "throttle"
