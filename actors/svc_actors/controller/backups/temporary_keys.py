@@ -1,9 +1,9 @@
-"""Temporary keys of a bucket for one operation of one node, issued by the target's STS for one machine's copies only.
+"""Keys of a bucket for one operation of one node: asked of the target's STS, for one machine's copies and no others.
 
-An attacker who has taken over a hypervisor goes for the backups first. The target's own key opens the copies of all
-machines, so it never leaves the controller. A node gets a key that opens `<bucket>/<prefix>/<vm_id>/` only, read-only
-if the operation only reads, and that expires with the operation's deadline. The request contains the policy, and the
-STS withholds every right of the target's key (or role) that the policy does not name.
+Whoever has taken over a hypervisor goes for the backups first. The target's own key opens the copies of all machines,
+so it stays here; a node is given one that opens `<bucket>/<prefix>/<vm_id>/` alone, only to read where the operation
+only reads, and that ends with the operation's deadline. The policy is part of what is asked for, and the STS takes from
+the target's key (or role) all that the policy does not name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSION: Final = "2011-06-15"
 _LEAST_SECONDS: Final = 900
 _MOST_SECONDS: Final = 12 * 3600
 _SPARE_SECONDS: Final = 300
-"""Added to the operation's deadline: for differing clocks, and for the time until the operation starts."""
+"""Beyond the operation's deadline: the clocks of two servers, and the time until it is asked for."""
 _ASK_SECONDS: Final = 30.0
 _MOST_ANSWER: Final = 64 * 1024
 _READ: Final = ("s3:GetObject",)
@@ -34,7 +34,7 @@ _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 
 
 class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
-    """The STS issued no keys; the message is its reason. `passing`: it did not answer, or had an internal error."""
+    """The STS gave none; what it said, in a sentence. `passing`: it did not answer, or had a fault of its own."""
 
     def __init__(self, said: str, *, passing: bool = False) -> None:
         super().__init__(said)
@@ -43,7 +43,7 @@ class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Need:
-    """What one operation needs: the machine whose copies it uses, whether it only reads them, and its deadline."""
+    """Of one operation: the machine whose copies it works with, whether it only reads them, and its deadline."""
 
     vm_id: UUID
     reads_only: bool
@@ -51,13 +51,13 @@ class Need:
 
 
 def need_of(facts: Facts, vm_id: UUID, *, reads_only: bool = False) -> Need:
-    """`facts`: those of the operation; `vm_id`: the machine whose copies it uses."""
+    """`facts`: of the operation; `vm_id`: the machine that the copies are of."""
     return Need(vm_id, reads_only, facts.task_seconds or _LEAST_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sts:
-    """The service that issues a target's temporary keys. `role`: the role to assume; None: the key's own account
+    """Where a target's temporary keys are asked for. `role`: that is taken on; None: those of the key's own account
     (`GetFederationToken`)."""
 
     endpoint: str
@@ -66,7 +66,7 @@ class Sts:
 
 
 def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
-    """The policy of the keys. It allows reading the bucket's region, which is not secret, since restic asks for it."""
+    """What the keys let a node do, and nothing else. The region of the bucket is no secret, and restic asks for it."""
     folder = "/".join(part for part in (prefix, str(need.vm_id)) if part)
     whole = f"arn:aws:s3:::{bucket}"
     return {
@@ -89,7 +89,7 @@ def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
 
 
 def open_client() -> httpx.AsyncClient:
-    """Without the checks of `outbound`: an STS belongs to the administrator and is usually in the nodes' network."""
+    """Not by `outbound`: an STS is the administrator's own, as a rule in the network of the nodes."""
     return httpx.AsyncClient(timeout=_ASK_SECONDS, follow_redirects=False, trust_env=False)
 
 

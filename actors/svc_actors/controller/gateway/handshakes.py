@@ -1,8 +1,7 @@
-"""The gateway's TLS: its own certificate, and the identity of the node that connects.
+"""The gateway's TLS: its own certificate, and the proof of who dials in.
 
-A node is identified by its certificate, which is verified in the handshake and checked against its row. A connection
-with an invalid certificate is closed only after a pause, which costs nearly nothing: an agent that reconnects in a loop
-takes up a socket and nothing else.
+Who is at the other end is what its certificate says, checked at the handshake and against its row. A connection whose
+certificate is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Handshakes:
-    """`certificate` returns the server's certificate; it is called again twice a day."""
+    """`certificate` gives the server's certificate, and is asked again twice a day."""
 
     def __init__(self, authority: Authority, certificate: Callable[[], ServerCertificate]) -> None:
         self._authority = authority
@@ -62,7 +61,7 @@ class Handshakes:
                 log.error("gateway.own_certificate_not_renewed", error=str(error))
 
     async def prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
-        """The node that the peer's certificate belongs to. The handshake has verified its chain."""
+        """Who is there, by the certificate it showed. Its chain was verified in the handshake."""
         try:
             with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
                 await tls.do_handshake()

@@ -1,18 +1,17 @@
-"""The operations asked of one node: kept until their outcome, sent again on every connection, bounded in number.
+"""The operations asked of one node: kept until there is an outcome, sent again on every connection, bounded in number.
 
-Nothing here waits for the network: frames are handed to the current connection, if there is one. Invariants:
+Nothing here waits for the network: frames are handed to the connection of the moment, if there is one. Invariants:
 
-- an operation is identified by its id; a second call with the same id joins it;
-- an outcome is not stored here, only passed to the callers that wait for it. Otherwise a node could fill the
-  controller's memory with answers that nobody asked for. The agent's journal keeps each outcome until it is
-  acknowledged, and a later call with the id gets it from there. If nobody asks within `KEPT_SECONDS`, the agent gets
-  the acknowledgement and forgets it;
-- a cancellation is remembered as long: an agent that still has the operation gets it at each connection, and an
-  operation that the agent never had is not sent;
-- operations that the agent is too old to know are refused here, and nothing of them is sent;
-- each lane limits how many operations are under way on a node, so a long queue of image transfers, or many guests that
-  ignore a shutdown, never keep a machine from being stopped;
-- among the operations that wait in a lane, the project whose last turn is longest ago goes first: a project with many
+- an operation is known by its id; asking for the same id joins it;
+- no outcome is kept here beyond those who wait for it, or a node could fill the controller's memory with answers that
+  nobody asked for: the agent's journal keeps each until it is acknowledged, and whoever asks for the id again has it
+  from there. What nobody asks for within `KEPT_SECONDS` the agent is told to forget;
+- a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
+  that never had it is not sent it any more;
+- what the agent is too old to know is refused here, and nothing of it is sent;
+- at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
+  do not heed a shutdown, never keep a machine from being stopped;
+- of operations that wait in a lane the one goes first whose project had its turn longest ago: a project with many
   machines, or guests that do not answer, delays the others by one operation for each that is under way.
 """
 
@@ -216,12 +215,12 @@ class NodeOperations:
                 continue  # The reader is behind; the next progress message is newer anyway.
 
     def ended(self, result: Result) -> str | None:
-        """Take an outcome. Returns why it cannot be true, if so: the result is of another kind than the operation's, or
-        about another subject."""
+        """Take an outcome in. Returns why it cannot be true: of another kind than the operation has, or of something
+        else than it was asked of."""
         pending = self._pending.get(result.id)
         if pending is None:
             if result.id in self._acknowledged:
-                self.acknowledge(result.id)  # The acknowledgement was lost with a connection.
+                self.acknowledge(result.id)  # The word of it was lost with a connection.
             else:
                 self._keep(self._told, result.id)
             return None
@@ -251,7 +250,7 @@ class NodeOperations:
             self._send(Acknowledge(ids=(operation_id,)))
 
     def sweep(self) -> None:
-        """Forget operations, outcomes and cancellations that nobody asked for in time."""
+        """Forget what nobody asked for in time."""
         now = trio.current_time()
         for operation_id in [id_ for id_, until in self._told.items() if until <= now and id_ not in self._pending]:
             self.acknowledge(operation_id)
@@ -262,7 +261,7 @@ class NodeOperations:
             self._drop(pending)
 
     def fail_all(self, message: str) -> None:
-        """The node is gone for good: fail every pending operation."""
+        """The node is gone for good: whoever waits is told."""
         for pending in list(self._pending.values()):
             self._settle(pending, Failed(code=FailureCode.CANCELLED, message=message))
 
@@ -278,7 +277,7 @@ class NodeOperations:
             self._send(Cancel(id=pending.id))
 
     def _refuse_unknown(self, pending: _Pending) -> None:
-        """Fail an operation that the connected agent is too old to know; nothing of it is sent."""
+        """End what the connected agent is too old to know, before anything of it is sent."""
         if self._send is None or self._version >= PROTOCOL_VERSION or pending.outcome is not None:
             return
         version = needed(pending.operation)
@@ -305,8 +304,7 @@ class NodeOperations:
                 self._request(chosen, now)
 
     def _turn(self, now: float, pending: _Pending) -> tuple[bool, float]:
-        """Sort key: the least goes first. `last_in_lane` operations go after all others until they have waited for
-        `_LAST_FOR_SECONDS`."""
+        """What goes first is the least. What is `last_in_lane` goes after all others, until it has waited for long."""
         waits = now < max(pending.asked_at + _LAST_FOR_SECONDS, self._others_until)
         served = self._served.get((pending.lane, pending.owner_id), -math.inf)
         return pending.operation.facts.last_in_lane and waits, served

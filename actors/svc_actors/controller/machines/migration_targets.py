@@ -1,13 +1,13 @@
-"""Migration targets of a machine: every other node, judged by its reports and its reserved capacity.
+"""Where a machine could go: every other node, judged by what it has reported and what is promised of it.
 
-A stopped machine is migrated `offline`. A running one is migrated `live` if the other host can continue the running
-guest; otherwise by a `restart`, with the reasons: another processor, another accelerator, a missing machine type, an
-agent without live migration, snapshots (which only the whole disk has), an ISO in the drive. A node that cannot take
-the machine at all has no mode. Each reason starts with its subject (node, agent, machine, vcpus, memory, disk,
-firmware, tpm, pool, network, image; cpu, machine type, snapshots, cdrom), so that a reader finds what to fix.
+A machine that is off moves `offline`. One that runs moves `live` where the other host could go on with the guest as it
+runs; else by a `restart`, and it is said why: another processor, another accelerator, a missing machine type, an agent
+that knows no live moves, snapshots (which only the whole disk has). A node that could not take it at all has no mode.
+Reasons begin with a word that says what they are about (node, agent, machine, vcpus, memory, disk, firmware,
+tpm, pool, network, image; cpu, machine type, snapshots), so that a reader finds the one thing to mend.
 
-Disks are local to a node, so all of a machine's disks are copied: the target needs room for them. Nothing is locked or
-reserved: the result applies to this moment.
+Disks are each node's own, so that all of a machine's disks are copied: the target needs room for them. Nothing is
+locked, and nothing is held: it is a judgement of this moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from svc_actors.store import Queryable, Record
 from svc_nodeagent.protocol import DomainState, VmLiveSend
 
 _Q35: Final = "pc-q35-"
-"""Machines are defined as `q35`; libvirt replaces that by the newest such type of its host, and keeps it."""
+"""Machines are defined as `q35`; libvirt makes of it the newest of these that its host has, and keeps to that."""
 _LIVE_SINCE: Final = VmLiveSend.facts.since
 
 
@@ -42,7 +42,7 @@ class MigrationMode(StrEnum):
 
 @dataclass(frozen=True)
 class MigrationTarget:
-    """Without a mode, `reasons` say why the node cannot take the machine; for `restart`, why it cannot be live."""
+    """Without a mode, `reasons` say why the node could not take the machine; of `restart`, why not live."""
 
     node_id: UUID
     node_name: str
@@ -107,7 +107,7 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
 
 
 def _of_itself(machine: Record) -> list[str]:
-    """Obstacles of the machine itself, which apply to every target."""
+    """What keeps the machine where it is, whichever node is looked at."""
     if machine["status"] not in (MachineStatus.RUNNING, MachineStatus.STOPPED):
         return [f"machine: it is {machine['status']}; only a running or a stopped one moves"]
     if machine["node_state"] != "online":
@@ -125,7 +125,7 @@ def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str
     if not node["unreported"]:
         room = lacking(node, vcpus=machine["vcpus"], memory_mib=machine["memory_mib"], disk_gib=machine["disk_gib"])
         found += [each.text for each in room]
-    if node["state"] == "online":  # The facts of an offline node may change with its next agent.
+    if node["state"] == "online":  # What an agent of another release has told, the one that comes may know better.
         found += platform_lacks(node["facts"], platform_of(machine).needs)
     found += [reason for pool in pools if (reason := _pool(pool, node)) is not None]
     found += _network(machine, pools, node["facts"])
@@ -164,7 +164,7 @@ def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) ->
 
 
 def _not_live_itself(machine: Record) -> list[str]:
-    """Obstacles of the machine itself to a live migration, which apply to every target."""
+    """What keeps its guest from moving while it runs, whichever node is looked at."""
     found = []
     if machine["observed_state"] == DomainState.PAUSED:
         found.append("machine: its guest is paused")
@@ -187,14 +187,14 @@ def _knows_no_live(node: Record) -> list[str]:
 
 
 def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
-    """Why the other host cannot continue the running guest. A fact that either host has not reported is an obstacle."""
+    """What of the running guest the other host could not go on with. A fact that either has not told counts against."""
     if here["accelerator"] is None or there["accelerator"] is None:
         return ["cpu: the hosts have not told what they are"]
     found = []
     if here["accelerator"] != there["accelerator"]:
         found.append(f"cpu: it runs guests by {there['accelerator']}, and the machine's node by {here['accelerator']}")
     elif here["accelerator"] == "kvm" and here["cpu_model"] != there["cpu_model"]:
-        # With KVM a guest has its host's processor; emulated guests have the same one everywhere.
+        # With KVM a guest is given its host's processor; emulated guests have the same one everywhere.
         found.append(f"cpu: it has an {there['cpu_model']}, and the machine's node an {here['cpu_model']}")
     offered = set(there["machine_types"] or ())
     missing = [each for each in here["machine_types"] or () if each.startswith(_Q35) and each not in offered]

@@ -1,6 +1,7 @@
-"""The effect of a task's end, or of a host's report outside of a task, on a machine.
+"""What the end of a task, or the host's word outside of one, makes of a machine.
 
-Called in a transaction that has locked the machine's row, by the Machine actor and by `observing`.
+Called in a transaction that has the machine's row locked: by the Machine actor, and by `observing`, of which it is one
+caller.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from svc_actors.store import Transaction, UniqueViolationError
 from svc_nodeagent.protocol import DeleteResult, DomainResult
 
 RELEASED: Final = "released"
-"""The parameter of a deletion that names the addresses whose release started with it: the machine keeps them after all
+"""The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
 if its host refuses to delete it."""
 
 DESTROYED: Final = "destroy_volumes"
-"""The parameter of a deletion that names the volumes that are deleted with the machine."""
+"""The parameter of a deletion that names the volumes which go with the machine."""
 
 GENERATION: Final = "network_generation"
-"""The parameter of a task that includes the machine's network: the generation that its host has at least, once the task
-has succeeded. The work may read a newer one; but after a restart the node answers for its first request."""
+"""The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
+succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
 
 WINDOWS: Final = "windows"
-"""The parameter of a reinstallation about Windows: null for another system, otherwise whether a password was ordered
-for it."""
+"""The parameter of a reinstallation that says whether the new system is a Windows: null, or whether a password was
+ordered for it."""
 
 LOST: Final = "The host no longer has the machine."
 
 
 async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """Apply a task's end: first what is specific to the operation, then the network and the status, for all."""
+    """What is peculiar to the operation that has ended; then, for all, the network and the status."""
     heard = ending.result.state if isinstance(ending.result, DomainResult) else None
     seen = heard or vm.observed_state
     failure = "The last task failed"
@@ -112,8 +113,8 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
 
 
 async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """Apply the end of a task whose effect is unknown: the machine is assumed to be what it was before, until its host
-    reports. Nothing is released, since the host may still have it. A deleted machine stays deleted."""
+    """A task ended of which nobody knows what it has done: its machine is taken for what it was before, until its host
+    says what it is. Nothing is let go of, since the host may have all of it. A deleted one stays deleted."""
     if vm.status is MachineStatus.DELETED:
         return
     if task.op in snapshots.OPS:
@@ -129,7 +130,7 @@ async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Endin
 def moved_by(
     status: MachineStatus, known: str | None, observation: Observation, reason: str | None
 ) -> tuple[MachineStatus, str | None]:
-    """The status that the observation leads to, and its reason; `known` is the reason of the current status."""
+    """The status that the observation leads to, and why; `known` is why the machine is what it is now."""
     after = move(status, observation)
     if after is status and after in (MachineStatus.STOPPED, MachineStatus.FAILED):
         reason = reason or known
@@ -139,16 +140,15 @@ def moved_by(
 
 
 async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
-    """Release the addresses and the first boot's secret of a machine whose creation failed; its record stays until it
-    is deleted."""
+    """The failed machine stays until it is deleted, without an address and without its first boot's secret."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
 
 
 async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteResult) -> None:
-    """Record that the host has deleted the machine. An address that the host did not name stays `releasing`; a kept
-    disk becomes a volume."""
+    """The host has let go of it. An address that the host did not name stays `releasing`; a disk that was kept is a
+    volume from now on."""
     await machine_gone(tx, vm.id, [UUID(each) for each in task.parameters.get(DESTROYED, ())])
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
@@ -158,7 +158,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
     if vm.node_id is not None:
-        # A machine has one disk of its own: kept disks beyond it count towards no limit, as they were not ordered.
+        # Of the machine's own disks there is one: what the host names beyond what was ordered counts towards no limit.
         ordered = 0 if task.parameters.get("destroy_disks") else 1
         for number, kept in enumerate(result.retained_disks[:MOST_KEPT]):
             await keep_disk(
@@ -177,7 +177,7 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
 
 
 async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, memory_mib: int) -> None:
-    """Revert an update that failed on the host. If another machine has taken the old name, this one keeps the new."""
+    """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
     try:
         async with tx.savepoint():
             await write_definition(tx, vm.id, name=name, vcpus=vcpus, memory_mib=memory_mib)
@@ -186,8 +186,7 @@ async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, m
 
 
 async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded: bool) -> None:
-    """Record the new system once the host reports that it is installed. Its desired state is running, as for a new
-    machine."""
+    """The record names the new system once the host says that it is there. It shall run, as a new machine does."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if not succeeded:
         return
@@ -209,7 +208,7 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
 
 
 def _assumed_observation(status: MachineStatus) -> Observation:
-    """The observation to assume if the host has reported nothing final: what the machine was before the order."""
+    """The observation to go by where the host has said nothing final: what the machine was before the order."""
     match status:
         case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
             return Observation.UNBUILT

@@ -1,15 +1,15 @@
-"""Addresses that hosts carry without a record: no machine is given one of them.
+"""Addresses that hosts carry and no record has: nobody is given one of them.
 
-They occur after the controller was restored from a backup: since the backup, machines were created and addresses
-attached that it has no record of. In a pool such an address is blocked for as long as a host carries it.
+Such are there after the controller was restored from a backup: machines were made, and addresses attached, that it
+knows nothing of. What a pool has of them is blocked for as long as a host carries it.
 
 Invariants:
-- a carried address is never free: it is blocked in the transaction that records the report, and again in the
-  transaction that takes it from its recorded holder;
-- a node's report blocks addresses only in pools that serve it, and only a bounded part, so that no node uses up a pool:
-  `MOST_CARRIED` addresses per node, and a quarter of a pool unless a restore is being resolved. Anything beyond is an
-  alert of `reconcile.orphans`;
-- until every node that a pool serves has reported what its host carries, the pool gives out no address.
+- an address that is carried is free at no time: it is blocked in the transaction that hears of it, and again in the one
+  that takes it from its recorded holder;
+- a node's word sets nothing aside but in pools that serve it, and there as little as keeps others from being used up:
+  `MOST_CARRIED` addresses a node, and a quarter of a pool where no restore is being decided about. What it says beyond
+  that is an alert of `reconcile.orphans`;
+- until every node that a pool serves has said what its host carries, the pool gives out nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from svc_actors.store import Transaction
 from svc_nodeagent.protocol import NicSpec
 
 MOST_CARRIED: Final = 1_024
-"""Carried addresses that are recorded per node: as many as 500 machines have."""
+"""Addresses that one node is recorded to carry without a record: as many as 500 machines have."""
 _POOLS_OF_NODE: Final = """
 SELECT pools.* FROM pools JOIN nodes ON nodes.location_id = pools.location_id
 WHERE nodes.id = $1 AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids))
@@ -35,11 +35,11 @@ ORDER BY pools.family, pools.created_at, pools.id"""
 HEARD = """NOT EXISTS (SELECT FROM nodes unheard WHERE unheard.unheard AND unheard.deleted_at IS NULL
     AND unheard.location_id = pools.location_id
     AND (cardinality(pools.node_ids) = 0 OR unheard.id = ANY(pools.node_ids)))"""
-"""SQL condition on a pool: every node that it serves has reported what its host carries."""
+"""Of a pool: every node that it serves has said what its host carries."""
 
 
 async def require_heard(tx: Transaction, pool: Pool) -> None:
-    """Raises unavailable while a node that the pool serves has not reported what its host carries."""
+    """Raises unavailable while a node that the pool serves has not said what its host carries."""
     silent = await tx.fetchrow(
         """SELECT min(name) AS first, count(*) AS number FROM nodes WHERE unheard AND deleted_at IS NULL
            AND location_id = $1 AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))""",
@@ -58,9 +58,8 @@ async def require_heard(tx: Transaction, pool: Pool) -> None:
 async def note_carried(
     tx: Transaction, node_id: UUID, carried: Mapping[UUID, Iterable[str]], *, of_a_pool_all: bool
 ) -> int:
-    """Record what this node's host carries without a record, by machine; replaces the previous report.
-    `of_a_pool_all`: without the limit on the share of a pool, as after a restore. Returns how many addresses were left
-    out."""
+    """What this node's host carries without a record, by machine; it takes the place of what it carried before.
+    `of_a_pool_all`: also more than a share of one pool, as after a restore. Gives how many addresses were left out."""
     said = [(vm_id, address) for vm_id, addresses in carried.items() for address in addresses]
     pairs, left_out = await _granted(tx, node_id, said, of_a_pool_all=of_a_pool_all)
     vm_ids, networks = [vm_id for vm_id, _ in pairs], [network for _, network in pairs]
@@ -89,8 +88,8 @@ async def note_carried(
 async def _granted(
     tx: Transaction, node_id: UUID, said: Sequence[tuple[UUID, str]], *, of_a_pool_all: bool
 ) -> tuple[list[tuple[UUID, IPNetwork]], int]:
-    """The reported addresses to record, and how many are left out. The lowest of a pool are taken, so that repeated
-    reports give the same ones; prefixes larger than a machine's share of a pool are left out."""
+    """What of it is recorded, and how much is not. The lowest of a pool, so that they stay the same however often the
+    node says it; none that is more than a machine receives of a pool."""
     pools = [Pool.of(row) for row in await tx.fetch(_POOLS_OF_NODE, node_id)] if said else []
     networks = [(ip_interface(address).network, vm_id) for vm_id, address in islice(said, MOST_CARRIED)]
     taken: dict[UUID, set[int]] = {pool.id: set() for pool in pools}
@@ -111,8 +110,7 @@ async def _granted(
 
 
 async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = None) -> None:
-    """Delete what the node's host carries, since the node is removed; or only for this machine, since its host has
-    removed it."""
+    """The node goes, and nobody will hear of its host any more; or its host has let go of this one machine."""
     gone = await tx.fetch(
         "DELETE FROM carried_addresses WHERE node_id = $1 AND ($2::uuid IS NULL OR vm_id = $2) RETURNING ip",
         node_id,
@@ -123,8 +121,7 @@ async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = No
 
 
 async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
-    """Of these addresses, block those that a host carries and no machine holds, and free those that no host carries any
-    longer."""
+    """Block what of these a host carries and nobody holds, and set free what none carries any more."""
     networks = [ip_interface(str(address)).network for address in addresses]
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE EXISTS (SELECT FROM unnest($1::inet[]) AS named WHERE named <<= pools.cidr)
@@ -157,9 +154,9 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
 
 
 async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -> None:
-    """Make these NICs and addresses, which the host carries, the machine's recorded ones; others of it are removed.
+    """Let the records have these NICs and addresses of a machine, as its host carries them, and no other of it.
 
-    Raises conflict for an address that another holder has or that belongs to no pool, and for another machine's NIC.
+    Raises conflict for an address that somebody else holds or that no pool has, and for a NIC that is another's.
     """
     networks = [address.network for nic in nics for address in nic.addresses]
     rows = await tx.fetch(
@@ -206,7 +203,7 @@ async def _adopt_nic(tx: Transaction, vm_id: UUID, position: int, nic: NicSpec, 
 
 
 async def _claim(tx: Transaction, vm_id: UUID, nic_id: UUID, pool: Pool, slot: int, *, primary: bool) -> None:
-    """Allocate the address to the machine if it is free, blocked as carried, or the machine's already."""
+    """The address becomes the machine's: from what was set aside for it, from itself, or from nobody."""
     claimed = await tx.fetchval(
         """INSERT INTO allocations AS held (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
            VALUES ($1, $2, $3, 'allocated', $4, $5, $6)

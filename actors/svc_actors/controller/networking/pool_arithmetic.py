@@ -1,7 +1,7 @@
 """The arithmetic of pools: addresses and sub-prefixes counted as slots, 0 for the first of the pool's prefix.
 
-A slot is what one machine receives: an IPv4 address, or an IPv6 sub-prefix. Nothing here uses the database; migration
-0007 has the same arithmetic in SQL (`pool_address`).
+A slot is what one machine receives: an address of IPv4, a sub-prefix of IPv6. Nothing here knows the database; the same
+arithmetic in SQL is `pool_address` of migration 0007.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ IPNetwork = IPv4Network | IPv6Network
 
 DEFAULT_PREFIX_LEN: Final = 64
 MOST_SLOT_BITS: Final = 62
-"""Slots and their number are stored as bigint."""
+"""A slot is a bigint, and so is how many there are."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Slots:
 
 
 def guest_address(network: IPNetwork) -> IPAddress:
-    """The address that the guest configures: the received address itself, or the first usable one of a sub-prefix."""
+    """What the guest configures of what it received: the address itself, or the first usable one of a sub-prefix."""
     return network.network_address if network.prefixlen == network.max_prefixlen else network.network_address + 1
 
 

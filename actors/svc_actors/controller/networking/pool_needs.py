@@ -1,7 +1,7 @@
-"""The kernel features that a pool needs of its hosts, and the hosts that have reported to lack them.
+"""What a pool asks of a host's kernel, and which hosts have said that they lack it.
 
-Invariant: no pool is defined for a host that has reported it cannot carry it, and no machine is placed on such a host.
-A host that has not reported yet counts as able.
+Invariant: no pool is defined for a host that has said it cannot carry it, and no machine is placed on one; a host that
+has not reported yet is taken at its word later.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from svc_actors.store import Record, Transaction
 
 
 def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
-    """The features that a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns
-    family, topology, vlan and gateway. With a bridge the gateway is another device; otherwise it becomes an address of
-    the host."""
+    """What a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns family,
+    topology, vlan and gateway. At a bridge the gateway is another device's; elsewhere it becomes an address of the
+    host."""
     return (
         pool["topology"],
         *(("ipv6",) if pool["family"] == 6 else ()),
@@ -28,14 +28,14 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
 
 
 def lack(facts: Mapping[str, Any] | None, wanted: tuple[str, ...]) -> str | None:
-    """The first missing feature, with the host's own reason; None if the host has all, or has not reported."""
+    """Why a host with these facts cannot carry what is wanted, in its own words; None when it can, or is not known."""
     lacks: Mapping[str, str] = (facts or {}).get("network_lacks") or {}
     return next((f"{feature}: {lacks[feature]}" for feature in wanted if feature in lacks), None)
 
 
 async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
-    """Raise conflict if a node that the pool serves cannot carry it, and invalid if it names nodes outside its
-    location."""
+    """Raise conflict when a node that the pool serves cannot carry it, and invalid when it names nodes that are not of
+    its location."""
     rows = await tx.fetch(
         """SELECT id, name, facts FROM nodes WHERE location_id = $1 AND deleted_at IS NULL
            AND (cardinality($2::uuid[]) = 0 OR id = ANY($2)) ORDER BY name""",
@@ -58,8 +58,8 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
 
 
 async def _require_own_gateway(tx: Transaction, pool: PoolDefinition) -> None:
-    """Raise conflict if the pool's gateway is an address of a host of its location: every host that carries the pool
-    would answer for the address, and could no longer reach that host."""
+    """Raise conflict where the pool's gateway is an address of any host of its location: each host that carries the
+    pool would answer for it, and could no longer reach that one."""
     if pool.topology == "bridged" or pool.gateway.is_link_local:
         return
     rows = await tx.fetch(

@@ -1,13 +1,13 @@
-"""Reservations: addresses of a pool that are never handed out, set by an operator or by the pool's own arithmetic.
+"""What is set aside in a pool and never handed out: by an operator, or by what the pool and its hosts are.
 
 Invariants:
 - a reservation holds all of its addresses or none; each is a row of `allocations`, under the same constraint as a
   machine's address;
-- the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is recomputed whenever something it
-  depends on changes or frees an address; it cannot be deleted;
-- while a machine holds a host's own address there is an alert: `pool-host-address:<pool>:<address>`;
-- a node's report sets aside a bounded part of a pool, and an observed node's nothing. Claims beyond that are an alert,
-  `pool-host-claims:<pool>:<node>`, so that no node can take a pool away from the others.
+- the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is settled again whenever something
+  it depends on changes or sets an address free, and nobody deletes it;
+- a host's own address that a machine holds already is an alert until it is not: `pool-host-address:<pool>:<address>`;
+- a node's report sets a bounded part of a pool aside, and an observed node's nothing: what it claims beyond that is
+  an alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_RESERVED: Final = 65_536
 
 
 MOST_HOST_ADDRESSES: Final = 16
-"""How many addresses of one pool are set aside because a host reports them as its own; in a small pool a quarter."""
+"""How many addresses of one pool are set aside because a host says that they are its own; of a small pool a quarter."""
 _MOST_NAMED: Final = 5
 
 
@@ -52,7 +52,7 @@ class _Taken:
 
 @dataclass(frozen=True)
 class _Claim:
-    """One node's claim on a pool: the slots of its host's own addresses, in order."""
+    """What one node says of a pool: the slots of its host's own addresses, in order."""
 
     node_id: UUID
     host: str
@@ -60,7 +60,7 @@ class _Claim:
     slots: tuple[int, ...]
 
     def granted(self, pool: Pool) -> tuple[int, ...]:
-        """The slots that are set aside for it: the lowest, so that the result is stable."""
+        """Those that are set aside for it. The lowest, so that they stay the same however often it is asked."""
         return () if self.observed else self.slots[: min(MOST_HOST_ADDRESSES, max(1, pool.count // 4))]
 
     def complaint(self, pool: Pool) -> str | None:
@@ -84,11 +84,11 @@ class _Claim:
 async def reserve(
     tx: Transaction, pool_id: UUID, first: IPAddress, last: IPAddress | None, *, kind: str, note: str
 ) -> Record:
-    """Set addresses aside, `last` included; with sub-prefixes, those that contain `first` and `last` and all between.
-    Returns the reservation's row.
+    """Set addresses aside, `last` included; of sub-prefixes, those that hold `first` and `last` and all between. Gives
+    the reservation's row.
 
-    Raises conflict, naming the first address that is not free; invalid for addresses outside the pool, a range that
-    ends before it starts or holds more than `MOST_RESERVED`; not_found.
+    Raises conflict, naming the first address that is not free; invalid for addresses that are not the pool's, a range
+    that ends before it begins or holds more than `MOST_RESERVED`; not_found.
     """
     pool = await lock_pool(tx, pool_id)
     low = _slot(pool, "ip", first)
@@ -121,7 +121,8 @@ async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Rec
 
 
 async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str:
-    """Block a free address. Returns it as text. Raises conflict unless it is free, invalid, not_found."""
+    """Block a free address. Gives it as text. Raises conflict unless it is free, invalid,
+    not_found."""
     pool = await lock_pool(tx, pool_id)
     slot = _slot(pool, "ip", ip)
     await _require_free(tx, pool, slot, slot, "nothing was blocked")
@@ -136,7 +137,7 @@ async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str
 
 
 async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
-    """Free a blocked address. Returns it as text. Raises conflict if it is not blocked, invalid, not_found."""
+    """Set a blocked address free. Gives it as text. Raises conflict when it is not blocked, invalid, not_found."""
     pool = await lock_pool(tx, pool_id)
     slot = _slot(pool, "ip", ip)
     row = await tx.fetchrow(
@@ -158,9 +159,9 @@ async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
 async def refresh_host_reservations(
     tx: Transaction, *, pool_id: UUID | None = None, location_id: UUID | None = None
 ) -> None:
-    """Recompute the arithmetic of one pool, of a location's pools, or of all, after nodes have reported their hosts'
-    addresses, or were added, moved or removed. A pool without a change is locked but not written: another node may be
-    moving an address to its own host at this moment."""
+    """Settle the arithmetic of one pool, of a location's, or of all, after nodes have said what addresses their hosts
+    have, or came, moved or went. A pool where nothing changes is locked and not written: another node may be moving an
+    address to its own host at this moment."""
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE ($1::uuid IS NULL OR id = $1) AND ($2::uuid IS NULL OR location_id = $2)
            ORDER BY family, created_at, id FOR NO KEY UPDATE""",
@@ -172,7 +173,7 @@ async def refresh_host_reservations(
 
 
 async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
-    """Bring the pool's own reservations up to date; the pool is locked."""
+    """Make the pool's own reservations what they should be; the pool is locked."""
     claims = await _claims(tx, pool)
     wanted = _arithmetic(pool, claims)
     existing = await _existing(tx, pool.id)
@@ -227,7 +228,7 @@ async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID
 
 
 def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
-    """The reservations of the pool and its hosts, by slot; of two reasons for one address the first counts."""
+    """What the pool and its hosts take, by slot; of two reasons for one address the first counts."""
     taken: dict[int, _Taken] = {}
     addressed = pool.prefix_len == pool.cidr.max_prefixlen
     if addressed and pool.cidr.prefixlen < pool.cidr.max_prefixlen - 1:
@@ -244,7 +245,7 @@ def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
 
 
 async def _claims(queryable: Queryable, pool: Pool) -> list[_Claim]:
-    """The pool's addresses that the nodes of its location report as their hosts' own, the oldest node first."""
+    """What the nodes of the pool's location say that their hosts have of it, the oldest node first."""
     nodes = await queryable.fetch(
         """SELECT id, name, mode, facts->'host_addresses' AS addresses FROM nodes
            WHERE location_id = $1 AND deleted_at IS NULL AND jsonb_typeof(facts->'host_addresses') = 'array'
