@@ -36,7 +36,7 @@ _AT_ONCE: Final = 50
 
 
 class Decided(StrEnum):
-    """The decision in a line of the enforcement history. `lift` ends the standing one."""
+    """What a line of the enforcement history says. `lift` ends what stood."""
 
     REPORT = "report"
     THROTTLE = "throttle"
