@@ -8,25 +8,27 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    # Without site-packages (-S) and the current folder (-I), only what lies beside this package can be found.
+    # -S leaves out site-packages and -I the current folder: only the standard library and the tree that holds this
+    # package can be imported.
     sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)))
 
 from svc_actors.host.keeper.definition import RefusedError
 from svc_actors.host.keeper.server import AnotherKeeperError, Keeper
 
 ANOTHER = 3
-"""The exit status where another keeper holds the folder, which is no failure to whoever needs one."""
+"""Exit status if another keeper holds the folder. For a launcher that needs a keeper this is no failure."""
 
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or os.geteuid() != 0:
         print("usage (as root): keeper DATA-FOLDER", file=sys.stderr)
         return 2
-    # What the starter left open would be every program's as well.
+    # A descriptor that the starter left open would be inherited by every program.
     most, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.closerange(3, most)
-    # Two descriptors and more for each service.
+    # Each service takes a pidfd and its listening sockets. Programs get 1,024 again (children.py).
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+    # Python would raise KeyboardInterrupt at any line. The default action ends the keeper as SIGKILL does.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         Keeper(os.path.abspath(arguments[0])).run()

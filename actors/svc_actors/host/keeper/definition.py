@@ -1,4 +1,8 @@
-"""What a service is, as a request or a state file says it: checked before anything is done about it."""
+"""The definition of a service as requests and state files carry it, checked before anything is done.
+
+The launcher's dataclasses were not reused here: the keeper imports the standard library only. `launcher_keeper.wire`
+and `parse` are held together by tests/host/keeper/test_definition.py.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,14 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+# The name becomes a file (NAME.json) and a control group: no dot and no slash, and far below 255 bytes.
 _LONGEST_NAME = 64
+# Seconds. The launcher waits 600 s and 30 s more for the answer to a stop.
 _LONGEST_STOP = 600.0
 
 
 class RefusedError(Exception):
-    """The request cannot be done; nothing was changed. The message is for the one who asked."""
+    """The request is refused; nothing was changed. The message goes to the caller."""
 
 
 class Socket(NamedTuple):
@@ -36,7 +42,7 @@ class Port(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """None: as much as there is."""
+    """None: no limit."""
 
     cpu_percent: int | None
     memory_mib: int | None
@@ -44,7 +50,7 @@ class Limits(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """Equal definitions are the same service."""
+    """A service that is ensured with an equal definition is left alone."""
 
     name: str
     command: tuple[str, ...]
@@ -61,17 +67,17 @@ class Definition(NamedTuple):
     umask: int
     on_demand: bool
     limit_group: str | None
-    """Its limits are those of all services of this group together."""
+    """Its limits hold for all services of this group together."""
 
     @property
     def listening(self) -> tuple[Socket | Port, ...]:
-        """In the order of their descriptors."""
+        """In the order of their descriptors, from 3 on."""
         return (*self.sockets, *self.ports)
 
 
 def parse(given: object) -> Definition:
-    """From JSON: exactly the members that `wire` writes. `RefusedError` where one is missing, unknown
-    or of another type."""
+    """From JSON: exactly the members that `wire` writes. `RefusedError` if one is missing, unknown or of another
+    type."""
     fields = _members(
         given,
         *("name", "command", "user", "group", "environment", "sockets", "ports", "nonblocking", "limits"),
@@ -91,6 +97,7 @@ def parse(given: object) -> Definition:
     if not isinstance(on_demand, bool) or (on_demand and not fields["sockets"]):
         raise RefusedError("A service on demand needs a socket that starts it.")
     command = tuple(_plain(word, "A word of the command") for word in _list(fields["command"], "The command"))
+    # No search in PATH: execve(2) takes the program as it is named.
     if not command or not command[0].startswith("/"):
         raise RefusedError("The command does not start with the absolute path of a program.")
     return Definition(
@@ -118,7 +125,7 @@ def parse_limits(given: object) -> Limits:
 
 
 def wire(definition: Definition) -> dict[str, object]:
-    """What `parse` reads."""
+    """The JSON that `parse` reads."""
     fields = definition._asdict()
     fields["sockets"] = [one._asdict() for one in definition.sockets]
     fields["ports"] = [one._asdict() for one in definition.ports]
@@ -133,7 +140,7 @@ def checked_name(given: object) -> str:
 
 
 def check(definition: Definition) -> None:
-    """What can be known before the old process is stopped is found here: the program, the accounts, the folders."""
+    """Refuses a missing program, account or folder. Called before the old process is stopped, so that it goes on."""
     program = definition.command[0]
     if not os.path.isfile(program) or not os.access(program, os.X_OK):
         raise RefusedError(f"{program} is not a program that can be executed.")
@@ -146,7 +153,7 @@ def check(definition: Definition) -> None:
 
 
 def accounts(user: str, group: str) -> tuple[int, int]:
-    """Their numbers."""
+    """The uid and the gid."""
     try:
         return pwd.getpwnam(user).pw_uid, grp.getgrnam(group).gr_gid
     except KeyError as error:
@@ -154,7 +161,8 @@ def accounts(user: str, group: str) -> tuple[int, int]:
 
 
 def owned_by_root(folder: str) -> None:
-    """A path in a folder that others may write to can be made to mean another file between two system calls."""
+    """Refuses a folder that others may write to: they could swap what a path there means between two system calls, and
+    have root unlink or chown a file of their choice."""
     try:
         found = os.stat(folder)
     except OSError as error:
@@ -192,6 +200,7 @@ def _port(given: object) -> Port:
 
 
 def _members(given: object, *names: str) -> dict[str, object]:
+    # An unknown member is refused: skipped, a limit of a later release would not be held, and nobody would know.
     if not isinstance(given, dict) or given.keys() != set(names):
         raise RefusedError(f"Expected an object with exactly {', '.join(names)}.")
     return given
@@ -204,6 +213,7 @@ def _list(given: object, what: str) -> list[object]:
 
 
 def _plain(given: object, what: str) -> str:
+    # NUL would end the text early in execve(2) and in paths.
     if not isinstance(given, str) or "\0" in given:
         raise RefusedError(f"{what} is not a text without NUL.")
     return given
@@ -217,16 +227,19 @@ def _absolute(given: object, what: str) -> str:
 
 
 def _whole(given: object, what: str, highest: int) -> int:
+    # Not isinstance: true and false of JSON are int in Python.
     if type(given) is not int or not 0 < given <= highest:
         raise RefusedError(f"{what} is not a number from 1 to {highest}.")
     return given
 
 
 def _limit(given: object) -> int | None:
+    # 2**40 MiB are 2**60 bytes, which setrlimit(2) and the control groups hold in 64 bits.
     return None if given is None else _whole(given, "A limit", 1 << 40)
 
 
 def _seconds(given: object) -> float:
+    # By way of str: an int beyond the range of float becomes inf, which is refused, instead of an OverflowError.
     if type(given) not in (int, float) or not 0 <= float(str(given)) <= _LONGEST_STOP:
         raise RefusedError(f"The time to stop is not a number of seconds up to {_LONGEST_STOP:.0f}.")
     return float(str(given))

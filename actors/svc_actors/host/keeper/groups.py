@@ -1,8 +1,11 @@
-"""All processes of a service as one: bounded together, and ended together.
+"""All processes of a service as one group: limited together, and killed together.
 
-A group is a control group in every hierarchy that is of use: in cgroup v2 to know the processes and to end them, and
-for limits in v2 where it has the controllers, else in v1. Where no hierarchy can be written to (a container), the group
-is the session of the program, and limits are those of setrlimit(2): `weaker` says what that means.
+A group is a control group in every hierarchy that helps: in cgroup v2 to list and kill the processes, and for limits in
+v2 if it has the controllers, otherwise in v1. Where no hierarchy can be written to (a container), the group is the
+session of the program, and the limits are those of setrlimit(2): `weaker` says what that loses.
+
+Rejected: setrlimit(2) for commands of sites, as it was. Memory in memfd_create(2), in shared maps and in the tmpfs of
+the view was counted nowhere, and the limit of the processor did not hold at all. They join a group now (`join`).
 """
 
 from __future__ import annotations
@@ -16,22 +19,23 @@ from contextlib import suppress
 from svc_actors.host.keeper.definition import Definition, Limits
 
 _PERIOD = 100_000
-"""Microseconds: the kernel's own period of processor quotas."""
+"""Microseconds: the kernel's default period of processor quotas."""
 _MIB = 1 << 20
 
 _CONTROLLERS = ("memory", "pids", "cpu")
 _OURS = "svc-keeper-"
 _TOGETHER = "limit_groups"
-"""Where services that are limited together are, whichever they are limited with: in v2 the processor is shared among
-those beside each other, so that a web server, which has a place of its own, weighs as much as all sites and not as one
-of a hundred. No service is called so."""
+"""The parent of all limit groups. In v2 the processor is shared among siblings: so the web server, which has a group of
+its own next to this one, weighs as much as all sites together. Next to each site it would get a hundredth of the
+processor among a hundred busy sites. No service has this name: it has an underscore."""
 _COMMANDS = "commands"
-"""Beneath a limit group: what joined it without being a service. No service is called so: its name has a dash."""
+"""Beneath a limit group: processes that joined it and are no service. No service has this name: theirs have a dash."""
 
 
 def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
-    """Which files say it; None: as much as there is."""
+    """The files to write, with their values. None: no limit."""
     if controller == "memory":
+        # No swap for a group with a limit, or it would use the limit in memory and as much again on the disk.
         swap = "max" if limit is None else "0"
         return [("memory.max", "max" if limit is None else str(limit * _MIB)), ("memory.swap.max", swap)]
     if controller == "pids":
@@ -42,8 +46,8 @@ def _v2(controller: str, limit: int | None) -> list[tuple[str, str]]:
 def _v1(controller: str, limit: int | None) -> list[tuple[str, str]]:
     if controller == "memory":
         size = "-1" if limit is None else str(limit * _MIB)
-        # memory.memsw counts memory and swap together, and is never lower than the limit of memory: one that is lowered
-        # is taken by the first of these, one that is raised by the last.
+        # memory.memsw counts memory and swap together, and is never below the limit of memory. To lower both, memory
+        # goes first; to raise both, memsw does. So memory is written before it, which may fail, and after it.
         tried, sure = "memory.limit_in_bytes?", "memory.limit_in_bytes"
         return [(tried, size), ("memory.memsw.limit_in_bytes", size), (sure, size)]
     if controller == "pids":
@@ -53,18 +57,18 @@ def _v1(controller: str, limit: int | None) -> list[tuple[str, str]]:
 
 
 _OPTIONAL = {"memory.swap.max", "memory.memsw.limit_in_bytes", "memory.limit_in_bytes?"}
-"""Absent where the kernel does not account swap, or tried again after it."""
+"""Files that may fail: absent if the kernel does not account swap, or written again later."""
 
 
 class Group:
     def __init__(self, folders: list[str] | None = None, session: int = 0, weaker: list[str] | None = None) -> None:
         self.folders = folders or []
-        """Of control groups; the first one tells the processes. None: the session."""
+        """Control groups; the first one lists the processes. Empty: the session is the group."""
         self.session = session
-        """The process id of the program; 0 as long as there is none."""
+        """The process id of the program; 0 before its start."""
         self.rlimits: dict[int, int] = {}
         self.weaker = weaker or []
-        """What of the limits holds less than whole, in words."""
+        """The limits that hold only in part or not at all, in words."""
 
     def join(self, pid: int) -> None:
         self.session = pid
@@ -76,24 +80,26 @@ class Group:
             try:
                 return [int(line) for line in _read(f"{self.folders[0]}/cgroup.procs").split()]
             except FileNotFoundError:
+                # Removed already, or recorded before a boot of the server.
                 return []
         return [] if self.session == 0 else [pid for pid in _all() if _session_of(pid) == self.session]
 
     def kill(self) -> None:
         """SIGKILL to every process; `processes` says when they are gone."""
         for folder in self.folders:
-            # No process begins any more: what forks faster than it is killed does not get away.
+            # No process can fork from here on: a fork bomb would outrun the kills.
             if os.path.exists(f"{folder}/pids.max"):
                 _write(f"{folder}/pids.max", "0")
         if self.folders and os.path.exists(f"{self.folders[0]}/cgroup.kill"):
             _write(f"{self.folders[0]}/cgroup.kill", "1")
             return
+        # v1, the session, or v2 before Linux 5.14. The caller repeats it until `processes` is empty.
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
-        """Once it is empty."""
+        """Removes the control groups, which must be empty."""
         for folder in self.folders:
             with suppress(FileNotFoundError):
                 os.rmdir(folder)
@@ -108,7 +114,7 @@ class Hierarchies:
         self._v2: str | None = None
         self._v1: dict[str, str] = {}
         self._joined: dict[str, list[str]] = {}
-        """Folders of commands by their group, for `_sweep`; those of an earlier keeper are found when joined again."""
+        """Folders of commands by their group, for `_sweep`. Those of an earlier keeper get in when joined again."""
         own = {}
         for line in _read("/proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -116,16 +122,17 @@ class Hierarchies:
         for line in _read("/proc/self/mounts").splitlines():
             _, folder, kind, options, *_ = line.split(" ")
             if kind == "cgroup2":
-                # At the top: a group that holds processes itself cannot have bounded ones beneath it.
+                # At the top, not beneath the keeper's own group: in v2 a group that holds processes itself cannot have
+                # children with controllers.
                 self._v2 = folder
             elif kind == "cgroup":
                 for controllers, path in own.items():
                     if controllers and set(controllers.split(",")) <= set(options.split(",")):
-                        # Beneath our own: what bounds the keeper bounds what it starts.
+                        # v1 has no such rule. Beneath the keeper's own: what limits the keeper limits its services.
                         self._v1 |= dict.fromkeys(controllers.split(","), f"{folder}{path}")
 
     def group(self, definition: Definition) -> Group:
-        """Made, and bounded as defined."""
+        """Created, with the limits of the definition."""
         group = Group()
         wanted = _by_controller(definition.limits)
         if definition.limit_group is not None:
@@ -137,7 +144,7 @@ class Hierarchies:
                 group.folders.append(folder)
                 limits = {c: limit for c, limit in limits.items() if not _bounded(folder, _v2(c, limit))}
         for controller in [one for one in _CONTROLLERS if one in self._v1]:
-            # In v1 a group of "pids" knows the processes where there is no v2, also if their number is not limited.
+            # Without v2, the group of "pids" lists the processes: it is made also if their number is not limited.
             if controller in limits or (controller == "pids" and not group.folders):
                 folder = self._folder(self._v1[controller], definition.name)
                 if folder is not None:
@@ -149,8 +156,8 @@ class Hierarchies:
         return group
 
     def _within(self, definition: Definition, together: str, wanted: dict[str, int | None]) -> Group:
-        """Bounded with the other services of the same name `together`. It is in every hierarchy, also where there is no
-        limit: there may be one later."""
+        """Limited together with the other services of the group `together`. It is in every hierarchy, even without a
+        limit there: `limit` may set one later, while it runs."""
         group = Group()
         name = f"{_TOGETHER}/{together}/{definition.name}"
         legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
@@ -165,9 +172,10 @@ class Hierarchies:
         return group
 
     def join(self, together: str, limits: Limits | None, pid: int) -> list[str]:
-        """The process is bounded with the services of this name together, and all that it starts: memory that no
-        process has in its own size (memfd_create(2), shared maps, the tmpfs of its view) is counted as well. `limits`:
-        None leaves those that the group has. Gives the controllers that this server does not have."""
+        """Moves the process into the limit group; all that it starts is in it as well. Memory that is in no process's
+        own size (memfd_create(2), shared maps, the tmpfs of its view) is counted too. `limits`: None leaves those that
+        the group has. Returns the controllers that this server lacks."""
+        # No event says that the last command of a group has ended: the next command of another group removes it.
         self._sweep(together)
         name = f"{_TOGETHER}/{together}/{_COMMANDS}"
         legacy = [self._v1[controller] for controller in _CONTROLLERS if controller in self._v1]
@@ -183,9 +191,10 @@ class Hierarchies:
         return missing
 
     def _sweep(self, but: str) -> None:
-        """Groups of commands that have ended; a service that ends removes those of its own group."""
+        """Removes groups whose commands have ended. A service that ends removes that of its own limit group."""
         for together in [each for each in self._joined if each != but]:
             for folder in self._joined[together]:
+                # rmdir(2) is the test: the kernel refuses it while a process is in the group.
                 with suppress(OSError):
                     os.rmdir(folder)
                 _remove_above(folder)
@@ -193,8 +202,7 @@ class Hierarchies:
                 del self._joined[together]
 
     def limit(self, together: str, limits: Limits) -> list[str]:
-        """From now on the services of this name together have no more than that. Gives the controllers that this server
-        does not have."""
+        """Sets the limits of a group, for what runs in it as well. Returns the controllers that this server lacks."""
         missing = []
         for controller, limit in _by_controller(limits).items():
             inside = f"{_OURS}{self._place}/{_TOGETHER}/{together}"
@@ -211,7 +219,7 @@ class Hierarchies:
             _read(f"{hierarchy}/cgroup.procs")
             os.makedirs(folder, mode=0o755, exist_ok=True)
         except OSError:
-            # Read-only, as in many containers, or hidden beneath another mount.
+            # Read-only, as in many containers, or hidden beneath another mount (then there is no cgroup.procs).
             return None
         for controller in controllers or []:
             for parent in above:
@@ -223,7 +231,7 @@ class Hierarchies:
 
 
 def _remove_above(folder: str) -> None:
-    """Up to the keeper's own, or to the first in which others are."""
+    """Removes the parents of a group, up to the keeper's own or to the first that is not empty."""
     with suppress(OSError):
         while not os.path.basename(folder).startswith(_OURS):
             folder = os.path.dirname(folder)
@@ -247,6 +255,7 @@ def _bounded(folder: str, settings: list[tuple[str, str]]) -> bool:
 
 
 def _by_rlimit(group: Group, controller: str, limit: int) -> None:
+    # The last resort. No limit at all was the alternative, and `weaker` tells the operator about it either way.
     if controller == "memory":
         group.rlimits[resource.RLIMIT_AS] = limit * _MIB
         group.weaker.append("memory: a limit of each process alone, this server has no control groups for it")
@@ -262,13 +271,14 @@ def _all() -> list[int]:
 
 
 def _session_of(pid: int) -> int:
-    """0 for one that has ended."""
+    """0 for a process that has ended."""
     fields = stat_fields(pid)
     return 0 if fields is None or fields[0] in ("Z", "X") else int(fields[3])
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """/proc/PID/stat from the state on (field 3 of proc(5)), which follows the name in brackets; None: no process."""
+    """The fields of /proc/PID/stat from the state on, which is field 3 of proc(5). None: no process."""
+    # From the last bracket: the program's name before it is the program's own choice, and may hold brackets and spaces.
     try:
         return _read(f"/proc/{pid}/stat").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -281,7 +291,7 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, value: str) -> None:
-    """Into a file that is there: none is ever made."""
+    """Into an existing file: without O_CREAT, a missing control file is an error."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode())

@@ -1,12 +1,12 @@
-"""Become a process of a group that the keeper bounds, and execute a program: what runs under the core for a site.
+"""Join a limit group of the keeper, then execute a program: commands that the core runs for a site start so.
 
     python -I -S keeper/join.py SOCKET '{"request": "join", "group": ..., "limits": ...}' PROGRAM ARGUMENT...
 
-Started as root; the process stays the same one, so that its starter watches and ends the program. The keeper moves the
-process that asks, which it knows by the connection: no process id is sent that could be another's by then. A program is
-never executed outside its group: without an answer this process ends.
+Started as root. The process stays the same, so the core that started it watches and ends the program. The keeper moves
+the process at the other end of the connection, as the kernel names it. No process id is sent: it could be another
+process's by the time it is read. A program never runs outside its group: without an answer this process ends.
 
-It stands alone, and needs the standard library only.
+It imports no module of ours, and the standard library only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import sys
 import time
 
 _WITHIN = 15.0
-"""Seconds: a keeper that ended is followed by the next one within a second."""
+"""Seconds. The core starts a new keeper within a second after one has ended."""
 _LOOK_AGAIN = 0.05
+# Bytes. An answer names at most the three controllers that the server lacks.
 _LARGEST = 65_536
+# As a shell's exit status for a program that cannot be executed.
 _FAILED = 126
 
 
@@ -32,6 +34,7 @@ def main(arguments: list[str]) -> int:
             answer = _asked(path, request, until)
             break
         except OSError as error:
+            # Between two keepers, or cut off by the end of one. To join twice is to join once.
             if time.monotonic() >= until:
                 print(f"{command[0]} was not started: the keeper at {path} does not answer: {error}", file=sys.stderr)
                 return _FAILED
@@ -40,7 +43,7 @@ def main(arguments: list[str]) -> int:
         print(f"{command[0]} was not started within the limits of its site: {answer['error']}", file=sys.stderr)
         return _FAILED
     try:
-        os.execv(command[0], command)  # noqa: S606 - an argument list, and no shell is what is wanted
+        os.execv(command[0], command)  # noqa: S606 - an argument list; a shell is not wanted
     except OSError as error:
         print(f"{command[0]} cannot be run: {error.strerror}", file=sys.stderr)
     return _FAILED

@@ -1,9 +1,12 @@
 """The keeper's socket and its loop: JSON lines from uid 0, ends of processes, and time.
 
 A request is `{"request": "ensure", "service": {...}}`; "reload", "rest", "restart", "stop" or "status" with a "name";
-"limit" with a "group" and its "limits"; "join" with these, by which the process that asks becomes one of the group; or
-"list". The reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...,
+"limit" with a "group" and its "limits"; "join" with these, which moves the calling process into the group; or "list".
+The reply is `{"answer": ...}` with the service's status, of "list" `{"services": {name: status}, "pid": ...,
 "joins": true}`; or `{"error": "what happened"}`.
+
+One thread and one loop, without asyncio: requests and ends of processes are handled one after the other, and no lock is
+needed. What blocks (a start until its program is executed, an answer to a slow reader) has a short bound.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ from svc_actors.host.keeper.definition import Limits, RefusedError, checked_name
 from svc_actors.host.keeper.groups import Hierarchies
 from svc_actors.host.keeper.service import Answer, Held
 
+# Bytes of a request without its end. Only root can send one, so this bounds mistakes and not attacks.
 _LARGEST = 1 << 20
 _TAKEN_WITHIN = 5.0
-"""A client that does not read its answer is let go after that."""
+"""Seconds until a client that does not read its answer is dropped. All services wait meanwhile, as the loop does."""
 _NOBODY: dict[str, Any] = {
     "running": False,
     "pid": None,
@@ -40,7 +44,7 @@ _NOBODY: dict[str, Any] = {
 
 
 class AnotherKeeperError(Exception):
-    """The folder's services are held already."""
+    """Another keeper holds the services of this folder."""
 
 
 class Keeper:
@@ -64,7 +68,7 @@ class Keeper:
             name, _, kind = entry.rpartition(".")
             if kind == "json":
                 self._adopt(name)
-        # Listens only now: whoever gets an answer finds everything adopted.
+        # It listens only now: the first answer comes from a keeper that has adopted everything.
         listening = sockets.bind(os.path.join(self._run, "keeper.sock"), 0o600, 0, 0)
         self._selector.register(listening, selectors.EVENT_READ, partial(self._accept, listening))
         while True:
@@ -75,7 +79,8 @@ class Keeper:
             due = min((held.due for held in self._held.values()), default=float("inf"))
             timeout = None if due == float("inf") else max(0.0, due - time.monotonic())
             for key, _ in self._selector.select(timeout):
-                # Each unregisters nothing but itself, so that none of this round is called in vain.
+                # A request of this round may wake a service whose socket is ready in it too: `Held._demanded` looks at
+                # the phase, so that a call that comes too late does nothing.
                 key.data()
 
     def _adopt(self, name: str) -> None:
@@ -83,6 +88,7 @@ class Keeper:
         try:
             held.adopt()
         except (RefusedError, ValueError, KeyError) as error:
+            # Left on the disk and not deleted: its process may run, and an operator may want to know of it.
             print(f"keeper: {name}.json is left as it is, it cannot be read: {error}", file=sys.stderr, flush=True)
         else:
             self._held[name] = held
@@ -90,6 +96,7 @@ class Keeper:
     def _accept(self, listening: socket.socket) -> None:
         connection, _ = listening.accept()
         pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        # The mode of the socket (0600) keeps others out too, until somebody changes it.
         if uid != 0:
             connection.close()
             return
@@ -132,7 +139,7 @@ class Keeper:
                     answer({})
                 case "join":
                     limits = None if request.get("limits") is None else parse_limits(request["limits"])
-                    # Who asks waits for the answer, so that its process id is its own still.
+                    # The caller waits for this answer, so its process id cannot be another's yet.
                     answer({"missing": self._hierarchies.join(checked_name(request.get("group")), limits, pid)})
                 case "reload" | "rest" | "restart" | "stop" | "status" as asked:
                     self._of_one(asked, checked_name(request.get("name")), answer)
@@ -151,6 +158,7 @@ class Keeper:
         if held is None:
             if asked == "reload":
                 raise RefusedError(f"{name} does not run.")
+            # To stop a service that is not there is done: a stop may be sent again after its answer was lost.
             answer(_NOBODY)
         elif asked == "stop":
             held.stop(answer)
@@ -169,6 +177,6 @@ def _reply(connection: socket.socket, result: dict[str, Any] | RefusedError) -> 
     try:
         connection.sendall(json.dumps(reply).encode() + b"\n")
     except OSError:
-        # It asks again if it wants to know. Half a line must not be followed by another.
+        # The client asks again if it wants to know. The connection ends: half a line must not be followed by another.
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

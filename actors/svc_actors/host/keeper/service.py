@@ -1,13 +1,19 @@
-"""One service as the keeper holds it: a state machine that is moved by its process's end, by time, and by requests.
+"""One service that the keeper holds: a state machine, moved by the end of its process, by time, and by requests.
 
     RUNNING   its process runs
-    STOPPING  it was sent its stop signal; when time is up, everything of it is killed
+    STOPPING  its stop signal was sent; when time is up, its whole group is killed
     CLEARING  its process ended, and what it left behind is killed; goes on when nothing is left
     WAITING   it ended by itself and is started when its back-off is over
     RESTING   it is on demand, and started when somebody connects
 
-`definition` is what shall run, or None once it is to be stopped; the process may still be that of an earlier one. Who
-asked is answered when that is so.
+`definition` is the desired service, or None once it is to be stopped; the process may still be that of an earlier
+definition. A caller is answered when the desired state is reached, or could not be.
+
+A second process on the same socket while the first one drains was rejected (see the package): there is one process at
+a time, and CLEARING comes between any two, so that nothing of the old one writes to what the new one opens.
+
+A stop has no record on disk. If the keeper is killed while it stops a service, the successor finds it running, and the
+launcher, which got no answer, sends the stop again.
 """
 
 from __future__ import annotations
@@ -32,14 +38,16 @@ from svc_actors.host.keeper.groups import Group, Hierarchies
 RUNNING, STOPPING, CLEARING, WAITING, RESTING = "running", "stopping", "clearing", "waiting", "resting"
 
 _STEADY = 10.0
-"""Seconds: what ran so long did not fail at its start, and is started again without delay."""
+"""Seconds. A service that ran this long did not fail at its start: its back-off starts from `_BACK_OFF` again."""
+# Doubled at each further failure up to the longest: a service that cannot start does not keep a processor busy, and
+# comes back within half a minute once its cause is repaired.
 _BACK_OFF = 0.1
 _LONGEST_BACK_OFF = 30.0
 _LOOK_AGAIN = 0.02
-"""Seconds: killed processes are gone within a few milliseconds, but nothing tells when."""
+"""Seconds. Killed processes are gone within a few milliseconds, but no event says when."""
 
 Answer = Callable[[dict[str, Any] | RefusedError], None]
-"""Gives whoever asked the status, or the reason why not; once."""
+"""Gives the caller the status, or the reason of a refusal; called once."""
 
 
 class Held:
@@ -47,11 +55,11 @@ class Held:
         self.name = name
         self.phase = WAITING
         self.due = math.inf
-        """On the monotonic clock: when `act` is to be called."""
+        """When to call `act`, on the monotonic clock."""
         self.definition: Definition | None = None
         self.process: Process | None = None
         self._runs: Definition | None = None
-        """What its process was started as."""
+        """The definition that its process was started from."""
         self._path = os.path.join(folder, f"{name}.json")
         self._hierarchies = hierarchies
         self._selector = selector
@@ -59,7 +67,7 @@ class Held:
         self._listening: dict[Socket | Port, socket.socket] = {}
         self._answers: list[Answer] = []
         self._asked = True
-        """Its process ends because we want it, not by itself."""
+        """Its process ends because a request wants it, not by itself."""
         self._since = 0.0
         self._began = -math.inf
         self._failures = 0
@@ -71,6 +79,7 @@ class Held:
         return self.definition is None and self.phase == WAITING
 
     def ensure(self, definition: Definition, answer: Answer) -> None:
+        # Before anything changes: a definition that cannot start is refused, and the old process goes on.
         check(definition)
         same = self.definition == definition
         if not same:
@@ -79,6 +88,7 @@ class Held:
         if self.phase in (RUNNING, RESTING) and same:
             answer(self.status())
             return
+        # An equal definition of a service that waits out its back-off starts it now: a request is a reason to try.
         self._answers.append(answer)
         self._begin_change()
 
@@ -88,7 +98,7 @@ class Held:
         self._begin_change()
 
     def restart(self, answer: Answer) -> None:
-        """As when it is defined otherwise; what does not run is started as it would have been."""
+        """Replaces the process, as a changed definition does. A service that does not run is left as it is."""
         if self.phase == RUNNING:
             self._begin_stop()
         if self.phase in (STOPPING, CLEARING):
@@ -107,9 +117,10 @@ class Held:
             answer(self.status())
 
     def limit(self, group: str, limits: Limits) -> None:
-        """What runs goes on, and what is started has these limits."""
+        """Takes the limits over into the definition. The process goes on; `Hierarchies` limits the group."""
         if self.definition is None or self.definition.limit_group != group:
             return
+        # `_runs` keeps the old limits, and nothing compares with it: the process is not replaced for a new limit.
         self.definition = self.definition._replace(limits=limits)
         if self.phase in (RUNNING, RESTING):
             self._record(self.definition, self.process)
@@ -131,17 +142,19 @@ class Held:
         }
 
     def adopt(self) -> None:
-        """Go on with what an earlier keeper recorded: its process and sockets, or a start where it runs no more."""
+        """Take over what an earlier keeper recorded: its process and sockets, or a start if it no longer runs."""
         with open(self._path) as file:
             state = json.load(file)
         definition = self.definition = parse(state["definition"])
         if not state["pid"]:
-            # It rested, and so did its sockets.
+            # It rested: no process had its sockets, so they went with the earlier keeper and are bound again.
             self.due = 0.0
             return
         process = children.found(state["pid"], state["started"]) if state["boot"] == boot() else None
+        # The session only of a process that still runs: its number may be a stranger's by now, who would be killed.
         self._group = Group(state["groups"], process.pid if process else 0, state["weaker"])
         self._since, self._restarts, self._asked = state["since"], state["restarts"], False
+        # Where the program ended while there was no keeper, a child that it left behind may still hold the sockets.
         holders = [*([process.pid] if process else []), *self._group.processes()]
         for wanted, inode in zip(definition.listening, state["inodes"], strict=True):
             taken = (children.taken_back(holder, inode) for holder in holders)
@@ -153,23 +166,28 @@ class Held:
             return
         self._watch(process, definition)
         if len(self._listening) < len(definition.listening):
-            # It closed one: whoever connects is refused until it is bound again, and handed to a new process.
+            # The program closed one of its sockets. Connections to it are refused until it is bound again, which takes
+            # a new process to hand it to.
             self._begin_stop()
 
     def act(self) -> None:
-        """What is due."""
+        """Called when `due` has come."""
         if self.phase == STOPPING:
+            # `_ended` follows, by the pidfd. The process is killed by itself as well: it may have left its session,
+            # which is the group where there are no control groups.
             self._group.kill()
             if self.process is not None:
                 self.process.signal(signal.SIGKILL)
             self.due = math.inf
         elif self.phase == CLEARING:
             if not self._cleared():
+                # Again each time: without pids.max a process may have forked between the listing and the kill.
                 self._group.kill()
                 self.due = time.monotonic() + _LOOK_AGAIN
             elif self.definition is None or self._asked:
                 self._settle()
             else:
+                # It ended by itself. Of an adopted process the start is not known: it counts as steady.
                 if time.monotonic() - self._began >= _STEADY:
                     self._failures = 0
                 self._wait()
@@ -179,14 +197,15 @@ class Held:
     def _wait(self) -> None:
         self.phase = WAITING
         self.due = time.monotonic() + min(_BACK_OFF * 2**self._failures, _LONGEST_BACK_OFF)
+        # 0.1 s * 2**9 is beyond the longest already; without a bound the power would overflow a float.
         self._failures = min(self._failures + 1, 16)
         with suppress(OSError):
-            # A full disk, for one.
+            # The log is on a disk that may be full. No service waits for that.
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             print(f"{when} {self.name}: {self._last_exit}; it is started again", file=sys.stderr, flush=True)
 
     def _begin_change(self) -> None:
-        """Towards `definition`; where its process is about to end, that follows by itself."""
+        """Move towards `definition`. In STOPPING and CLEARING the process ends already: `act` goes on from there."""
         if self.phase == RUNNING:
             self._begin_stop()
         elif self.phase == RESTING:
@@ -196,11 +215,12 @@ class Held:
             self._settle()
 
     def _settle(self) -> None:
-        """There is no process: start one, wait for somebody who needs it, or let go what is left."""
+        """There is no process: start one, rest until somebody connects, or release the sockets and the state file."""
         result: dict[str, Any] | RefusedError
         if self.definition is None:
             for wanted in [*self._listening]:
                 sockets.release(self._listening.pop(wanted), wanted)
+            # Last: a keeper that is killed before this finds the service, and starts it until it is stopped again.
             if os.path.exists(self._path):
                 os.unlink(self._path)
             self.phase, self.due = WAITING, math.inf
@@ -216,6 +236,7 @@ class Held:
             begin(definition)
         except (RefusedError, OSError) as error:
             self._last_exit = str(error)
+            # The group was made before the start failed. Nothing runs in it, so it is removed at once.
             self._cleared()
             self._wait()
             return RefusedError(f"{error} It is tried again.")
@@ -227,6 +248,8 @@ class Held:
         for wanted in definition.listening:
             if wanted not in self._listening:
                 self._listening[wanted] = sockets.bind_for_service(wanted)
+        # The flag belongs to the open file, which the program shares. nginx does not make non-blocking what it is
+        # handed: of two workers woken for one connection the second would hang in accept(2), with all its visitors.
         for listening in self._listening.values():
             listening.setblocking(not definition.nonblocking)
 
@@ -244,6 +267,7 @@ class Held:
 
     def _demanded(self) -> None:
         """Somebody connects, and waits."""
+        # Two sockets of one service may be ready in one round of the selector: the first call has woken it.
         if self.phase == RESTING and self.definition is not None:
             self._wake()
             self._try(self._start, self.definition)
@@ -270,10 +294,10 @@ class Held:
         self.process.signal(self._runs.stop_signal)
 
     def _ended(self) -> None:
-        """Its process is a zombie or gone."""
+        """Its process is a zombie, or gone if another keeper was its parent."""
         assert self.process is not None, "what is not there does not end"
         self._asked = self.phase == STOPPING
-        # Before it is reaped: until then its number, which is the session's, is nobody else's.
+        # Before it is reaped: until then no other process can get its number, which is the session's as well.
         self._group.kill()
         self._selector.unregister(self.process.descriptor)
         self._last_exit = self.process.ended()
@@ -302,6 +326,7 @@ class Held:
             "weaker": self._group.weaker,
             "inodes": [sockets.inode(self._listening[wanted]) for wanted in definition.listening],
         }
+        # By rename(2): a keeper that is killed while it writes leaves the old state whole.
         new = f"{self._path}.new"
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(state, file)
@@ -311,6 +336,6 @@ class Held:
 
 
 def boot() -> str:
-    """Names this boot of the server: process ids and groups of another one mean nothing."""
+    """Identifies this boot of the server: process ids that were recorded before it mean nothing."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()

@@ -1,4 +1,8 @@
-"""Listening sockets that a service is handed: bound here, kept while it is replaced, gone when it is stopped."""
+"""Listening sockets of services: bound here, kept while a service is replaced, removed when it is stopped.
+
+That programs bind their own was rejected: while nginx was replaced, visitors were refused for up to ten seconds. Here
+their connections wait in the queue of the socket.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from contextlib import suppress
 from svc_actors.host.keeper.definition import Port, RefusedError, Socket, accounts, owned_by_root
 
 _WAITING = 4096
-"""Connections that wait while the service is replaced; the kernel lowers it to net.core.somaxconn."""
+"""Connections that wait while the service is replaced. The kernel lowers it to net.core.somaxconn, 4096 by default."""
 
 
 def bind(path: str, mode: int, uid: int, gid: int) -> socket.socket:
-    """Listening at `path`. A socket that an earlier process left there is replaced; anything else is not ours."""
+    """A socket that listens at `path`. It replaces a socket that an earlier process left there, and no other file."""
     owned_by_root(os.path.dirname(path))
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
@@ -23,6 +27,7 @@ def bind(path: str, mode: int, uid: int, gid: int) -> socket.socket:
     except FileNotFoundError:
         pass
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Without a mode until it has its owner: nobody can connect as long as the wrong one has it.
     before = os.umask(0o777)
     try:
         listening.bind(path)
@@ -41,8 +46,9 @@ def _bind_port(wanted: Port) -> socket.socket:
     version6 = ":" in wanted.address
     listening = socket.socket(socket.AF_INET6 if version6 else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # Connections of the process before may be closing still.
+        # Connections of the previous process may still be closing (TIME_WAIT), and would keep the port.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # IPv4 has a socket of its own for the same port; without this, "::" would claim both.
         if version6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind((wanted.address, wanted.port))
