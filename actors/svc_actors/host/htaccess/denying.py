@@ -1,8 +1,12 @@
-"""What .htaccess files deny, as the denied paths of a site (`DeniedPattern`): a folder, files of a name, and names or
-paths that an expression stands for, where it can be written out.
+"""Turns denials of .htaccess files into denied paths of a site (`DeniedPattern`): a folder, files with a name, and the
+names or paths that a regular expression stands for, if it can be written out.
 
-Invariant: what a wish denies is all that its line denies. It may be more: what is below a denied file, and folders that
-are called as such a file is.
+Invariant: a wish denies everything that its line denies. It may deny more: what lies below a denied file, and folders
+that have the name of such a file.
+
+Rejected: to hand the expressions to nginx. Customers would write regular expressions for the web server, and one of
+them can hang it. Patterns are those of .gitignore: an expression is written out to all texts that it stands for, and if
+those are too many or not certain, the line blocks and the owner decides.
 """
 
 from __future__ import annotations
@@ -19,40 +23,45 @@ from svc_actors.host.htaccess.verdicts import Denied, Opinion, blocks, past, tra
 _MOST: Final = 60
 """Patterns of one expression."""
 _LONGEST: Final = 32 << 10
-"""Characters of an expression: as many texts of the longest pattern, each character escaped."""
+"""Characters of an expression: `_MOST` texts of the longest pattern, with each character escaped, are 30,600."""
 _MOST_DEPTH: Final = 20
-"""Groups in each other."""
+"""Nested groups: a bound of the recursion, which the file's author chooses otherwise."""
 _BEGIN, _END, _ANYTHING = "\x02", "\x03", "\x04"
-"""Stand for `^`, `$` and `.*` in what an expression is written out to."""
+"""Stand for `^`, `$` and `.*` in the texts that an expression is written out to."""
 _LONGEST_TEXT: Final = LONGEST_PATTERN + 4
-"""With those at its ends: a longer one is no pattern, whatever follows."""
+"""With anchors at its ends. A longer text is no pattern, whatever follows."""
 _TOKEN: Final = re.compile(r"\\([^A-Za-z0-9])|(\.\*)|(\(\?:|\()|([)|^$?])|([A-Za-z0-9_~@=,:&!/-])")
 _SAYS_WHO: Final = frozenset({"require", "order", "allow", "deny"})
 _OPENING: Final = {("require", ("all", "granted")), ("allow", ("from", "all"))}
 
 
 def denied_by_section(directive: Directive, lines: Lines, situation: Situation) -> Opinion | None:
-    """Of a line that keeps everybody from what its section is about; None where it is another, or it cannot be said."""
+    """For a line that denies everybody what its section is about; None for another line, or if no pattern says it."""
     patterns = _of_section(directive, situation)
+    # A denied path has no exceptions: with one `Require all granted` in a section of the file, the site would lose what
+    # that section opens.
     if patterns is None or not _denies_everybody(directive.sections, lines) or _opened_in_part(lines):
         return None
+    # <IfModule !mod_authz_core.c> is for Apache 2.2: today's servers skip it. Many products write a denial twice.
     if "!mod_authz_core.c" in modules(directive) and tuple(patterns) not in _denied_on_all(lines, situation):
         return None
     return _wanted(patterns, situation)
 
 
 def denied_by_rule(expression: str, situation: Situation) -> Opinion | None:
-    """Of a rule that denies paths, as they are in the file's folder."""
+    """For a rewrite rule that denies paths, which are relative to the file's folder."""
     written = _written_out(expression)
     base = "/".join(("", *situation.parts))
     patterns = [] if written is None else [_path_pattern(each, base) for each in written]
     known = [pattern for pattern in patterns if pattern is not None and is_denied_pattern(pattern)]
+    # All or nothing: with some of its patterns the line would count as translated, and the rest would be open.
     if not known or len(known) < len(patterns) or _is_of_a_page(known, base):
         return None
     return _wanted(known, situation)
 
 
 def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
+    # A bare name is denied in all folders, however they are reached. A pattern with a slash is an address.
     if situation.around is not None and any("/" in pattern for pattern in patterns):
         return past(situation.around)
     if set(patterns) <= situation.denied or situation.is_denied:
@@ -62,10 +71,11 @@ def _wanted(patterns: Sequence[str], situation: Situation) -> Opinion:
 
 
 def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
-    """What the sections around the line are about."""
+    """Patterns for what the sections around the line are about; None if there are none."""
     base = "/".join(("", *situation.parts))
     sections = [section for section in directive.sections if section.name in narrowing(directive)]
     if not sections:
+        # Not for the top: a site has denied paths, and nothing denies a whole site.
         return [base] if situation.parts and is_denied_pattern(base) else None
     names = _names(sections[0]) if len(sections) == 1 else None
     if names is None:
@@ -75,14 +85,14 @@ def _of_section(directive: Directive, situation: Situation) -> list[str] | None:
 
 
 def _is_of_a_page(patterns: Sequence[str], base: str) -> bool:
-    """Where a folder is asked for, Apache shows the next page that there is in the place of one that is denied."""
+    """Whether a pattern denies an index page. For its folder, Apache then shows the next index page instead."""
     likely = [pattern for pattern in patterns if _may_deny(pattern, base)]
     return any(is_denied(pattern, f"{base}/{page}") for pattern in likely for page in INDEXES)
 
 
 def _may_deny(pattern: str, base: str) -> bool:
-    """False for nearly all, without a regular expression made for each: a pattern has a folder above the page, and the
-    name of the page holds what is written of its name."""
+    """A cheap test that rules out nearly all patterns before a regular expression is compiled: the pattern's folder is
+    above the page, and the page's name contains the literal part of its name."""
     folder, _, name = pattern.removesuffix("/").rpartition("/")
     beneath, name = folder.removesuffix("/**"), name.strip("*")
     return f"{base}/".startswith(f"{beneath}/") and any(name in f"{base}/{page}" for page in INDEXES)
@@ -91,6 +101,7 @@ def _may_deny(pattern: str, base: str) -> bool:
 def _names(section: Section) -> list[str] | None:
     argument = section.argument.strip("\"'")
     if section.name == "files" and not argument.startswith("~"):
+        # `?` and `[` are wildcards of <Files> that patterns do not have. `*` at one end is in both.
         return None if re.search(r"[?\[]", argument) else [argument]
     if section.name not in ("files", "filesmatch"):
         return None
@@ -111,19 +122,21 @@ def _keep_everybody_out(beside: Iterable[Directive]) -> bool:
     orders = {arguments for name, arguments in words if name == "order"}
     others = [word for word in words if word[0] in ("allow", "satisfy", "authtype", "authuserfile")]
     others += [word for word in words if word[0] == "deny" and word[1] != ("from", "all")]
+    # Both generations, 2.4 (Require) and 2.2 (Order, Deny), and neither opens anything. `Order allow,deny` alone denies
+    # too: it is the default where no Allow matches.
     if others or not required <= {("all", "denied")} or not orders <= {("deny,allow",), ("allow,deny",)}:
         return False
     return bool(required) or denied or orders == {("allow,deny",)}
 
 
 def _opened_in_part(lines: Lines) -> bool:
-    """A section of the file lets visitors see what another line of it denies."""
+    """A section of the file opens something that another line of it may deny."""
     return lines.once("opened in part", lambda: any(narrowing(each) and _words(each) in _OPENING for each in lines))
 
 
 def _denied_on_all(lines: Lines, situation: Situation) -> Set[tuple[str, ...]]:
-    """What the file denies on servers of today too: what a line denies on a server of old alone holds where the same is
-    among it."""
+    """The patterns that the file denies on today's servers. A line for Apache 2.2 alone counts only if its patterns are
+    among them."""
 
     def find() -> Set[tuple[str, ...]]:
         found = set()
@@ -145,6 +158,7 @@ def _words(directive: Directive) -> tuple[str, tuple[str, ...]]:
 
 def _name_pattern(written: str) -> str | None:
     begins, ends, text = _anchored(written)
+    # Without an anchor it matches in the middle of a name, and a pattern has one star, at one end.
     if not text or "/" in text or not (begins or ends):
         return None
     return text if begins and ends else f"{text}*" if begins else f"*{text}"
@@ -162,7 +176,7 @@ def _path_pattern(written: str, base: str) -> str | None:
 
 
 def _anchored(written: str) -> tuple[bool, bool, str]:
-    """Whether it begins and ends with the text, and the text; empty where it is not one text."""
+    """Whether it is anchored at its start and at its end, and the text; empty if it is not one literal text."""
     begins, ends = written.startswith(_BEGIN), written.endswith(_END)
     text = written.removeprefix(_BEGIN).removesuffix(_END)
     if text.startswith(_ANYTHING):
@@ -173,10 +187,11 @@ def _anchored(written: str) -> tuple[bool, bool, str]:
 
 
 def _written_out(expression: str) -> list[str] | None:
-    """Every text that the expression stands for; None where there are too many, or it is not known."""
+    """Every text that the expression stands for; None if they are too many, or not known."""
     if len(expression) > _LONGEST:
         return None
     tokens = list(_TOKEN.finditer(expression))
+    # finditer skips what no token matches, such as a class or a look-ahead: then the expression is not known.
     if "".join(token[0] for token in tokens) != expression:
         return None
     try:
@@ -186,11 +201,14 @@ def _written_out(expression: str) -> list[str] | None:
 
 
 class _UnknownError(Exception):
-    """The expression stands for too many texts, or for what is not known."""
+    """The expression stands for too many texts, or for texts that are not known."""
 
 
 class _Expression:
-    """Goes over the tokens once. Texts are made longer where there are several to choose from, not by each letter."""
+    """Goes over the tokens once."""
+
+    # Letters are gathered in a list, and joined to the texts only where there is a choice: to lengthen 60 texts by each
+    # letter would copy all of them each time.
 
     def __init__(self, tokens: Sequence[re.Match[str]]) -> None:
         self._tokens = tokens
@@ -203,7 +221,7 @@ class _Expression:
         return found
 
     def _alternatives(self, depth: int) -> list[str]:
-        """Up to the end of the group, which is the next token then, or to that of the expression."""
+        """Up to the end of the group, whose `)` is then the next token, or of the expression."""
         if depth > _MOST_DEPTH:
             raise _UnknownError
         found, texts, letters = list[str](), [""], list[str]()
@@ -213,6 +231,7 @@ class _Expression:
                 found += _continued(texts, ["".join(letters)])
                 texts, letters = [""], []
             elif token[0] == "?":
+                # Behind nothing, or a second one, which makes a quantifier lazy.
                 raise _UnknownError
             else:
                 part = self._group(depth) if token[3] else [_letter(token)]
@@ -240,7 +259,8 @@ def _letter(token: re.Match[str]) -> str:
 
 
 def _continued(texts: Sequence[str], part: Sequence[str]) -> list[str]:
-    """Each of the texts with each of the part behind it. Raises `_UnknownError` for too many, or too long ones."""
+    """Each text, continued by each of `part`. Raises `_UnknownError` if they are too many, or too long."""
+    # Before they are made: ten groups of ten alternatives would be 10**10 texts.
     if len(texts) * len(part) > _MOST:
         raise _UnknownError
     found = [text + more for text in texts for more in part]

@@ -1,7 +1,10 @@
-"""What becomes of each directive of an .htaccess file where nginx serves the site.
+"""Gives each directive of an .htaccess file its verdict, for a site that nginx serves.
 
-Invariant: what keeps visitors from something (a denial, a password, PHP that is not run) is never SAME or HARMLESS
-unless nginx is known to keep them from all of it. What is not known blocks.
+Invariant: a line that keeps visitors from something (a denial, a password, PHP that must not run) is never SAME or
+HARMLESS unless nginx is known to keep them from all of it. A directive that is not known blocks.
+
+The price of a wrong verdict is not even. A line that blocks for no reason costs the owner a look; a denial that is lost
+opens files that nobody looks at. So each branch below asks what Apache does at most, and what nginx does at least.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ _SAFE_OPTIONS: Final = {
     *("-indexes", "-multiviews", "-execcgi", "-includes", "-includesnoexec"),
     *("followsymlinks", "+followsymlinks", "symlinksifownermatch", "+symlinksifownermatch"),
 }
+# Apache then answers 403 for links that nginx follows. "None" includes that.
 _WITHOUT_LINKS: Final = {"none", "-followsymlinks", "-symlinksifownermatch"}
+# Headers for caches and connections. They change how often visitors ask, and not what they get.
 _CACHING: Final = {
     "cache-control",
     "expires",
@@ -41,13 +46,14 @@ _CACHING: Final = {
     "connection",
     "keep-alive",
 }
+# Headers that nginx adds to the answers of every site (host/nginx).
 _ADDED: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "sameorigin",
     "referrer-policy": "strict-origin-when-cross-origin",
 }
 _SAYS_NOTHING: Final = {"x-powered-by", "server", "etag", "x-xss-protection", "x-ua-compatible", "ms-author-via"}
-"""Headers that browsers do not look at any more, or never did."""
+"""Headers that browsers no longer read, or never did."""
 _HARMLESS: Final = {
     "expiresactive": "How long browsers keep files.",
     "expiresbytype": "How long browsers keep files.",
@@ -73,19 +79,20 @@ _HARMLESS: Final = {
     "rewritebase": "Its rules are judged one by one.",
     "rewriteoptions": "Its rules are judged one by one.",
 }
+# Both sets are what `host/nginx/wordpress.py` denies: an entry too many here would open a file that Apache denies.
 _DENIED_IN_WORDPRESS: Final = {
     *("wp-config.php", "wp-config-sample.php", "xmlrpc.php", "debug.log"),
     *("readme.html", "readme.txt", "license.txt", "license.html"),
 }
-"""Wherever they lie."""
+"""Denied in all folders."""
 _DENIED_IN_UPLOADS: Final = {
     *("php", "php3", "php4", "php5", "php7", "phps", "phtm", "phtml", "phar", "pht"),
     *("pl", "py", "jsp", "asp", "htm", "shtml", "sh", "cgi"),
 }
 _ANSWERED: Final = re.compile(r"(?:[45]\d\d) (?!https?:|ftp:)\S.*", re.DOTALL)
-"""The arguments of an ErrorDocument that leaves the status as it is: an address elsewhere makes a redirect of it."""
+"""Arguments of an ErrorDocument that keeps the status. A URL of a host would turn it into a redirect."""
 _LEAST_BODY: Final = 1 << 20
-"""A smaller bound is one of the application's."""
+"""Bytes. A smaller limit protects something in the application; a larger one is about uploads, which nginx limits."""
 _ON_OR_OFF: Final = {"expiresactive", "rewriteengine"}
 _PAIRS: Final = {
     *("expiresbytype", "addoutputfilterbytype", "addoutputfilter", "addcharset", "addlanguage"),
@@ -101,6 +108,7 @@ class Judged:
 
 def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]:
     if situation.folder is None:
+        # Outside the document root. Only a link of the site can still lead visitors there.
         nothing = same("Visitors see nothing of this folder.")
         opinion = nothing if situation.around is None else past(situation.around)
         return [Judged(directive, opinion) for directive in directives]
@@ -113,6 +121,7 @@ def judge(directives: Sequence[Directive], situation: Situation) -> list[Judged]
 
 
 def _opinion(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
+    # Before all else: Apache answers everything below such a file with an error, so a broken line denies, too.
     if directive.broken == TOO_DEEP:
         return blocks(f"It is not known what the line does: {TOO_DEEP}.")
     if directive.broken is not None:
@@ -128,9 +137,10 @@ def _opinion(directive: Directive, lines: Lines, situation: Situation) -> Opinio
 
 
 def _accepted(name: str, arguments: list[str]) -> bool:
-    """Apache takes the line: for one that it does not take, it answers everything below with an error."""
+    """Whether Apache accepts the line. If not, it answers everything below with an error."""
     if name in _ON_OR_OFF:
         return arguments[:1] in (["on"], ["off"])
+    # Apache knows no comment behind a directive: "#" is an argument there.
     if "#" in arguments:
         return False
     return len(arguments) >= (2 if name in _PAIRS else 1)
@@ -150,6 +160,7 @@ def _options(directive: Directive, _: Lines, __: Situation) -> Opinion:
 def _index(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
     ours = INDEXES if situation.php else _INDEXES_OF_FILES
     wanted = directive.arguments
+    # A page by another name is never found here. A subset or another order may still come to the same page (below).
     if not wanted or "#" in wanted or not set(wanted) <= set(ours):
         return blocks(f"nginx looks for {', '.join(ours)}, in this order.")
     if narrowing(directive):
@@ -158,6 +169,8 @@ def _index(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
         return same(f"nginx looks for {', '.join(ours)}, in this order.")
     if situation.indexes is None:
         return blocks(f"nginx looks for {', '.join(ours)}, in this order, and not all folders could be looked at.")
+    # Apache answers 403 for a folder whose only page it does not name, and nginx shows that page: so a shorter list may
+    # be a denial. The folders that exist decide; they are looked at again whenever the file is judged.
     asked = tuple(dict.fromkeys(wanted))
     other = lines.once(("index", asked), lambda: _page_otherwise(asked, ours, lines, situation))
     if other is not None:
@@ -168,7 +181,7 @@ def _index(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
 def _page_otherwise(
     wanted: tuple[str, ...], ours: tuple[str, ...], lines: Lines, situation: Situation
 ) -> PurePosixPath | None:
-    """A page, or a folder without one, that nginx shows where Apache would show another."""
+    """The first page of a folder that differs between nginx and Apache; the folder itself if nginx finds no page."""
     here = "" if situation.at_top else f"{situation.folder}/"
     beneath = lines.once(
         "folders",
@@ -184,8 +197,8 @@ def _page_otherwise(
 
 
 def _access(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
-    """Require, Order, Allow, Deny and Satisfy: what beside each other in one section says who may come. It is the same
-    for all of them."""
+    """Require, Order, Allow, Deny and Satisfy: together, the lines of one section say who may come. So they share one
+    opinion."""
     return lines.once(("access", directive.sections), lambda: _access_of(directive, lines, situation))
 
 
@@ -200,10 +213,12 @@ def _access_of(directive: Directive, lines: Lines, situation: Situation) -> Opin
     by_order = orders <= {("deny,allow",)} or (
         ("allow", ("from", "all")) in words and orders <= {("deny,allow",), ("allow,deny",), ("mutual-failure",)}
     )
+    # In a section for one method, or with one of several alternatives, the line opens less than it says.
     everybody = all(word in opened for word in rules) and (opened or orders) and by_order
     if everybody and not _inside(
         directive, "limit", "limitexcept", "if", "elseif", "else", "requireany", "requirenone"
     ):
+        # The file opens a folder that the site closes further up: visitors would lose what they have at Apache.
         if situation.is_denied or situation.logins is not None:
             return blocks("The site denies the folder, or asks for a password there.")
         return same("Everybody may see it.")
@@ -217,12 +232,13 @@ def _access_of(directive: Directive, lines: Lines, situation: Situation) -> Opin
 
 
 def _password(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
-    """Of a line that has visitors of the folder need a login. Which logins there are is the owner's, where the file
-    does not name them; those of an import are the old host's."""
+    """A line that makes visitors of the folder need a login. If the file does not name the users, the owner decides
+    which logins exist; in an import they are the old host's."""
     return lines.once(("password", directive.sections), lambda: _password_of(directive.sections, lines, situation))
 
 
 def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situation) -> Opinion:
+    # A protected path is an address, and a link gives the folder another one.
     if situation.around is not None:
         return past(situation.around)
     path = situation.path
@@ -233,8 +249,11 @@ def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situati
             f"What it protects would be open here: {error}. Protect {path} by a password, if it is for all of it."
         )
     passwords = situation.passwords
+    # In an import only the path itself counts: a protected path above it may let others in. On a site that exists, its
+    # owner may have meant that.
     logins = situation.logins if passwords is None else situation.protected.get(path)
     if logins is not None:
+        # `Require user ada` lets nobody else in: a login of the site beyond these would get more than at Apache.
         if asked.users is None or logins <= asked.users:
             return translated("The site asks for a password there.")
         return blocks(f"The site lets in others there: take away {', '.join(sorted(logins - asked.users))}.")
@@ -253,10 +272,12 @@ def _password_of(sections: tuple[Section, ...], lines: Lines, situation: Situati
 
 
 def _denied_by_nginx(directive: Directive, situation: Situation) -> bool:
-    """All that the section around it is about."""
+    """Whether nginx denies all files that the section around the line is about."""
+    # .well-known is one folder at the top that nginx serves (RFC 8615). A link would lead past the hidden name.
     if situation.around is None and any(part.startswith(".") and part != ".well-known" for part in situation.parts):
         return True
     sections = [section for section in directive.sections if section.name in narrowing(directive)]
+    # Without a section it is about the whole folder; with several, about what all of them are about.
     if len(sections) != 1:
         return False
     [section] = sections
@@ -277,6 +298,7 @@ def _header(directive: Directive, _: Lines, __: Situation) -> Opinion:
     arguments = [argument.lower() for argument in directive.arguments]
     if arguments[:1] == ["always"]:
         arguments = arguments[1:]
+    # The expression of an <If> is not known, so neither is who gets the header.
     if len(arguments) < 2 or _inside(directive, "if", "elseif", "else"):
         return blocks("nginx does not add, change or take away this header.")
     action, name, *value = arguments
@@ -304,19 +326,22 @@ def _handler(directive: Directive, _: Lines, situation: Situation) -> Opinion:
             return harmless("PHP runs files that end with .php. Those with the other endings are not shown to anybody.")
     if situation.parts[:2] == ("wp-content", "cache") and directive.name == "forcetype" and situation.wordpress:
         return harmless("WordPress shows what it keeps there.")
+    # A denial in disguise: without ExecCGI, Apache answers 403 for a file that is handed to cgi-script.
     if "cgi-script" in arguments[:1] and not endings <= _DENIED_IN_UPLOADS:
         return blocks("Where no programs may be run, Apache denies these files, and nginx would serve them.")
     return _no_php(situation) or blocks("nginx runs as PHP what ends with .php, and nothing else, wherever it lies.")
 
 
 def _no_php(situation: Situation) -> Opinion | None:
-    """In a folder of WordPress's uploads nothing is run, whatever the file says."""
+    """In the uploads of WordPress nginx runs nothing, whatever the file says."""
+    # By the address: a link into the folder from elsewhere would run what was uploaded.
     if situation.wordpress and situation.parts[:2] == ("wp-content", "uploads") and situation.around is None:
         return same("nginx runs nothing that was uploaded.")
     return None
 
 
 def _php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opinion:
+    # Not a setting but a denial: it keeps uploaded scripts from being run.
     if [argument.lower() for argument in directive.arguments] in (["engine", "off"], ["engine", "0"]):
         return _no_php(situation) or blocks("nginx runs what ends with .php, also here.")
     return php_setting(directive, lines, situation)
@@ -353,6 +378,7 @@ def _request_header(directive: Directive, *_: object) -> Opinion:
 
 def _body(directive: Directive, _: Lines, situation: Situation) -> Opinion:
     size = " ".join(directive.arguments)
+    # 0 means no limit to Apache. It blocks, as nginx has one.
     taken = re.fullmatch("[0-9]{1,10}", size) is not None and int(size) >= _LEAST_BODY
     if taken and situation.php and situation.at_top and not narrowing(directive):
         return harmless("nginx takes up to 512 MB, and PHP as much as its settings say.")

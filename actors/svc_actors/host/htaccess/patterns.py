@@ -1,6 +1,10 @@
-"""Regular expressions of .htaccess files, of which it is known for certain what they match at least, or at most.
+"""Regular expressions of .htaccess files, of which it is certain what they match at most.
 
-What is not understood for certain (`\\Q`, `[]|]`, a look-ahead other than the usual one) is taken for not known.
+An expression that is not understood with certainty (`\\Q`, `[]|]`, a look-ahead other than the usual one) counts as not
+known, and its line blocks.
+
+To try an expression on names would prove nothing: it may match another name. The checks here are about the text of the
+expression: each alternative has to start with a hidden name.
 """
 
 from __future__ import annotations
@@ -8,33 +12,36 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# It leaves out what once passed for hidden names: a comment `(?#`, the quotes `\Q`, a class that starts with `]`.
 _PLAIN: Final = re.compile(r"(?:\\[^A-Za-z0-9]|\\[bdsw]|\[\^?[A-Za-z0-9_.-]+\]|\((?![?*])|[A-Za-z0-9_.*+?{},$^|~)/-])*")
 _DOTFILES: Final = re.compile(r"\^\\\.(?![?*{])|\^\(\\\.[A-Za-z_-]+\)\$?$")
-"""The beginning of an expression that no name matches but with a dot first: `^\\.ht`, `^(\\.env)$`."""
+"""How an expression starts that matches only names with a leading dot: `^\\.ht`, `^(\\.env)$`. A dot that `?`, `*` or
+`{` makes optional does not count."""
 _WELL_KNOWN: Final = re.compile(r"\(\?!well-known(?:/|\\/)?(?:\$|\(\?:/\|\$\)|\.\*)?\)")
 _SPARED: Final = "~~"
-"""Stands for that look-ahead."""
+"""Stands for that look-ahead. A file gains nothing by having it itself: a name that starts with `.~` is hidden too."""
 _NAME: Final = "(?:git|svn|hg|env|ht|DS_Store)[A-Za-z_-]*"
 _HIDDEN: Final = re.compile(
     rf"/\\\.(?![?*{{])|(?:\^|\(\^\|/\))\\\.(?:{_SPARED}|{_NAME}(?![?*{{])|\({_NAME}(?:\|{_NAME})*\)(?![?*{{]))"
 )
-"""The beginning of an expression that no path matches but with a name that begins with a dot, and not .well-known/."""
+"""How an expression starts that matches only paths with a name with a leading dot, other than .well-known/."""
 
 
 def only_dotfiles(expression: str) -> bool:
-    """No name matches but one that begins with a dot."""
+    """It matches only names with a leading dot."""
+    # Only with one alternative: `^\.ht|^secret` starts like a hidden name, too.
     return _DOTFILES.match(expression) is not None and _alternatives(expression) == [expression]
 
 
 def only_hidden(expression: str) -> bool:
-    """No path matches but one of which a name begins with a dot, beside those in /.well-known/."""
+    """It matches only paths with a name with a leading dot, other than those in /.well-known/."""
     shown = _WELL_KNOWN.sub(_SPARED, expression).replace("(?:", "(")
     alternatives = _alternatives(shown)
     return alternatives is not None and all(_HIDDEN.match(each) for each in alternatives)
 
 
 def _alternatives(expression: str) -> list[str] | None:
-    """Those at its top; None where that is not known."""
+    """The alternatives at its top level; None if they are not known."""
     if not _PLAIN.fullmatch(expression):
         return None
     found, depth, begun = list[str](), 0, 0

@@ -1,4 +1,8 @@
-"""php_value and php_flag, which are settings of the site's PHP here."""
+"""php_value and php_flag: settings of the site's PHP, if the panel has them.
+
+Only lines at the top of the site and outside of sections become settings: a site has one PHP, while Apache sets a value
+for a folder. For a single folder there is .user.ini, which PHP itself reads.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,15 @@ from svc_actors.host.htaccess.verdicts import Opinion, PhpSet, blocks, harmless,
 
 _MIB: Final = {"memory_limit": "memory_limit_mib", "upload_max_filesize": "upload_max_filesize_mib"}
 _NUMBERS: Final = {"max_execution_time": "max_execution_time", "max_input_vars": "max_input_vars"}
+# Settings that PHP has removed, or has deprecated since 5.6 (mbstring.http_*).
 _NO_MORE: Final = {
     *("magic_quotes_gpc", "magic_quotes_runtime", "magic_quotes_sybase", "register_globals", "register_long_arrays"),
     *("safe_mode", "allow_call_time_pass_reference", "track_vars", "mbstring.http_input", "mbstring.http_output"),
 }
 _OLD: Final = {"mod_php.c", "mod_php3.c", "mod_php4.c", "mod_php5.c"}
-"""`mod_php.c` is PHP 8's as well."""
+"""`mod_php.c` is the name in PHP 8 as well."""
 SETTING: Final = frozenset({"php_value", "php_flag", "php_admin_value", "php_admin_flag"})
+# The panel sets post_max_size by itself, so much above upload_max_filesize (`host/php/pool.py`).
 _FORM_MIB: Final = 8
 _ELSEWHERE: Final = "Make it a setting of the site's PHP, or put it into a file .user.ini."
 
@@ -33,6 +39,7 @@ def php_setting(directive: Directive, lines: Lines, situation: Situation) -> Opi
         return blocks(_ELSEWHERE)
     if _is_for_php_5(directive):
         return harmless("It is for a version of PHP that this server does not have.")
+    # Apache hands PHP the form while it arrives; nginx first takes all of it.
     if name == "max_input_time":
         return harmless("How long PHP reads a form; nginx has read it whole before.")
     if _said_again(directive, lines):
@@ -69,6 +76,7 @@ def _mebibytes(value: str) -> int | None:
     match = re.fullmatch(r"([0-9]{1,9})\s*([KMG]?)", value.upper())
     if match is None:
         return None
+    # Whole MiB, as the panel has them. What means no limit, 0 or -1, is no such value.
     size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match[2]]
     return size >> 20 if size % (1 << 20) == 0 and size > 0 else None
 
@@ -79,7 +87,7 @@ def _is_for_php_5(directive: Directive) -> bool:
 
 def _said_again(directive: Directive, lines: Lines) -> bool:
     def last() -> dict[tuple[str, tuple[str, ...]], int]:
-        """Of each setting, the last line that counts."""
+        """The last line of each setting that counts: Apache lets a later line override an earlier one."""
         counting = (each for each in lines if not narrowing(each) and not _is_for_php_5(each))
         return {(each.name, each.arguments[:1]): each.line for each in counting if each.name in SETTING}
 

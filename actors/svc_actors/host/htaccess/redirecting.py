@@ -1,4 +1,8 @@
-"""Redirects, as the panel can have them: of a path to one place, and of what is below it to the same place."""
+"""Redirects of Apache that are redirects of the site here: of one path, and of everything below it, to one target.
+
+`Redirect /a /b` sends /a/x to /b/x at Apache. A redirect of the site sends it to /b, and the reason says so. Redirects
+by pattern were rejected, as all regular expressions for nginx: one of a customer's could hang it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from svc_actors.host.htaccess.verdicts import Opinion, Redirected, blocks, harml
 
 STATUSES: Final = {"permanent": 301, "temp": 302, "seeother": 303, "gone": 410}
 _LITERAL: Final = re.compile(r"\^(/?(?:[A-Za-z0-9_/~@,=.-]|\\[./~+-])*)\$")
-"""An expression for one path. A dot is meant as one, also where it stands for any character."""
+"""An expression for one path. An unescaped dot counts as a dot, though it matches any character."""
+# Within <IfModule> of any other module, a line may never have counted at the old host.
 _PRESENT: Final = {"mod_rewrite.c", "mod_alias.c"}
 
 
@@ -27,6 +32,7 @@ def redirect(directive: Directive, situation: Situation) -> Opinion:
     if len(arguments) != 2:
         return blocks("Add it to the site's redirects, if it is one.")
     path, target = arguments
+    # A path with a dot in its last name is a file, and nothing lies below it.
     below = "." not in path.rpartition("/")[2]
     exact = not path.endswith("/")
     wanted = [Redirected(path, target, status, below=False)] if exact else []
@@ -36,7 +42,7 @@ def redirect(directive: Directive, situation: Situation) -> Opinion:
 
 
 def redirect_match(directive: Directive, situation: Situation) -> Opinion:
-    """Of one path alone."""
+    """RedirectMatch, known for one path only."""
     if "!mod_rewrite.c" in modules(directive):
         return harmless("It takes the place of rewrite rules on a server that has none.")
     arguments = list(directive.arguments)
@@ -51,13 +57,13 @@ def redirect_match(directive: Directive, situation: Situation) -> Opinion:
 
 
 def rewritten(path: str, target: str, status: int, directive: Directive, situation: Situation) -> Opinion:
-    """A rule that redirects one path."""
+    """A rewrite rule that redirects one path."""
     wanted = [Redirected(path, target, status, below=False)]
     return _wanted(wanted, directive, situation, "The site has this redirect.")
 
 
 def literal(expression: str) -> str | None:
-    """The one text that matches; None where there are others, or it is not known."""
+    """The only text that the expression matches; None if there are others, or it is not known."""
     match = _LITERAL.fullmatch(expression)
     return None if match is None else re.sub(r"\\(.)", r"\1", match[1])
 
@@ -68,6 +74,7 @@ def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation
     path, target, status = wanted[0].path, wanted[0].target, wanted[0].status
     also = " and what is below it" if any(each.below for each in wanted) else ""
     advice = f"Add a redirect of {path}{also} to {target}, with the status {status}."
+    # Redirect names a path of the site, and works only below the folder of its file.
     inside = all(each.path.startswith("/".join(("", *situation.parts, ""))) for each in wanted)
     known = inside and not narrowing(directive) and set(modules(directive)) <= _PRESENT
     possible = known and all(map(_possible, wanted)) and path != "/"
@@ -75,6 +82,7 @@ def _wanted(wanted: list[Redirected], directive: Directive, situation: Situation
 
 
 def _possible(wanted: Redirected) -> bool:
+    # Challenges of the certificate authority must be answered, and neither of the next two may come back to itself.
     if wanted.path.startswith(CHALLENGES) or wanted.target == wanted.path:
         return False
     if wanted.below and wanted.target.startswith(wanted.path):

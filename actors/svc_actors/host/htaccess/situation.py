@@ -1,4 +1,8 @@
-"""What is known of the site whose file is judged, and of the place of the file in it."""
+"""What is known about the site whose .htaccess file is judged, and about the place of the file in it.
+
+All of it is given: the judge reads no file and asks no database, so that it can run in the confined helper. A fact that
+is not known (None) makes lines block that depend on it, and never pass.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,19 @@ from svc_actors.host.htaccess.verdicts import Redirected
 
 TOP = PurePosixPath(".")
 INDEXES: Final = ("index.php", "index.html", "index.htm")
-"""What nginx looks for in a folder that is asked for, in this order."""
+"""The index pages that nginx looks for, in this order."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """`folder`: that of the file, relative to what visitors see; None where they see nothing of it. `php`: the site
-    runs PHP; `wordpress`: it is one. `denied`: its denied patterns, `protected`: paths that ask for a password, each
-    with its logins. `passwords`: those of the folder that came along with an import, or why none can be had; None: it
-    is not being imported.
-    `around`: a link of the site by which visitors come to the folder, or to what is in it, by another address; what is
-    kept from them by its address is not kept from them there.
-    `domain` is its primary name, `names` its others, each with whether visitors of it are sent to the primary one.
-    `settings`: those of the site's PHP, by their names there. `indexes`: the pages of folders that nginx would show, by
-    folder; None: not known."""
+    """`folder`: the file's folder, relative to the document root; None if it lies outside. `php`: the site runs PHP;
+    `wordpress`: the site is a WordPress. `denied`: its denied patterns. `protected`: its protected paths, each with its
+    logins. `passwords`: those that came with an import for this folder, or the reason why there are none; None: no
+    import.
+    `around`: a link of the site that gives the folder, or something in it, a second address. A denied or protected path
+    does not hold there.
+    `domain`: the primary name. `names`: the others, each with whether it is redirected to the primary one.
+    `settings`: the settings of the site's PHP. `indexes`: the index pages that each folder has; None: not known."""
 
     folder: PurePosixPath | None
     php: bool
@@ -52,26 +55,29 @@ class Situation:
 
     @property
     def path(self) -> str:
-        """As visitors ask for the folder."""
+        """The URL path of the folder."""
         return "/" + "/".join(self.parts)
 
     @cached_property
     def within(self) -> frozenset[str]:
-        """The paths of the folder and of those that it is in, below the top: /a and /a/b."""
+        """The paths of the folder and of its parents, without the top: /a and /a/b."""
         return frozenset("/" + "/".join(self.parts[:depth]) for depth in range(1, len(self.parts) + 1))
 
     @cached_property
     def is_denied(self) -> bool:
+        # Exact folders only. A pattern such as `*.sql` denies files, and says nothing about a folder.
         return not self.within.isdisjoint(pattern.removesuffix("/") for pattern in self.denied)
 
     @cached_property
     def logins(self) -> frozenset[str] | None:
-        """Who gets in at the folder, which is a matter of the innermost protected path; None: everybody."""
+        """The logins that get in at the folder; None: everybody."""
+        # The innermost path decides. All candidates are the folder or its parents, so that is the longest one.
         around = self.protected.keys() & (self.within | {"/"})
         return self.protected[max(around, key=len)] if around else None
 
     def has(self, wanted: Redirected) -> bool:
-        """The site has the redirect. One of all that is below does for one of the path itself."""
+        """The site has the redirect. A redirect with everything below it includes that of the path itself."""
+        # The last slash of a target is not compared: /new and /new/ are taken for one place.
         place = (wanted.target.rstrip("/"), wanted.status)
         exactly = (*place, wanted.below, wanted.path.rstrip("/")) in self._redirected
         return exactly or (not wanted.below and (*place, wanted.path) in self._redirected_below)

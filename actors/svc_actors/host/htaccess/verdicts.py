@@ -1,4 +1,7 @@
-"""What a directive can come to, and what the panel could be told instead of it."""
+"""The verdicts on a directive, and what an import could set in the panel instead of it.
+
+Wishes are typed features of the panel, with their own checks. Free rules of nginx were rejected: see the package.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Final
 
 
 class Verdict(StrEnum):
-    """TRANSLATED: the panel has been told the same. SAME: nginx does so without being told. HARMLESS: without it
-    visitors get the same pages. BLOCKS: without it something else is served, or something to somebody who shall not
-    have it; so is everything that is not known."""
+    """TRANSLATED: the site has the same as a setting of the panel. SAME: nginx does so by itself. HARMLESS: without it
+    visitors get the same pages. BLOCKS: without it they get other pages, or pages that they must not see; directives
+    that are not known block too."""
 
+    # TRANSLATED and SAME are kept apart, as the first turns into BLOCKS again when the owner removes the setting.
     TRANSLATED = "translated"
     SAME = "same"
     HARMLESS = "harmless"
@@ -20,7 +24,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Redirected:
-    """A redirect of the site, as the panel has it or should."""
+    """A redirect, as the site has it or needs it."""
 
     path: str
     target: str
@@ -30,27 +34,26 @@ class Redirected:
 
 @dataclass(frozen=True)
 class HttpsForced:
-    """Visitors of HTTP are to be sent to HTTPS."""
+    """HTTP is redirected to HTTPS."""
 
 
 @dataclass(frozen=True)
 class NameRedirected:
-    """Visitors of this name of the site are to be sent to its primary one."""
+    """This name of the site is redirected to its primary name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Denied:
-    """A denied path of the site, as the panel has it or should."""
+    """A denied path, as the site has it or needs it."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
 class Protected:
-    """A protected path of the site, as the panel should have it. `logins`: each with what its password is compared
-    with."""
+    """A protected path that the site needs. `logins`: each name with its password verifier."""
 
     path: str
     logins: tuple[tuple[str, str], ...] = field(repr=False)
@@ -58,7 +61,7 @@ class Protected:
 
 @dataclass(frozen=True)
 class PhpSet:
-    """A setting of the site's PHP, as `PhpSettings` names it."""
+    """A setting of the site's PHP, by its name in `PhpSettings`."""
 
     setting: str
     value: int | bool | str
@@ -69,8 +72,8 @@ Wish = Redirected | Denied | Protected | HttpsForced | NameRedirected | PhpSet
 
 @dataclass(frozen=True)
 class Opinion:
-    """`reason`: what is so, and what to do where something is to be done. `wishes`: what the panel has to be told for
-    a line that blocks to be TRANSLATED; none where it cannot be."""
+    """`reason`: the facts, and what to do if there is something to do. `wishes`: what the site needs for a line that
+    blocks to become TRANSLATED; empty if that is impossible."""
 
     verdict: Verdict
     reason: str
@@ -94,7 +97,8 @@ def blocks(reason: str, *wishes: Wish) -> Opinion:
 
 
 def past(link: str) -> Opinion:
-    """Of what is kept from visitors by an address that is not the only one."""
+    """For a line that keeps visitors from an address, where a link gives the files another address."""
+    # Apache reads the .htaccess file of the folder that a link leads to; denied and protected paths here are addresses.
     return blocks(f"Visitors would come there by the link {link}, past it: remove the link, or give up what it keeps.")
 
 
