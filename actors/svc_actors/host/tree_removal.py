@@ -1,10 +1,10 @@
-"""Removes a folder with its content, as root, whatever a tenant has put into it.
+"""Removes a folder with its content, as root, whatever a customer has put into it.
 
-A tenant can nest 100,000 folders within seconds. `shutil.rmtree` recurses once per level and holds a descriptor for
-each: it ends with a RecursionError, which is not an OSError, so that its `ignore_errors` does not cover it either, and
-the site could never be deleted. Here only a few descriptors are held, and folders that are too deep are first moved up
-(`confined.tree.remove`, which the helpers use as well). Every step is taken from the descriptor of the parent folder;
-links are removed and never followed.
+`shutil.rmtree` was rejected. A customer creates 100,000 nested folders within seconds. rmtree calls itself once a level
+and holds a descriptor for each: it ends with a RecursionError, which is not an OSError and so not covered by its
+`ignore_errors`, and the site could never be deleted. Here few descriptors are held: a folder that lies too deep is
+first moved up (`confined.tree.remove`, which the helpers use too). Every step starts from the descriptor of the parent
+folder; links are removed and never followed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path | str, *, ignore_errors: bool = False) -> None:
-    """Remove `path`, if it exists; a link is removed, not followed. `ignore_errors`: entries that cannot be removed
-    stay, otherwise raises OSError. Blocks."""
+    """Remove what is at `path`: a folder, a file or a link; a missing path is fine. `ignore_errors`: what cannot be
+    removed stays. Raises OSError otherwise. Blocks."""
     path = Path(path)
+    # The parent is the panel's own folder, and may be reached by a link. What the customer controls starts at the name.
     with suppress(OSError) if ignore_errors else nullcontext():
         try:
             opened = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -42,7 +43,8 @@ def _remove(parent: int, name: str, *, ignore_errors: bool) -> None:
             os.unlink(name, dir_fd=parent)
         return
     with held(folder):
-        # Deep folders are moved up into this one, so that an interruption leaves nothing outside of it.
+        # Entry by entry, so that deep folders are moved up into this folder and not next to it: if the core is killed
+        # meanwhile, the next removal finds them.
         for each in os.listdir(folder):
             with suppress(OSError) if ignore_errors else nullcontext():
                 remove(folder, os.fsencode(each))

@@ -1,11 +1,14 @@
-"""Talks SSH to another host, in a process of an account that owns nothing.
+"""Talks to another host by SSH, as an account that owns nothing on this server.
 
-OpenSSH runs without new privileges. The system must know its account, so it sees an /etc/passwd of its own, and a home
-in memory with the credentials of the other host: both are in a mount namespace that ends with this process. Only the
-confirmed host key is accepted, and no configuration of the user or the system is read.
+OpenSSH cannot gain privileges. It refuses to run for a uid without an account, so it gets an /etc/passwd of its own.
+Its home is in memory and holds the credentials for the other host. Both are in a mount namespace that ends with this
+process. OpenSSH talks only to a host that has the confirmed key, and reads no configuration of users or of the system.
 
-An order has `uid` and `gid` of the account, `address` and `port`; and to sign in `user`, `host_key` as in known_hosts,
-and one of `password` and `private_key` that is not null. `most`: the bytes of a file that may be written.
+Why so: the other host is not trusted. It could attack the client by its answers, so nothing of the client's account is
+worth taking, and the credentials go neither to a disk nor into arguments that other processes can read.
+
+An order has `uid` and `gid` of the account, `address` and `port`; to sign in also `user`, `host_key` as in known_hosts,
+and `password` or `private_key`, the other one null. `most`: the largest file that may be written, in bytes.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ from typing import Any, Final
 
 from svc_actors.host.confined import kernel
 
+# A folder that every server has, to mount the home over: nothing is created on the disk for it.
 HOME: Final = "/root"
 _REFUSED: Final = 3
-"""Exit status of a process whose last line of output says why it ended."""
+"""Exit status of a process whose last line says why it ended."""
 FAILED: Final = 255
-"""OpenSSH's exit status for its own failures, as opposed to those of the remote command."""
+"""Exit status of ssh when the connection failed, as opposed to the program on the other host."""
 _NAME: Final = "svc-import"
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNS: Final = 0x0002_0000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 12, 1 << 14, 1 << 18
+# By words of OpenSSH's messages, in lower case: all of these end with the same exit status.
 _MEANINGS: Final = {
     "host key verification failed": "presents another host key than the confirmed one",
     "permission denied (": "does not let the account in with what was given",
@@ -38,12 +43,13 @@ _MEANINGS: Final = {
 
 
 class FetchError(Exception):
-    """The transfer has failed; the message says why."""
+    """The connection ended or was refused; the message says why."""
 
 
 def talk(order: Mapping[str, Any], work: Callable[[], None]) -> int:
-    """Do the work as that account. Returns the exit status of this process, whose last line of output is the error."""
+    """Do the work as that account. Returns the exit status of this process, whose last line says what failed."""
     try:
+        # In this order: mounts need root, the credentials are written by the account that may read them.
         _see(order)
         _become(order["uid"], order["gid"], order.get("most", 0))
         if "user" in order:
@@ -62,7 +68,9 @@ def _see(order: Mapping[str, Any]) -> None:
     """Mount a home in memory, and an /etc/passwd with the account."""
     uid, gid = order["uid"], order["gid"]
     _checked(_libc.unshare(_CLONE_NEWNS))
+    # Private first: where mounts are shared, as under systemd, the others would appear on the whole server.
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    # 4 MiB of the server's memory: for a key, a password, known_hosts, and the errors of ssh.
     _mount("none", HOME, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size=4m,mode=0700,uid={uid},gid={gid}")
     accounts = f"{HOME}/passwd"
     _write(
@@ -72,13 +80,15 @@ def _see(order: Mapping[str, Any]) -> None:
 
 
 def _become(uid: int, gid: int, most: int) -> None:
-    """`most`: the bytes of a file that it may write, plus a margin. Raises FetchError."""
+    """`most`: the largest file that it may write, in bytes. Raises FetchError."""
     if uid == 0 or gid == 0:
         raise FetchError("Nothing is fetched as root.")
+    # 8 MiB more, since the limit holds for every file, such as what ssh writes as errors.
     room = most + (8 << 20)
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: room, resource.RLIMIT_NOFILE: 256}
     for limit, value in {**limits, resource.RLIMIT_NPROC: 32}.items():
         resource.setrlimit(limit, (value, value))
+    # The uid last: without root the groups cannot be given up.
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -87,13 +97,13 @@ def _become(uid: int, gid: int, most: int) -> None:
 
 
 def _keep(order: Mapping[str, Any]) -> None:
-    """Write the credentials of the other host into its home."""
+    """The credentials for the other host, in the home."""
     _write(f"{HOME}/known_hosts", f"{_NAME} {order['host_key']}\n")
     if order["private_key"] is not None:
         _write(f"{HOME}/key", order["private_key"].rstrip("\n") + "\n")
     if order["password"] is not None:
-        # ssh asks a program for the password. This one prints its own second line, so no argument and no other file has
-        # it.
+        # ssh runs a program that prints the password. This one is a script of sed that prints its own second line: the
+        # password is in no argument and no environment. The kernel passes the rest of the first line as one argument.
         _write(f"{HOME}/answer", f"#!/usr/bin/sed -ne2{{p;q}}\n{order['password']}\n", 0o700)
 
 
@@ -102,7 +112,11 @@ def environment() -> dict[str, str]:
 
 
 def ssh(order: Mapping[str, Any]) -> list[str]:
-    """The OpenSSH command with all options, without the remote command."""
+    """The command line of OpenSSH, without what to run there."""
+    # StrictHostKeyChecking with an alias: the confirmed key, whatever the name or address. UpdateHostKeys: the host may
+    # not add keys. Forwarding, agent and control sockets: the host gets no way back into this server. One prompt: to
+    # send the same wrong password twice more would only help to lock the account. A silent host is given up after 20 s
+    # before the connection stands, and after 4 * 15 s later on.
     options = {
         "BatchMode": "no" if order["password"] is not None else "yes",
         "StrictHostKeyChecking": "yes",
@@ -128,8 +142,7 @@ def ssh(order: Mapping[str, Any]) -> list[str]:
 
 
 def why_failed(status: int, said: Sequence[str], what: str) -> str:
-    """The failure as a sentence. `said`: errors that ssh, or the program on the other host, wrote. `what`: what
-    failed."""
+    """One sentence. `said`: what ssh, or the program on the other host, wrote as errors. `what`: what failed."""
     if status != FAILED:
         return f"{what}: {said[0] if said else f'exit status {status} there'}"
     whole = "\n".join(said).lower()
@@ -138,6 +151,7 @@ def why_failed(status: int, said: Sequence[str], what: str) -> str:
 
 
 def printable(text: str) -> str:
+    # The other host's words reach pages and terminals: without escape sequences and line ends, and in bounded length.
     return "".join(character if character.isprintable() else "?" for character in text[:500])
 
 

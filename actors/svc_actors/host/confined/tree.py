@@ -1,6 +1,10 @@
-"""A site's files, every path looked up beneath the descriptor of its root.
+"""A site's files. Every path is looked up beneath the descriptor of the site's root.
 
 Descriptors are opened by `open_*` and closed by their `with`. Messages name paths as the caller wrote them.
+
+To resolve a path and check that the result lies beneath the root would not do. The customer's own programs run
+meanwhile, and can swap a folder for a link between the check and the use. openat2(2) with RESOLVE_BENEATH does both in
+one call. From there on the code works with the descriptor of a folder and a name in it.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from typing import Final
 from svc_actors.host.confined import kernel
 from svc_actors.host.confined.protocol import TEMPORARY, Failed, FileError
 
+# PATH_MAX and NAME_MAX of Linux: the kernel would refuse more, with a message that names no path.
 MAX_PATH: Final = 4096
 MAX_NAME: Final = 255
 MAX_DEPTH: Final = 200
-"""How deep folders are followed: a descriptor is held for each level."""
+"""How many levels of folders are followed. A level costs a descriptor, of 1,024 that a helper has (`confine`), and two
+calls of `remove`, of 1,000 that Python allows by default."""
 BLOCK: Final = 1 << 18
 
 _FAILURES: Final = {
@@ -29,8 +35,10 @@ _FAILURES: Final = {
     errno.ENOTEMPTY: (Failed.EXISTS, "The folder {} is not empty."),
     errno.ENOTDIR: (Failed.CONFLICT, "A part of {} is no folder."),
     errno.EISDIR: (Failed.CONFLICT, "{} is a folder."),
+    # A socket, or a pipe without a reader that was opened for writing.
     errno.ENXIO: (Failed.CONFLICT, "{} is no file."),
     errno.ELOOP: (Failed.REFUSED, "{} is a link, or links lead around in a circle."),
+    # RESOLVE_BENEATH: "..", an absolute link, or a link to what lies above.
     errno.EXDEV: (Failed.REFUSED, "{} leads out of the site's folder."),
     errno.EACCES: (Failed.REFUSED, "The site's account may not touch {}."),
     errno.EPERM: (Failed.REFUSED, "The site's account may not touch {}."),
@@ -52,7 +60,7 @@ def failure_of(error: OSError, path: str) -> FileError:
 
 @contextmanager
 def told(path: str) -> Iterator[None]:
-    """What the system refuses about `path` becomes a `FileError` that names it."""
+    """An OSError about `path` becomes a `FileError` that names it."""
     try:
         yield
     except OSError as error:
@@ -68,7 +76,9 @@ def held(descriptor: int) -> Iterator[int]:
 
 
 def parts(path: str) -> list[bytes]:
-    """The names in a path; none for the root. The kernel holds paths beneath the root, this keeps names sensible."""
+    """The names in a path; none for the root. Raises `FileError`."""
+    # Not what keeps a path beneath the root, which openat2(2) does. It gives each path one form, as messages, the audit
+    # and the refusal of the temporary folder (`open_parent`) need it.
     try:
         raw = os.fsencode(path)
     except UnicodeEncodeError:
@@ -84,7 +94,7 @@ def parts(path: str) -> list[bytes]:
 
 
 def is_foreign(found: os.stat_result) -> bool:
-    """A further name of somebody else's file, by which its content would be shown or changed in the site's name."""
+    """A hard link to another account's file. Through it, that file would be shown or changed in the site's name."""
     return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != os.geteuid()
 
 
@@ -92,7 +102,7 @@ class Tree:
     def __init__(self, root: int) -> None:
         self.root = root
         self.changing = threading.Lock()
-        """Held by whoever changes what others see of the site."""
+        """Held while what others see of the site changes."""
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
         with told(path):
@@ -102,7 +112,7 @@ class Tree:
         return self.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def open_parent(self, path: str) -> tuple[int, bytes]:
-        """The folder that holds `path`, and the name in it. The temporary folder is nobody's to name."""
+        """The folder that holds `path`, and the name in it. Refuses the temporary folder."""
         names = parts(path)
         if not names:
             raise FileError(Failed.INVALID, "The site's folder itself is not changed.")
@@ -113,7 +123,9 @@ class Tree:
         return folder, names[-1]
 
     def open_file(self, path: str, flags: int = os.O_RDONLY) -> int:
-        """A regular file of the site's own. Opening waits for nobody, so a pipe is refused and not waited for."""
+        """A regular file of the site's own."""
+        # To open a pipe waits for its other end, which a customer never opens: with O_NONBLOCK it is open at once, and
+        # refused by what it is. The check comes after the open, on the descriptor: a name could be swapped in between.
         descriptor = self.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             check_file(os.fstat(descriptor), path)
@@ -124,16 +136,17 @@ class Tree:
 
     @contextmanager
     def temporary(self) -> Iterator[int]:
-        """The temporary folder, made if it is not there."""
+        """The temporary folder, created if it does not exist."""
         with told(""), suppress(FileExistsError):
             os.mkdir(TEMPORARY, 0o700, dir_fd=self.root)
+        # Without following: the customer may have put a link to another folder of the site in its place.
         with told(os.fsdecode(TEMPORARY)):
             folder = kernel.open_beneath(self.root, TEMPORARY, os.O_RDONLY | os.O_DIRECTORY, follow=False)
         with held(folder):
             yield folder
 
     def move(self, path: str, to: str, *, replace: bool) -> None:
-        """rename(2): one or the other name, at every moment."""
+        """By rename(2): at every moment it has one of the two names."""
         source, old = self.open_parent(path)
         with held(source):
             target, new = self.open_parent(to)
@@ -143,7 +156,7 @@ class Tree:
                     kernel.rename(source, old, target, new, replace=replace)
 
     def discard(self, path: str) -> bytes:
-        """Take what is at `path` out of the site at once; returns its name in the temporary folder, for `remove`."""
+        """Move what is at `path` out of sight at once. Returns its name in the temporary folder, for `remove`."""
         folder, name = self.open_parent(path)
         with held(folder), self.temporary() as temporary:
             self._movable(folder, name, path)
@@ -153,13 +166,13 @@ class Tree:
             return gone
 
     def remove_in_place(self, path: str) -> None:
-        """It goes while others see it go."""
+        """Remove it where it is. Others see it half removed meanwhile."""
         folder, name = self.open_parent(path)
         with held(folder), told(path):
             remove(folder, name)
 
     def _movable(self, folder: int, name: bytes, path: str) -> None:
-        """A folder changes its parent only for somebody who may write into it."""
+        """Makes the site's own folder writable: rename(2) to another parent changes its "..", which needs that."""
         with told(path):
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWUSR:
@@ -176,7 +189,8 @@ def check_file(found: os.stat_result, path: str) -> None:
 
 
 def set_mode(folder: int, name: bytes, mode: int) -> None:
-    """Set the mode of what `name` is, and never of what a link leads to: Landlock does not hold chmod(2)."""
+    """Set the mode of what `name` is, and never of the target of a link: Landlock does not restrict chmod(2)."""
+    # By way of /proc: fchmod(2) refuses an O_PATH descriptor, and fchmodat2(2), which can spare links, is of Linux 6.6.
     with held(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as descriptor:
         if stat.S_ISLNK(os.fstat(descriptor).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -184,15 +198,16 @@ def set_mode(folder: int, name: bytes, mode: int) -> None:
 
 
 def remove(folder: int, name: bytes) -> None:
-    """Remove a file, a link, or a folder with all that is in it from `folder`. Links are never followed. However deep
-    folders lie in each other, few descriptors are held: what lies too deep is first moved up into `folder`."""
+    """Remove a file, a link, or a folder with its content from `folder`. Links are never followed. At any depth of
+    folders, some `MAX_DEPTH` descriptors are held: a folder that lies deeper is first moved up into `folder`."""
     left = [name]
     while left:
         _remove(folder, left.pop(), folder, left, 0)
 
 
 def _remove(folder: int, name: bytes, top: int, left: list[bytes], depth: int) -> None:
-    # At each level: what vanishes meanwhile is removed, and nothing beside it is left for that.
+    # At each level, not around the whole: if a name vanishes meanwhile (another removal, the customer's program), only
+    # that name is done, and its siblings are still removed.
     with suppress(FileNotFoundError):
         _remove_what_is_there(folder, name, top, left, depth)
 
@@ -202,9 +217,11 @@ def _remove_what_is_there(folder: int, name: bytes, top: int, left: list[bytes],
         os.unlink(name, dir_fd=folder)
         return
     except (IsADirectoryError, PermissionError):
+        # Linux answers EISDIR for a folder, POSIX has EPERM. EACCES of a file is a real refusal, and goes on up.
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise
     if depth == MAX_DEPTH:
+        # It counts from zero again beneath `top`. A random name, as the customer may have made any other one.
         moved = b"deep-" + secrets.token_hex(8).encode()
         os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=top)
         left.append(moved)
@@ -219,6 +236,8 @@ def _own_folder(folder: int, name: bytes) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        # A folder of mode 0500 or 0000 is the site's all the same; without this nothing in it could be removed. Of
+        # others' folders the mode is left alone, and root needs no mode.
         if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and found.st_uid == os.geteuid():
             set_mode(folder, name, stat.S_IRWXU)
     except FileNotFoundError:

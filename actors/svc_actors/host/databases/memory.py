@@ -1,13 +1,16 @@
-"""How much memory the sessions of sites take in an engine, and which of them are ended.
+"""How much memory the sessions of sites take in a database engine, and which sessions are ended.
 
-Neither MariaDB 10.11 nor PostgreSQL limits a session: MariaDB's variable counts and does not refuse, and a user of
-PostgreSQL sets work_mem freely. Two mechanisms together do:
+Neither MariaDB 10.11 nor PostgreSQL limits the memory of a session: MariaDB counts user variables and still stores
+them, and a user of PostgreSQL sets work_mem at will. Two measures together do:
 
-- a kernel limit that fails one allocation: the statement ends with "out of memory", and the engine goes on;
-- a check each second that ends the sessions of the site that takes the most, largest first, before others run into that
-  limit.
+- a limit of the kernel that fails one allocation: the statement ends with "out of memory", the engine goes on;
+- a look each second that ends the largest sessions of the site that takes most, before other sites meet that limit.
 
 The sum fits the machine: `SHARE_BYTES` for each engine, whatever its sites do.
+
+Rejected: max_session_mem_used of MariaDB alone (measured: 268 MB were held at a limit of 32 MB); smaller packets, which
+refuse rows that sites have and only slow an attack down; and a control group for mariadbd, which kills the server where
+RLIMIT_DATA fails a statement. PostgreSQL has both, as its processes share memory that RLIMIT_DATA does not count.
 """
 
 from __future__ import annotations
@@ -24,28 +27,30 @@ from svc_actors.host.site_use import group_use
 
 _MIB: Final = 1 << 20
 _STEP: Final = 256 * _MIB
-"""Rounding, so that a small change of the machine's memory (a balloon) does not restart an engine."""
+"""Shares are rounded to this: a balloon that changes the machine's size a little must not restart an engine."""
 SITE_BYTES: Final = 512 * _MIB
-"""Of all sessions of a site."""
+"""For all sessions of a site together."""
 SESSION_BYTES: Final = 256 * _MIB
-"""Of one session: the largest packet (64 MiB) is held some three times while it is inserted."""
+"""For one session: the largest packet (64 MiB) is held some three times while it is inserted."""
 LOOK_SECONDS: Final = 1.0
 IDLE_BYTES: Final = 16 * _MIB
 """Idle sessions below this belong to an application's pool: they take some 3 MiB, most of them shared."""
 _RANKS: Final = 3
-"""Number of ranks of `_rank`."""
+"""How many ranks `_rank` has."""
 RESERVE_BYTES: Final = SESSION_BYTES + 64 * _MIB
-"""Kept free of the group's limit: what one session may take until the next check."""
+"""Kept free below the group's limit: what one session may take until the next look."""
 
 
 def share_of(machine: int) -> int:
-    """Bytes for the sessions of one engine together: a quarter of the machine, at least 512 MiB."""
+    """Bytes for all sessions of one engine: a quarter of the machine, and at least 512 MiB."""
+    # A quarter: both engines together take half. At least two steps, so that one session (256 MiB) is not all of it.
     return max(2 * _STEP, machine // 4 // _STEP * _STEP)
 
 
 SHARE_BYTES: Final = share_of(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 OWNER_BYTES: Final = min(1024 * _MIB, SHARE_BYTES)
-"""Of one session of the panel's own in PostgreSQL: a row of 60 MB is held some eight times while it is written."""
+"""For one session of the panel itself in PostgreSQL: a row of 60 MB is held some eight times while it is written. With
+`SESSION_BYTES` the dump of such a row failed, and with it each backup of that site."""
 
 
 _USER: Final = re.compile(r"(?:owner_)?s[0-9]+_\w+")
@@ -57,7 +62,7 @@ def is_of_site(user: str) -> bool:
 
 @dataclass(frozen=True)
 class Session:
-    """A session of a site's user or of a database's owner. `number` is the engine's id of it."""
+    """Of a site's user or of a database's owner. `number`: the engine's id of the session."""
 
     number: int
     user: str
@@ -70,16 +75,18 @@ class Session:
 
     @property
     def is_owner(self) -> bool:
-        """Whether it is the panel's own, for a dump or a load."""
+        """The panel itself works in this session: a dump or a load, say."""
         return self.user.startswith("owner_")
 
 
 def to_end(
     sessions: Collection[Session], site_most: int = SITE_BYTES, most: int = SHARE_BYTES * 3 // 4
 ) -> list[Session]:
-    """First the sessions with which a site exceeds its limit; then those of the largest site, until all together are
-    within theirs. For the latter, idle sessions, which free little, and the panel's own come last. An owner counts by
-    itself, and may have `OWNER_BYTES`."""
+    """Sessions to end: the largest ones of each site that is above `site_most`; then, while all together are above
+    `most`, the largest one of the largest site. Idle sessions, which give little, and those of the panel are ended
+    only when nothing else is left. An owner counts as a site by itself, and may have `OWNER_BYTES`."""
+    # The largest site gives first, and not the largest session: many small sessions of one site would drive out the one
+    # session of another.
     sites = defaultdict(list)
     for session in sorted(sessions, key=lambda each: each.bytes):
         sites[session.user if session.is_owner else session.site].append(session)
@@ -94,6 +101,7 @@ def to_end(
             ended.append(own.pop())
     for rank in range(_RANKS):
         while sum(taken(site) for site in sites) > most:
+            # Again after each one: when the largest site has given enough, another one is the largest.
             found = [site for site, own in sites.items() if any(_rank(each) == rank for each in own)]
             if not found:
                 break
@@ -104,24 +112,27 @@ def to_end(
 
 
 def _rank(session: Session) -> int:
+    # The lower, the sooner it is ended. Small idle sessions share most of their memory: to end them frees next to
+    # nothing, and breaks the sites whose pools they are in.
     if session.is_owner:
         return 2
     return int(session.idle and session.bytes < IDLE_BYTES)
 
 
 def most_in_group(sessions: Collection[Session], pid: int) -> int:
-    """The limit for all together: what they have now, unless the engine's control group is nearly full. If the group
-    cannot be read, three quarters of the engine's share. Blocks."""
+    """The bytes that all sessions together may have: what they have now, less what the engine's control group has above
+    its limit without `RESERVE_BYTES`. If the group cannot be read, three quarters of the engine's share. Blocks."""
     group = group_use(pid)
     if group is None:
         return SHARE_BYTES * 3 // 4
-    # Not the sum of the sessions, in which pages that processes share count for each of them.
+    # The group counts each page once. The sum of the sessions counts shared pages for each process: at 2 GiB some 130
+    # idle connections were above the mark, and sessions were ended all the time.
     used, limit = group
     return sum(session.bytes for session in sessions) - max(0, used - (limit - RESERVE_BYTES))
 
 
 def resident(pid_file: Path) -> tuple[int, int]:
-    """The process that such a file names, and the bytes of its private memory; (0, 0) if none runs. Blocks."""
+    """The process that the file names, and its anonymous memory in bytes; (0, 0) if none runs. Blocks."""
     try:
         pid = int(pid_file.read_text().split()[0])
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -1,4 +1,9 @@
-"""A MariaDB client that works as the owner of one database, and reaches that one alone."""
+"""A client of MariaDB that works as the owner of one database, and has rights on no other.
+
+Rejected: to work as root after a look at the names. The customer swaps a table for a view between the look and the
+read, and the view calls the customer's function with root's rights. Rejected too: to sign in by unix_socket, without a
+password. The process would need the account's own name; another name needs MariaDB 11.6, and this is 10.11.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +20,21 @@ from svc_actors.host.databases.passwords import native_hash
 from svc_actors.host.databases.server import Access
 from svc_actors.host.mariadb.root import CLIENT, Root, RootStatement
 
+# A cancelled job waits so long for the rights to be taken back, as it does for the lock of the account (owners.py).
 _REVOKE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Session:
-    """A session of an owner whose account is open. `login` are the options of any MariaDB client, `environment` has the
-    password."""
+    """Of an owner whose account is open. `login`: options for any of MariaDB's clients. `environment`: holds the
+    password, which would be readable for everybody in the arguments."""
 
     login: tuple[str, ...]
     environment: dict[str, str]
 
     async def ask(self, *statements: str) -> str:
-        """Lines of tab-separated values, of any size the customer has stored. Raises `DatabaseError`."""
-        # Without --quick the client collects all rows before it prints the first.
+        """Lines of tabulated values, also from the customer's views and functions. Raises `DatabaseError`."""
+        # --quick: otherwise the client holds all rows in memory before it prints the first.
         command = (CLIENT, *self.login, "--sandbox", "--batch", "--quick", "--skip-column-names")
         return await ask_client(command, "".join(f"{each};\n" for each in statements), self.environment)
 
@@ -40,8 +46,8 @@ class MariaDbOwners:
 
     @asynccontextmanager
     async def session(self, name: DatabaseName, *, also: Collection[DatabaseName] = ()) -> AsyncIterator[Session]:
-        """`also`: databases of the panel on which the owner has all rights during the block, to move tables between
-        them. Raises `DatabaseError`."""
+        """`also`: databases of the panel on which the owner has all rights during the block, so that tables can move
+        between them. Raises `DatabaseError`."""
         owner = owner_of(name)
         login = ("--no-defaults", f"--socket={self._root.socket}", f"--user={owner}")
         async with self._owners.opened(name) as password, self._granted(owner, also):
@@ -56,6 +62,8 @@ class MariaDbOwners:
         try:
             yield
         finally:
+            # Shielded: after a cancellation the owner, whose password is in the environment of a client that ends just
+            # now, would keep rights on a database that is not its own.
             if taken:
                 with trio.move_on_after(_REVOKE_SECONDS, shield=True):
                     await self._root.ask(*taken)

@@ -1,12 +1,15 @@
-"""The only access to PostgreSQL's superuser, with all statements that it runs.
+"""The only access to PostgreSQL's superuser, and all statements that it runs.
 
-Customers own their databases: any query there may call their functions, operators, casts, views and rules, with the
-rights of its user. So the superuser runs its queries in the database `postgres`, where no customer can connect. In a
-customer's database it only changes owners and privileges, which evaluates nothing; all reads and writes there are done
-as the owner (`svc_actors.host.databases.owners`).
+Customers own their databases. Any query there may call their functions, operators, casts, views and rules, with the
+rights of the account that asks. So the superuser asks its questions in the database `postgres`, where no customer can
+connect. In a customer's database it changes only owners and privileges, which evaluates nothing. All reading and
+writing there works as the owner (`svc_actors.host.databases.owners`).
 
-`SuperuserStatement` is closed: `Superuser` runs nothing else, so a new statement must be added here, where a test
-checks what it does and where.
+`SuperuserStatement` is closed: `Superuser` runs nothing else. A new statement has to be added here, where
+tests/host/test_database_administrators.py checks what it does and where it runs.
+
+Rejected: to check a name before it is read, since tables and views change places in between; and databases that belong
+to `postgres`, since their owners could neither set nor comment them, and dumps would need other rights.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ from svc_actors.host.databases.names import DatabaseName, checked
 _OPTIONS: Final = " ".join(
     f"-c {setting}"
     for setting in (
-        # Overrides session defaults that an owner has set in its database.
+        # An owner sets defaults for sessions in its database (ALTER DATABASE ... SET). These settings override them: a
+        # hostile search_path, role or timeout neither changes our statements nor ends them.
         *("search_path=pg_catalog", "role=none", "default_transaction_read_only=off", "row_security=off"),
         *("statement_timeout=0", "lock_timeout=30000", "idle_in_transaction_session_timeout=0"),
         *("idle_session_timeout=0", "default_tablespace=", "client_min_messages=warning"),
-        # A missing library would end each session at its start.
+        # If an owner names a library that does not exist, each session ends at its start.
         "local_preload_libraries=",
-        # A failing statement would be logged completely, including the verifier of a password.
+        # A failing statement would be logged in full, with the password verifier in it.
         "log_min_error_statement=panic",
     )
 )
@@ -41,7 +45,7 @@ _PLACE: Final = re.compile(r"\{([a-z]+)\}")
 
 
 class SuperuserStatement(Enum):
-    """`_BINDERS` binds the words in braces. Statements with the prefix IN_DATABASE run in a customer's database."""
+    """`_BINDERS` binds the words in braces. Statements named IN_DATABASE... run in a customer's database."""
 
     PROBE = "SELECT 1"
     CLOSE_OWN_DATABASES = "REVOKE CONNECT, TEMPORARY ON DATABASE postgres, template1 FROM PUBLIC"
@@ -53,7 +57,7 @@ class SuperuserStatement(Enum):
         "LC_COLLATE ''C.UTF-8'' LC_CTYPE ''C.UTF-8'' CONNECTION LIMIT {number}' "
         "WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{database}') \\gexec"
     )
-    # Its owner may close it to everybody, including the superuser, and make it a template, which cannot be dropped.
+    # The owner may close it to everybody, the superuser included, or make it a template, which cannot be dropped.
     OPEN_DATABASE = (
         "SELECT 'ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true IS_TEMPLATE false' WHERE EXISTS "
         "(SELECT FROM pg_database WHERE datname = '{database}' AND (datistemplate OR NOT datallowconn)) \\gexec"
@@ -80,13 +84,13 @@ class SuperuserStatement(Enum):
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = '{database}' AND usename ~ '^(owner_)?s[0-9]+_'"
     )
-    # An uncommitted grant locks its role.
+    # A grant that is not committed yet holds a lock on its grantee, so that the role cannot be dropped.
     END_SESSIONS_AT = (
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'object' AND pid <> pg_backend_pid() "
         "AND classid = 'pg_authid'::regclass AND objid = (SELECT oid FROM pg_roles WHERE rolname = '{role}')"
     )
-    # Transaction ids belong to the whole server, which stops for everybody when they run out. A session that holds a
-    # lock, a snapshot or a temporary table prevents the reuse of its database's ids.
+    # The whole server shares transaction ids, and refuses all changes when they run out. A session with a lock, a
+    # snapshot or a temporary table keeps the ids of its database from being reused.
     KEEPING_NUMBERS = (
         "SELECT pid, usename FROM pg_stat_activity JOIN pg_database ON datid = pg_database.oid "
         "WHERE greatest(age(datfrozenxid), mxid_age(datminmxid)) > {number} "
@@ -107,8 +111,8 @@ class SuperuserStatement(Enum):
         "SELECT datname FROM pg_database WHERE starts_with(datname, '{prefix}') AND datname ~ '^s[0-9]+_' "
         "ORDER BY datname"
     )
-    # Databases with objects or privileges of the role: an owner may grant to any role, even to those of other
-    # customers.
+    # Databases with objects that belong to the role or grants to it. Not only its own site's: an owner may grant to any
+    # role, another customer's as well, and such a role could not be dropped.
     DATABASES_WITH = (
         "SELECT DISTINCT datname FROM pg_shdepend JOIN pg_database "
         "ON oid = CASE WHEN classid = 'pg_database'::regclass THEN objid ELSE dbid END "
@@ -120,20 +124,20 @@ class SuperuserStatement(Enum):
     IN_DATABASE_DROP_OWNED = "DROP OWNED BY {role}"
 
     def __call__(self, **values: str | int) -> Order:
-        """Bind these values."""
+        """The statement with these values for its words."""
         return Order(self, values)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A statement of the list, with its values."""
+    """A statement of the list, and the values of its words."""
 
     statement: SuperuserStatement
     values: Mapping[str, str | int]
 
     @property
     def sql(self) -> str:
-        """ValueError for an invalid value."""
+        """Raises ValueError for a value that no name or verifier of the panel can have."""
         if set(_PLACE.findall(self.statement.value)) != set(self.values):
             raise ValueError(f"{self.statement.name} is not bound by {sorted(self.values)}")
         text = _PLACE.sub(lambda found: _BINDERS[found[1]](self.values[found[1]]), self.statement.value)
@@ -142,15 +146,15 @@ class Order:
 
 @dataclass(frozen=True)
 class Superuser:
-    """Authenticated as root by the socket. Raises `DatabaseError`. `program` is psql, `socket` the folder of the
-    server's socket."""
+    """Signs in by being root. Raises `DatabaseError`. `program` is psql, `socket` the folder of the server's socket."""
 
     program: Path
     socket: Path
 
     async def ask(self, *orders: Order, database: DatabaseName | None = None) -> str:
-        """Lines of tab-separated values. Each statement is a transaction of its own. `database`: a customer's, for
-        statements that are allowed there."""
+        """Lines of tabulated values. Each statement is a transaction of its own. `database`: a customer's; statements
+        that may not run there raise ValueError."""
+        # Both ways: an IN_DATABASE statement without its customer's database would change `postgres` itself.
         for order in orders:
             if order.statement.name.startswith("IN_DATABASE") is not (database is not None):
                 raise ValueError(f"{order.statement.name} does not run in {database or 'the database of our own'}")
