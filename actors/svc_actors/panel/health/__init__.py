@@ -1,4 +1,7 @@
-"""Health of the panel's server: what is looked at each minute, and what is told when it changes."""
+"""Health of the panel's server: checks that run each minute, and notifications when a status changes.
+
+Programs of single sites are not part of it: they rest when nobody uses them, and have alerts of their own.
+"""
 
 from svc_actors.panel.health.records import CheckName, HealthStatus
 

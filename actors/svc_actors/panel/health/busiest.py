@@ -2,6 +2,9 @@
 
 The name changes no status: a site may use what its limits allow. Checks report it while they are ok, too, because
 visitors of other sites may notice a slow server before any resource runs out.
+
+Use is read from control groups and not from the sum of the processes: programs that have exited count, and so does
+memory that belongs to no process (memfd, tmpfs). Without control groups no site is named.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from svc_actors.host.site_use import SiteUse
 from svc_actors.host.vitals import Vitals
 from svc_actors.store import Database
 
+# Below these a name would be noise: on a quiet server some site is always the first.
 _NOTABLE_SHARE: Final = 0.25
 """Of one processor, between two looks."""
 _NOTABLE_BYTES: Final = 256 << 20
@@ -29,6 +33,7 @@ _NOTABLE_SESSIONS: Final = 2 / 3
 _NOTABLE_CALLER: Final = 200
 """Connections of one visitor. A browser opens six per site."""
 _NOTABLE_JOBS: Final = 5
+# Less than the 5 s at which the check calls a database server silent: the name must not cost the check its deadline.
 _ANSWER_SECONDS: Final = 2.0
 _NAMED: Final = 3
 
@@ -49,6 +54,7 @@ class Changed:
     @property
     def writes(self) -> float:
         """Bytes per second, without processes that have exited since."""
+        # max: a group that was removed and created again starts from zero, and the difference would be negative.
         return max(0, (self.now.written_bytes or 0) - (self.before.written_bytes or 0)) / self.seconds
 
     @property
@@ -72,6 +78,7 @@ class SiteLooks:
         """Sites with running processes, by number. A site seen for the first time counts as unchanged, because its
         control group may be older than this process."""
         now = await trio.to_thread.run_sync(self.vitals.sites)
+        # Sites of earlier looks stay: one that stops and starts again is compared with what it had.
         at, before = self._at, self._before
         self._at, self._before = trio.current_time(), {**before, **now}
         seconds = 1.0 if at is None else max(self._at - at, 0.001)
@@ -91,6 +98,7 @@ class Busiest:
     """Of the web server."""
 
     def __post_init__(self) -> None:
+        # One each: with a common one, the first check of a round would leave the others a difference of no time.
         self._processor, self._memory, self._disk = (SiteLooks(self.vitals) for _ in range(3))
         self._ended_before: Mapping[str, int] = dict(self.ended)
 
@@ -110,6 +118,7 @@ class Busiest:
         said = ""
         if killed := await self._names(number for number, use in changed.items() if use.was_killed):
             said = f" Programs were killed at the memory limit of {killed}."
+        # A copy, since the sessions' watch counts on in the same mapping.
         before, self._ended_before = self._ended_before, dict(self.ended)
         grown = [account for account, count in self._ended_before.items() if count > before.get(account, 0)]
         if ended := await self._names(_number(account) for account in grown):

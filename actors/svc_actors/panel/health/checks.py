@@ -1,7 +1,10 @@
 """The checks of health. Each looks and judges; none changes anything.
 
-A number has a level at which it is a warning, one at which it is critical, and a margin by which it has to fall below
-a level before that is over, so that what stays at a level is one incident.
+A value has a level for warnings, one for critical, and a margin: it has to fall below a level by the margin before the
+status improves. A value that moves about a level is therefore one incident.
+
+Rejected: to ask a time server over the network for the clock. The kernel says whether a time service keeps it, and the
+audit shows a clock that was set back, also without a network.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from svc_actors.panel.health.records import CheckName, Finding, HealthStatus
 from svc_actors.store import Database
 
 Check = Callable[[HealthStatus], Awaitable[Finding]]
-"""Given what is believed so far."""
+"""Gets the status that counts so far."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +39,30 @@ class Levels:
 
     def judged(self, value: float, before: HealthStatus) -> HealthStatus:
         for level, status in ((self.critical, HealthStatus.CRITICAL), (self.warning, HealthStatus.WARNING)):
+            # The margin holds for the way down only: `before` has this level, or a worse one.
             if value >= level - (self.margin if before.rank >= status.rank else 0):
                 return status
         return HealthStatus.OK
 
 
+# Percent, for the disk of what others than root may use: at 100 % the sites fail, while root can still repair.
 FILLED: Final = Levels(85, 95, 2)
 MEMORY: Final = Levels(90, 97, 2)
 LOAD: Final = Levels(4, 10, 1)
-"""Of each processor."""
+"""The load average of five minutes, per processor."""
 QUEUED_SECONDS: Final = Levels(3600, 6 * 3600)
 ANSWER_SECONDS: Final = Levels(1, 5, 0.25)
 CERTIFICATE_LEFT: Final = timedelta(days=7)
-"""They are renewed long before."""
+"""Certificates are renewed long before: at this point renewal has failed for a while."""
 OVERDUE: Final = {
     "hourly": (timedelta(hours=6), timedelta(hours=24)),
     "daily": (timedelta(hours=50), timedelta(days=5)),
     "weekly": (timedelta(days=15), timedelta(days=30)),
 }
-"""How old the newest backup may be, by how often it is made."""
+"""The age of the newest backup at which it is a warning, and critical. Daily and weekly ones may be missed once without
+a warning (48 hours and 2, 14 days and 1)."""
 REMOTE_FAILED: Final = timedelta(hours=24)
+# Between the last audited operation and now. Steps of a time service are far smaller.
 CLOCK_BEHIND: Final = timedelta(minutes=2)
 _NAMED: Final = 5
 
@@ -67,7 +74,7 @@ def _several(of: str, items: list[str]) -> str:
 
 @dataclass
 class Checks:
-    """`data` is the folder that the sites and the panel's database lie in."""
+    """`data` is the folder of the sites and of the panel's database."""
 
     database: Database
     launcher: Launcher
@@ -116,8 +123,9 @@ class Checks:
         return Finding(LOAD.judged(value, before), f"The load is {value:.1f} of each processor.{busiest}", value)
 
     async def services(self, before: HealthStatus) -> Finding:
-        """Those that all sites share; a site's own are looked after with the site. A database server that runs has to
-        answer as well: sites wait for one that does not, and it is not started anew by itself."""
+        """Services that all sites share. A database server that runs has to answer as well."""
+        # The launcher restarts a process that ends, and not one that hangs: every site waited for a MariaDB that was
+        # there and did not answer, and no check said a word.
         names = sorted(name for name in await self.launcher.names() if not is_of_a_site(name))
         down = [name for name in names if not (await self.launcher.status(name)).running]
         if down:
@@ -137,6 +145,7 @@ class Checks:
             except (DatabaseError, trio.TooSlowError):
                 found.append(name)
 
+        # At the same time: two that hang would take 10 s of the 15 s that a check has.
         async with trio.open_nursery() as asking:
             for kind, server in self.databases.items():
                 if kind.value in started:
@@ -172,7 +181,7 @@ class Checks:
         return Finding(HealthStatus.CRITICAL if worst else HealthStatus.WARNING, message, len(late))
 
     async def remotes(self, before: HealthStatus) -> Finding:
-        """Targets to which nothing was copied since a copy failed."""
+        """Targets whose last copies failed."""
         rows = await self.database.fetch(
             """SELECT name, now() - min(failed.at) AS since FROM backup_targets
                JOIN backup_copies AS failed ON failed.target_id = backup_targets.id AND failed.error IS NOT NULL
@@ -195,7 +204,7 @@ class Checks:
         return Finding(status, f"A job has waited for {value / 3600:.1f} hours.{busiest}", value)
 
     async def answering(self, before: HealthStatus) -> Finding:
-        """Of the panel's own database."""
+        """The panel's own database."""
         began = trio.current_time()
         try:
             with trio.fail_after(ANSWER_SECONDS.critical):
@@ -215,6 +224,7 @@ class Checks:
         return Finding(HealthStatus.OK, f"The name server answers, with {len(serials)} zones.", 0)
 
     async def clock(self, before: HealthStatus) -> Finding:
+        # A clock that was set back: a row is later than now. One that was set forward is not seen by this.
         behind = await self.database.fetchval("SELECT at - now() FROM audit ORDER BY id DESC LIMIT 1")
         if behind is not None and behind > CLOCK_BEHIND:
             seconds = behind.total_seconds()

@@ -1,4 +1,8 @@
-"""What the database keeps of health: the state of each check, and each change of the last 30 days."""
+"""Health in the database: the state of each check, and each change of the last 30 days.
+
+The status that counts is stored and not only kept in memory: a core that starts goes on with the incident that an
+earlier one has told, and does not tell it again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from svc_actors.store import Queryable, Record, Transaction
 
 KEPT_DAYS: Final = 30
 MOST_EVENTS: Final = 500
-"""That are shown: the newest."""
+"""How many of the newest events are shown."""
 
 
 class HealthStatus(StrEnum):
@@ -21,7 +25,8 @@ class HealthStatus(StrEnum):
 
     @property
     def rank(self) -> int:
-        """How bad it is; what is not known is looked into as a warning is."""
+        """How bad it is."""
+        # `unknown` ranks as a warning: somebody has to look, and nobody has to be woken.
         return {HealthStatus.OK: 0, HealthStatus.CRITICAL: 2}.get(self, 1)
 
 
@@ -42,7 +47,7 @@ class CheckName(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`value`: the number that was looked at, where there is one."""
+    """`value`: the measured number, if there is one."""
 
     status: HealthStatus
     message: str
@@ -62,6 +67,7 @@ async def read_statuses(queryable: Queryable) -> dict[CheckName, HealthStatus]:
 
 
 async def read_checks(queryable: Queryable) -> list[Record]:
+    # A check of another release may have a row: it is left out here and in `read_statuses`.
     rows = await queryable.fetch("SELECT * FROM health_checks WHERE name = ANY($1)", list(CheckName))
     order = list(CheckName)
     return sorted(rows, key=lambda row: order.index(CheckName(row["name"])))
@@ -79,7 +85,8 @@ async def read_events(queryable: Queryable) -> list[Record]:
 
 
 async def write_check(tx: Transaction, name: CheckName, status: HealthStatus, finding: Finding) -> None:
-    """`status` is what is believed; `finding` what was seen just now."""
+    """`status` counts now, `finding` is of the last look."""
+    # Unmarked: to lose a minute of figures is no step back of the database. It would end every session otherwise.
     with tx.unmarked():
         await tx.execute(
             """INSERT INTO health_checks (name, status, message, value) VALUES ($1, $2, $3, $4)

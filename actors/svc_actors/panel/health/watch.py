@@ -1,10 +1,14 @@
-"""Looks at all checks each minute, believes what stays, and tells when that changes.
+"""Runs all checks each minute, counts a status once it stays, and notifies when it changes.
 
 Invariants:
-- a worse status is believed at the second look in a row, a better one at the third: what comes and goes is nothing;
+- a worse status counts at the second look in a row, a better one at the third: what comes and goes sends nothing;
 - each time that a check becomes critical is one incident: one event `health.critical`, one alert that closes with it;
-- what is believed is in the database, where a core that starts finds it; what could not be written is written later;
-- a check that fails or hangs is `unknown`, and holds up no other.
+- the status that counts is in the database, where a core that starts finds it; a change that could not be written is
+  written later;
+- a check that fails or hangs is `unknown`, and delays no other.
+
+Rejected: alerts for warnings. A high load or a certificate with a week left is looked at in the morning; warnings are
+on the page and among the events, and only what is critical wakes somebody.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from svc_actors.store import Database, Transaction
 ROUND_SECONDS: Final = 60.0
 WORSE_LOOKS: Final = 2
 BETTER_LOOKS: Final = 3
+# Seconds, a quarter of a round. Checks run at the same time, so a round takes no longer than that and its writing.
 _LONGEST_LOOK: Final = 15.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.health")
@@ -43,13 +48,13 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.health")
 
 @dataclass
 class HealthWatch:
-    """One a process."""
+    """One per process."""
 
     database: Database
     checks: Mapping[CheckName, Check]
     _believed: dict[CheckName, HealthStatus] | None = None
     _otherwise: dict[CheckName, list[Finding]] = field(default_factory=dict)
-    """What was found in a row that is all worse than what is believed, or all better."""
+    """The last findings in a row that are all worse than the status that counts, or all better."""
     _untold: list[Change] = field(default_factory=list)
 
     async def round(self) -> None:
@@ -61,6 +66,8 @@ class HealthWatch:
                 nursery.start_soon(self._look, name, check, self._status(name), found)
         for name, finding in found.items():
             self._judge(name, finding)
+        # Of this round, and of earlier ones whose transaction failed: the database itself may have been what was
+        # critical. They are removed once they are committed, so that each is sent once.
         changes = list(self._untold)
 
         async def write(tx: Transaction) -> None:
@@ -91,6 +98,7 @@ class HealthWatch:
         if finding.status is believed:
             self._otherwise.pop(name, None)
             return
+        # Equal ranks are `unknown` and `warning`: to know less is treated as worse, and counts after two looks.
         worse = finding.status.rank >= believed.rank
         row = self._otherwise.get(name, [])
         if row and (row[-1].status.rank >= believed.rank) is not worse:
@@ -99,7 +107,8 @@ class HealthWatch:
         self._otherwise[name] = row
         if len(row) < (WORSE_LOOKS if worse else BETTER_LOOKS):
             return
-        # Of what was seen in a row that which is nearest to what was believed: the rest may not stay.
+        # Of the findings in a row, the one nearest to the former status: critical and then warning is a warning that
+        # has stayed. Reversed, so that of equal ones the latest gives the message.
         choose = min if worse else max
         settled = choose(reversed(row[-WORSE_LOOKS:] if worse else row), key=lambda each: each.status.rank)
         self._otherwise.pop(name)
