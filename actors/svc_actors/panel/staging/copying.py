@@ -1,9 +1,14 @@
-"""The jobs that make a staging copy and refresh it: the live site's files and database, under another name.
+"""The jobs that create a staging copy and refresh it: the live site's files and database, under another name.
 
-The copy is a site of its own, with an account, a database and a database user of its own: whatever happens in it
-reaches nothing of the live site. Every step may be done again. What is copied lies in a folder of root's until all of
-it is there, and its wp-config.php is written there, before any visitor could have the copy run with that of the live
-site. A copy that was cut short is `failed`, and is made whole by a refresh.
+The copy is a site of its own, with an account, a database and a database user of its own: nothing that happens in it
+reaches the live site. Every step may be repeated. A copy that was interrupted is `failed`, and a refresh completes it.
+
+The files do not go into the copy's home at once: a visitor could run them with the live site's wp-config.php, and so
+with its database. They are collected in a folder of root's, wp-config.php is written there, with a database and salts
+of its own, and only then all of it is switched into the home.
+
+Rejected: a plugin that keeps the copy's mail. PHP's own configuration does it, so that no file of the copy differs for
+it, and none can be pushed by mistake.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ async def order_copy(tx: Transaction, live: SiteRow, kind: str, title: str) -> J
 
 
 class StagingCopy:
-    """The work of both jobs, which are of the live site."""
+    """The work of both jobs. Both belong to the live site, so that no other job of it runs meanwhile."""
 
     def __init__(self, tools: Tools, accounts: Accounts, make_database: MakeDatabase) -> None:
         self._tools = tools
@@ -80,7 +85,7 @@ class StagingCopy:
         await self._make_database(copy)
 
     async def copy_files(self, run: JobRun) -> None:
-        """What the live site is is looked at first: what changes while it is copied counts as a change since."""
+        """Reads the baseline before it copies: a change of the live site meanwhile counts as drift."""
         async with _Removed(self._tools, run):
             live, copy = await self._pair(run)
             at = await self._tools.configured(live)
@@ -91,10 +96,10 @@ class StagingCopy:
                 await self._tools.facts(at.database, at.prefix),
                 await self._tools.digests(live, entries),
             )
-            # It counts once the copy is whole.
+            # It counts once the copy is whole: until then the status refuses a push.
             await run.transact(partial(write_copied, site_id=live.id, copied=base))
             folder = await self._tools.make_folder(run.id)
-            # One that is refreshed counts already, and is replaced.
+            # A new copy adds to the plan's disk and is held to it. A refresh replaces what counts already.
             new = run.job.kind == CREATE
             most = await require_disk_room(self._tools.database, copy.id, 0) if new else None
             await self._tools.copy_files(run, live, copy, entries, folder / "new", most=most)
@@ -107,6 +112,7 @@ class StagingCopy:
             dump, rewritten = folder / "live.sql.gz", folder / "copy.sql.gz"
             with told():
                 await server.dump(DatabaseName(at.database), dump, run.program)
+            # Every name of the site: pages may contain links with an alias of it.
             hosts = dict.fromkeys(await self._names(live), copy.domain)
             homes = (str(self._tools.home(live)), str(self._tools.home(copy)))
             await self._tools.rewrite(run, dump, rewritten, hosts, homes)
@@ -125,12 +131,13 @@ class StagingCopy:
         async with _Removed(self._tools, run):
             live, copy = await self._pair(run)
             folder = self._tools.folder(run.id)
-            # Another password than before: it is kept in the copy's wp-config.php alone.
+            # A new password: the former one is stored nowhere but in the copy's old wp-config.php.
             database = await self._make_database(copy)
             with told():
                 text = await self._tools.wordpress.configuration_of_copy(live.account, copy.domain, database)
             await trio.to_thread.run_sync(_place, folder, text, copy.account.uid)
             home = self._tools.home(copy)
+            # All else in the home is the copy's own, and stays.
             kept = set(await trio.to_thread.run_sync(os.listdir, home)) - {"public"}
             try:
                 move = partial(switch, home, copy.account.uid, folder, folder / "new", kept)
@@ -142,6 +149,7 @@ class StagingCopy:
     async def serve(self, run: JobRun) -> None:
         _, copy = await self._pair(run)
 
+        # Its PHP may still have code of the former files in its cache.
         async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
             php = php_of(locked)
             await change_record(tx, locked, {"php": php.model_copy(update={"restarts": php.restarts + 1}).record})
@@ -161,6 +169,7 @@ class StagingCopy:
     async def ended(self, tx: Transaction, job: Job) -> None:
         assert job.site_id is not None
         live, found = await read_site(tx, job.site_id), await read_staging(tx, job.site_id)
+        # The site or its copy was deleted meanwhile, or a later order has the copy.
         if live is None or found is None or found.job_id != job.id:
             return
         if job.status is JobStatus.SUCCEEDED:
@@ -176,7 +185,7 @@ class StagingCopy:
         return [entry for entry in await self._tools.entries(live) if is_copied(entry)]
 
     async def _names(self, live: SiteRow) -> list[str]:
-        """All by which its pages may call themselves."""
+        """All names of the site, which its pages may use in links."""
         rows = await self._tools.database.fetch("SELECT name FROM site_domains WHERE site_id = $1", live.id)
         return [row["name"] for row in rows]
 
@@ -189,7 +198,7 @@ class StagingCopy:
 
 
 class _Removed:
-    """The folder of the job goes when a step fails."""
+    """Removes the folder of the job if a step fails. Between steps it stays."""
 
     def __init__(self, tools: Tools, run: JobRun) -> None:
         self._tools = tools
@@ -201,6 +210,7 @@ class _Removed:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             return
+        # Shielded: a cancelled job must not leave a second site's worth of files on the disk.
         with trio.CancelScope(shield=True):
             await self._tools.remove_folder(self._run.id)
         if isinstance(error, OSError):

@@ -1,13 +1,18 @@
-"""The job that pushes a staging copy into its site: what was chosen of its files and tables takes the place of the live
-ones, and nothing else is touched.
+"""The job that pushes a staging copy into its site: the chosen files and tables replace the live ones; nothing else is
+touched.
 
-All that is new is made ready beside the site first. Then the tables are swapped by one statement, and the files by one
-rename each; the site is asked, and only when it answers as before the push is recorded as one that counts
-(`write_pushed`). Invariant: a push that is not recorded is undone, by the job itself, or, if that was killed, by the
-next core before any job begins (`undoing`). So the site is what it was, or what was pushed, and the record says which.
+All that is new is prepared next to the site first. Then the tables are swapped by one statement and the files by one
+rename each. The site is visited, and only if it answers as before is the push recorded (`write_pushed`).
 
-What changes on the live site after it was last looked at is found when the tables have been moved aside, where nobody
-writes to them any more: then the push is undone as well.
+Invariant: a push that is not recorded is undone, by the job itself or, if that was killed, by the next core before it
+starts any job (`undoing`). So the live site is what it was, or what was pushed, and the record says which.
+
+Why in this order:
+
+- Nothing is written into live tables and files: a push that failed half-way could then only be repaired from a backup.
+- The record comes after the visit: a core that is killed in between leaves a push that is undone, not a broken site.
+- Visitors order and upload meanwhile, and are not stopped. A change of the live tables after the last look is found
+  when they have been moved aside, where nobody writes to them, and the push is undone. Uploads are merged.
 """
 
 from __future__ import annotations
@@ -48,12 +53,13 @@ from svc_actors.store import Transaction, service_itself
 PUSH: Final = "staging.push"
 STEPS: Final = ("compare", "back_up", "prepare_files", "prepare_tables", "switch", "tidy")
 SECONDS: Final = 6 * 3600.0
+# For a visit of the front page, with a second one where HTTP leads to HTTPS.
 _ASK_SECONDS: Final = 30.0
 _WORST: Final = 500
-"""Of HTTP: from here on the site does not work."""
+"""HTTP status from which on the site counts as broken. 401 or 403 may be how the site is meant to be."""
 
 BackUp = Callable[[JobRun, SiteRow], Awaitable[None]]
-"""The site is backed up, as a part of this job. Raises ServiceError."""
+"""Backs the site up, as a part of this job. Raises ServiceError."""
 
 
 async def order_push(tx: Transaction, live: SiteRow, chosen: Choice, *, accept_drift: bool) -> Job:
@@ -77,7 +83,7 @@ async def order_push(tx: Transaction, live: SiteRow, chosen: Choice, *, accept_d
 
 @dataclass(frozen=True)
 class Looked:
-    """What a push would do now. `copied` is where the content of the copy is."""
+    """What a push would do now. `at` and `copied`: database and prefix of the live site, and of the copy."""
 
     at: Configured
     copied: Configured
@@ -87,7 +93,8 @@ class Looked:
 
 
 async def look(tools: Tools, live: SiteRow, copy: SiteRow, found: StagingRow) -> Looked:
-    """Raises `conflict` where what wp-config.php of either says makes a push impossible."""
+    """Raises `conflict` if the wp-config.php of either site makes a push impossible."""
+    # Asked each time: the customer may have changed either file since.
     at, copied = await tools.configured(live), await tools.configured(copy)
     if at.prefix != copied.prefix:
         raise conflict(f"The tables of {live.domain} start with {at.prefix}, those of the copy with {copied.prefix}.")
@@ -96,7 +103,7 @@ async def look(tools: Tools, live: SiteRow, copy: SiteRow, found: StagingRow) ->
 
 
 def refuse(looked: Looked, chosen: Choice, *, accept_drift: bool) -> tuple[list[str], list[str]]:
-    """The files and tables that are pushed. Raises `invalid` and `conflict`."""
+    """The files and tables to push. Raises `invalid` and `conflict`."""
     files, tables = chosen.of_files(looked.files), chosen.of_tables(looked.tables)
     if not files and not tables:
         raise conflict("There is nothing that can be pushed; nothing was pushed.")
@@ -111,7 +118,7 @@ def refuse(looked: Looked, chosen: Choice, *, accept_drift: bool) -> tuple[list[
 
 
 class StagingPush:
-    """The work of the job, which is of the live site."""
+    """The work of the job, which belongs to the live site."""
 
     def __init__(self, tools: Tools, undoing: Undoing, back_up: BackUp, tasks: SiteTasks) -> None:
         self._tools = tools
@@ -120,6 +127,7 @@ class StagingPush:
         self._tasks = tasks
 
     async def compare(self, run: JobRun) -> None:
+        # Before the backup, which may take long: what can be refused is refused at once.
         live, copy, found = await self._pair(run)
         looked = await look(self._tools, live, copy, found)
         files, tables = refuse(looked, _choice(run), accept_drift=run.parameters["accept_drift"])
@@ -136,13 +144,14 @@ class StagingPush:
             folder = await self._tools.make_folder(run.id)
             looked = await look(self._tools, live, copy, found)
             files, tables = refuse(looked, _choice(run), accept_drift=run.parameters["accept_drift"])
+            # The choice is fixed here: the later steps prepare and swap the same, whatever comes to either site.
             chosen = {"files": files, "tables": tables}
             await trio.to_thread.run_sync((folder / "chosen.json").write_text, json.dumps(chosen))
             there = [entry for entry in files if entry in looked.seen.copied_files]
             await self._tools.copy_files(run, copy, live, there, folder / "new")
             if selection.UPLOADS in files:
-                # What was added to the live site since the copy stays, and what was changed there later. What comes
-                # from now on is merged when the folders have been exchanged.
+                # Uploads that the live site got since the copy stay, and those changed there later than in the copy.
+                # Uploads that come from now on are merged after the folders have been exchanged.
                 await self._tools.copy_files(run, live, live, [selection.UPLOADS], folder / "new", newest=True)
 
     async def prepare_tables(self, run: JobRun) -> None:
@@ -164,14 +173,18 @@ class StagingPush:
             await run.log(f"{len(tables)} tables of the copy are ready next to {at.database}.")
 
     async def switch(self, run: JobRun) -> None:
-        """Until the push is recorded, whatever comes undoes it."""
+        """Until the push is recorded, any error, cancellation or kill undoes it."""
         async with self._undoing.unless_done(run.id):
             live, copy, found = await self._pair(run)
             files, tables = self._chosen(run)
             looked = await look(self._tools, live, copy, found)
+            # Again, since the backup and the load of the tables may have taken long.
             refuse(looked, Choice(files or None, tables or None), accept_drift=run.parameters["accept_drift"])
+            # A site that was broken before may be repaired by a push, so only a change for the worse undoes it.
             before = await self._status(live)
             folder, database = self._tools.folder(run.id), DatabaseName(looked.at.database)
+            # Killed before the journal: nothing of the site was moved. After it: `settle` asks the database and the
+            # journals of the exchanges how far it came.
             await trio.to_thread.run_sync(partial(_write_journal, folder, live, database, tables))
             await self._swap_tables(run, looked, files, tables)
             for below in ("", trees.CONTENT):
@@ -190,7 +203,7 @@ class StagingPush:
                 await run.log(f"The site answers {after or 'nothing'}, as before.")
             facts = await self._tools.facts(looked.at.database, looked.at.prefix, tables)
             base = found.copied.with_pushed(facts, await self._tools.digests(live, files))
-            # One transaction, and nothing behind it: what is recorded is not undone any more.
+            # One transaction, and nothing after it within the block: what is recorded is no longer undone.
             await run.transact(partial(write_pushed, site_id=live.id, job_id=run.id, copied=base))
         await run.log(f"{live.domain} has the pushed changes.")
 
@@ -202,10 +215,12 @@ class StagingPush:
         live, found = await read_site(tx, job.site_id), await read_staging(tx, job.site_id)
         if live is None or found is None or found.job_id != job.id:
             return
+        # Also where `tidy` failed: the push counts, and a later round removes what is left.
         if found.pushed_job == job.id:
             await write_move(tx, live, StagingEnd.PUSHED)
             return
         why = job.error.message if job.error is not None else "it was cancelled"
+        # The folder is removed as the last act of undoing: while it is there, the live site may be half pushed.
         left = await trio.to_thread.run_sync(self._tools.folder(job.id).exists)
         end = StagingEnd.INTERRUPTED if left else StagingEnd.UNDONE
         await write_move(tx, live, end, reason=f"The last push was not done: {why}")
@@ -221,6 +236,7 @@ class StagingPush:
             await self._tools.tables.swap(live, new, old, tables)
         if run.parameters["accept_drift"]:
             return
+        # A visitor's row that came between the last look and the swap is in the table that went aside.
         moved = await self._tools.facts(old, looked.at.prefix, tables)
         changed = [name for name in moved if moved[name] != looked.seen.live_tables.get(name)]
         if changed:
@@ -240,7 +256,7 @@ class StagingPush:
         switch(home, uid, new, new / "new", kept)
 
     async def _restart(self, live: SiteRow) -> None:
-        """PHP forgets what it knew of the files."""
+        """Restarts PHP, which caches code of the former files."""
 
         async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
             php = php_of(locked)
@@ -254,7 +270,8 @@ class StagingPush:
             raise unavailable(why_undelivered(error)) from error
 
     async def _flush(self, run: JobRun, live: SiteRow) -> None:
-        """What a plugin makes of it is no reason to undo a push: what counts is how the site answers."""
+        """Empties the caches of WordPress. A plugin that fails here is no reason to undo a push: how the site answers
+        decides."""
         try:
             with told():
                 await self._tools.wordpress.flush(wordpress_site(live))
@@ -262,7 +279,7 @@ class StagingPush:
             await run.log(f"The caches of WordPress were not emptied: {error.message}")
 
     async def _status(self, live: SiteRow) -> int:
-        """What a visitor's request is answered with; 0 for nothing."""
+        """The HTTP status of the front page; 0: no answer."""
         status = 0
         with trio.move_on_after(_ASK_SECONDS):
             for secure in (False, True):
@@ -291,7 +308,8 @@ def _choice(run: JobRun) -> Choice:
 
 
 def _write_journal(folder: Path, live: SiteRow, database: DatabaseName, tables: Sequence[str]) -> None:
-    """What an interrupted push has to have undone, and where new entries lie beside what they replace. Blocks."""
+    """Places the new entries for the exchange, then writes what an interrupted push has to undo. Blocks."""
+    # wp-content first: it lies within `public`, which is moved as a whole after it.
     for below in (trees.CONTENT, ""):
         new = top_of(folder, below)
         new.mkdir(mode=0o700)
@@ -312,4 +330,4 @@ def _write_journal(folder: Path, live: SiteRow, database: DatabaseName, tables: 
 
 
 async def _unheard(lines: list[str]) -> None:
-    """What a page says is nobody's."""
+    """Only the status of a visit is used."""

@@ -1,4 +1,8 @@
-"""Staging copies as the database keeps them: one row a site that has one."""
+"""Staging copies in the database: one row for each site that has one.
+
+`pushed_job` is the record that decides whether a push counts. It is written in one transaction, after the site has
+answered; files and tables on the disk say what is to be undone, and never whether.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ _COLUMNS: Final = (
     "site_id, copy_id, status, reason, verifier, job_id, copied, copied_at, pushed_job, pushed_at, created_at"
 )
 
+# For states that no job leads out of.
 _HINTS: Final = {
     StagingStatus.FAILED: "Refresh it.",
     StagingStatus.UNDOING: "Its last push is undone as soon as the database server answers.",
@@ -25,9 +30,10 @@ _HINTS: Final = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the live site was: facts of each of its tables, and a digest of each entry of its files. What differs from
-    it now was changed on the live site since."""
+    """The live site at the time of the copy: facts of each table, and a digest of each entry of its files. A difference
+    from it is a change of the live site since (drift)."""
 
+    # Of a table its rows, its highest key and a checksum; of files their names, sizes, modes and times.
     database: str = ""
     prefix: str = ""
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +44,7 @@ class Baseline:
         return cls(**stored)
 
     def with_pushed(self, tables: Mapping[str, str], files: Mapping[str, str]) -> Baseline:
-        """After these were replaced."""
+        """The baseline after a push has replaced these: what was pushed is no drift."""
         return Baseline(self.database, self.prefix, {**self.tables, **tables}, {**self.files, **files})
 
     @property
@@ -72,12 +78,12 @@ async def read_staging(queryable: Queryable, site_id: UUID) -> StagingRow | None
 
 
 async def waiting_to_be_undone(queryable: Queryable) -> list[StagingRow]:
-    """Those whose last push could not be undone yet."""
+    """Copies whose last push could not be undone yet."""
     return [_as_row(row) for row in await queryable.fetch(f"SELECT {_COLUMNS} FROM stagings WHERE status = 'undoing'")]
 
 
 async def staging_of(queryable: Queryable, site: SiteRow) -> StagingRow:
-    """Raises not_found where the site has no copy."""
+    """Raises not_found if the site has no copy."""
     found = await read_staging(queryable, site.id)
     if found is None:
         raise not_found(f"{site.domain} has no staging copy.", hint=f"Make one: svc site staging create {site.domain}")
@@ -85,7 +91,7 @@ async def staging_of(queryable: Queryable, site: SiteRow) -> StagingRow:
 
 
 async def pair_of(queryable: Queryable, site_id: UUID) -> tuple[SiteRow, SiteRow, StagingRow]:
-    """The live site, its copy, and what is recorded of that. Raises not_found."""
+    """The live site, its copy, and the record of the copy. Raises not_found."""
     live = await read_site(queryable, site_id)
     if live is None:
         raise not_found("The site no longer exists.")
@@ -110,7 +116,8 @@ async def insert_staging(tx: Transaction, live: SiteRow, copy: SiteRow, verifier
 async def write_move(
     tx: Transaction, live: SiteRow, by: StagingMove, *, reason: str | None = None, job_id: int | None = None
 ) -> None:
-    """Raises `conflict` where there is no such move."""
+    """Raises `conflict` if the table has no such move."""
+    # A reason is replaced, by none as well: it is about the last job alone. The end of a job leaves `job_id` as it is.
     status = await _moved(tx, live, by)
     await tx.execute(
         "UPDATE stagings SET status = $2, reason = $3, job_id = coalesce($4, job_id) WHERE site_id = $1",
@@ -123,11 +130,14 @@ async def write_move(
 
 
 async def write_copied(tx: Transaction, site_id: UUID, copied: Baseline) -> None:
+    # Written before the copy is made, so that changes meanwhile count as drift. A copy that is not finished is failed,
+    # and cannot be pushed, so its baseline is never used.
     await tx.execute("UPDATE stagings SET copied = $2, copied_at = now() WHERE site_id = $1", site_id, copied.stored)
 
 
 async def write_pushed(tx: Transaction, site_id: UUID, job_id: int, copied: Baseline) -> None:
-    """From here on the push counts, whatever comes."""
+    """From this commit on the push counts, whatever fails later."""
+    # With the baseline in one statement: a push that counted with the old one would be drift of the live site.
     await tx.execute(
         "UPDATE stagings SET copied = $3, pushed_job = $2, pushed_at = now() WHERE site_id = $1",
         site_id,
@@ -142,7 +152,7 @@ async def write_verifier(tx: Transaction, copy: SiteRow, verifier: str) -> None:
 
 
 async def remove_staging(tx: Transaction, live: SiteRow) -> None:
-    """Without a row there is no copy. Raises `conflict` while a job works on it."""
+    """Deletes the record, and so the copy's role. Raises `conflict` while a job works on it."""
     await _moved(tx, live, StagingOrder.DELETE)
     await tx.execute("DELETE FROM stagings WHERE site_id = $1", live.id)
     await tell(tx, live)
@@ -154,7 +164,7 @@ async def was_pushed(queryable: Queryable, job_id: int) -> bool:
 
 
 async def tell(tx: Transaction, live: SiteRow) -> None:
-    """Pages that show the site look again."""
+    """Has pages that show the site read it again."""
     await announce(tx, live, live.status.value, live.reason)
 
 

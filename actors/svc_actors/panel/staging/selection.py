@@ -1,8 +1,11 @@
-"""What of a copy may be pushed, what is left alone, and what has changed on the live site since. Pure functions.
+"""Which parts of a copy may be pushed, which stay, and what has changed on the live site since. Pure functions.
 
-A table is *kept* where visitors write: orders, users, comments, what was sent by forms. It is never among what is
-pushed by default, and may be named. A table is *held* where a push of it would lose what visitors have written and
-cannot be told apart from pages: posts, where orders are kept as posts. It cannot be named.
+A table is *kept* if visitors write to it: orders, users, comments, entries of forms. It is not pushed by default, and
+may be named. A table is *held* if a push would lose what visitors wrote and what looks the same as pages:
+posts, while orders are stored as posts. It cannot be named.
+
+Rejected: to merge rows of posts. The live site and the copy give the same numbers to different posts, and new ones come
+while a merge runs, so no rule tells them apart for good.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ from svc_actors.panel.staging.records import Baseline
 OPTIONS: Final = "options"
 POSTS: Final = "posts"
 _OF_POSTS: Final = (POSTS, "postmeta", "term_relationships")
-"""They name posts by their numbers, and make sense with them alone."""
+"""They refer to posts by number, and mean nothing without them."""
 UPLOADS: Final = f"{CONTENT}/uploads"
-"""What the live site has and the copy lacks stays: visitors and editors add files all the time."""
+"""Files that only the live site has stay: visitors and editors add files all the time."""
 PLUGINS: Final = f"{CONTENT}/plugins"
+# Caches, and the folders in which WordPress updates itself.
 _NOT_COPIED: Final = frozenset({f"{CONTENT}/{name}" for name in ("cache", "upgrade", "upgrade-temp-backup")})
 
 _VISITORS: Final = re.compile(
     r"(?:"
     r"users|usermeta|comments|commentmeta|signups"
-    # WooCommerce: orders in their own tables, what is counted of them, sessions, downloads, payments.
+    # WooCommerce: orders in their own tables, their statistics, sessions, downloads, payments.
     r"|wc_.*|woocommerce_(?:order|payment_token|session|downloadable|log|api_keys).*|actionscheduler_.*"
     # Other shops, bookings and memberships.
     r"|edd_.*|pmpro_.*|mepr_.*|bookings?_.*|bookly_.*|amelia_.*|learnpress_.*|rcp_.*"
@@ -36,7 +40,7 @@ _VISITORS: Final = re.compile(
     r"|gf_(?:entry|draft).*|rg_lead.*|wpforms_(?:entries|entry|payments|logs).*|frm_item.*|nf3_objects|nf3_upgrades"
     r"|fluentform_(?:submission|entry|logs|transactions|order).*|e_submissions.*|db7_forms|cf7_.*|forminator_frmt_form_entry.*"
     r"|frmt_form_(?:entry|views).*|formmaker_.*|everest_forms_entr.*|mailpoet_.*|newsletter.*|fc_.*|mailster_.*"
-    # What people see of each other, and what is counted of them.
+    # Communities, statistics and logs.
     r"|bp_.*|bbp_.*|statistics_.*|redirection_(?:logs|404)|simple_history.*|wf.*|wsal_.*|gdpr.*|icl_(?:mo_files|background).*"
     r")"
 )
@@ -47,7 +51,7 @@ VISITORS_POSTS: Final = frozenset(
         *("wc_booking", "wc_user_membership", "give_payment", "sensei_message", "topic", "reply"),
     }
 )
-"""Posts that visitors have made."""
+"""Types of posts that visitors create."""
 
 VOLATILE: Final = (
     *("%transient%", "cron", "%_lock", "%.lock", "recently_%", "rewrite_rules", "https_detection_errors"),
@@ -61,20 +65,21 @@ VOLATILE: Final = (
     ),
     *("db_upgraded", "finished_%", "wp_attachment_pages_enabled", "nonce_%", "auth_%", "logged_in_%", "secure_auth_%"),
 )
-"""Options that change by themselves: they are no drift, and stay as the live site has them."""
+"""Patterns of options that change by themselves. They are no drift, and keep the live site's values."""
 LIVE: Final = (
     *("siteurl", "home", "blog_public", "admin_email", "new_admin_email", "upload_path", "upload_url_path"),
     # Keys of payment and of other services: a copy has those of their test modes.
     *("woocommerce_%_settings", "%api_key%", "%secret%", "%license%", "mailserver_%"),
 )
-"""Options that are of the live site alone."""
+"""Patterns of options that keep the live site's values."""
 ACTIVE_PLUGINS: Final = ("active_plugins", "uninstall_plugins")
 
 
 @dataclass(frozen=True)
 class Part:
-    """An entry of the files (`wp-content/themes`), or a table (`wp_posts`). `default`: it is pushed unless something
-    else is asked for. `why`: why it is not, or cannot be. `drifted`: it was changed on the live site since the copy."""
+    """An entry of the files (`wp-content/themes`), or a table (`wp_posts`). `default`: it is pushed unless the caller
+    names others. `why`: the reason why it is not pushed by default, or cannot be. `drifted`: it has changed on the live
+    site since the copy."""
 
     name: str
     default: bool
@@ -85,7 +90,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Seen:
-    """Both sites now. Facts are those of the live site; names those of the copy."""
+    """Both sites as they are now: names of the copy's parts, facts of the live site's."""
 
     copied_tables: Sequence[str]
     copied_files: Sequence[str]
@@ -93,11 +98,11 @@ class Seen:
     live_files: Mapping[str, str]
     bound: Collection[str]
     visitors_posts: Collection[str]
-    """The types of posts of visitors that the live site has."""
+    """The types of visitors' posts that the live site has."""
 
 
 def is_copied(entry: str) -> bool:
-    """Caches are made anew, and are no part of a site."""
+    """Whether the entry is part of a copy: caches are not."""
     return entry not in _NOT_COPIED
 
 
@@ -106,6 +111,7 @@ def is_kept(table: str, prefix: str) -> bool:
 
 
 def tables(seen: Seen, base: Baseline) -> list[Part]:
+    # Only the copy's tables, by the prefix: a database may hold tables of other programs, which a push leaves alone.
     parts = []
     for name in seen.copied_tables:
         if not name.startswith(base.prefix):
@@ -115,6 +121,7 @@ def tables(seen: Seen, base: Baseline) -> list[Part]:
         if seen.visitors_posts and name.removeprefix(base.prefix) in _OF_POSTS:
             types = ", ".join(seen.visitors_posts)
             allowed, why = False, f"the live site keeps what visitors have made as posts ({types}), which would be lost"
+        # RENAME TABLE into another database refuses triggers, and foreign keys follow a table that is moved aside.
         elif name in seen.bound:
             allowed, why = False, "it has triggers, or foreign keys lead to or from it"
         elif is_kept(name, base.prefix):
@@ -129,17 +136,19 @@ def files(seen: Seen, base: Baseline) -> list[Part]:
             name,
             default=is_copied(name),
             allowed=is_copied(name),
-            # Of uploads nothing that the live site has is lost.
+            # Uploads are merged, so a change of the live site's cannot be lost.
             drifted=name != UPLOADS and seen.live_files.get(name) != base.files.get(name),
             why=None if is_copied(name) else "it is a cache of the site's own",
         )
+        # Also what was removed from the copy: to push it is to remove it from the live site. What came to the live site
+        # since the copy is in neither.
         for name in sorted({*seen.copied_files, *base.files})
     ]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """`files` and `tables` of a push; None: what is pushed by default, if neither is said, else nothing of them."""
+    """`files` and `tables` of a push. None for both: the defaults. None for one of them: nothing of it."""
 
     files: Sequence[str] | None
     tables: Sequence[str] | None
@@ -171,5 +180,6 @@ def drift(parts: Sequence[Part], chosen: Collection[str]) -> list[str]:
 
 
 def kept_options(pushed_files: Collection[str]) -> list[str]:
-    """Of a push of the options. Which plugins are active changes with the plugins themselves, or not at all."""
+    """Patterns of the options that keep the live site's values in a push of the options table."""
+    # The list of active plugins belongs to the plugins: pushed alone it would activate some that the live site lacks.
     return [*VOLATILE, *LIVE, *(() if PLUGINS in pushed_files else ACTIVE_PLUGINS)]

@@ -1,14 +1,18 @@
 """The states of a staging copy and every move between them. Nothing else decides a state.
 
-Theory of operation. A site without a copy has the state `none`, and no record. An *order* of a caller begins a job, and
-the *end* of that job moves it on:
+How it works. A site without a copy has the state `none`, and no record. An *order* of a caller starts a job, and the
+*end* of that job moves the copy on:
 
-- a copy is whole or it is `failed`: what a creation or a refresh has left half-way is only good for another refresh;
+- a copy is whole, or it is `failed`: a creation or a refresh that stopped half-way leaves a copy that can only be
+  refreshed or deleted;
 - a push never harms the copy, and the live site is what it was or what was pushed. So every push ends in `ready`; one
-  that was undone leaves its reason. One that cannot be undone at once, since the database server does not answer, is
-  `undoing` until it is: no job of the site or its copy begins before.
+  that was undone leaves its reason. If it cannot be undone at once, because the database server does not answer, the
+  state is `undoing` until it is: no job of the site or of its copy starts before.
 
-Deleting the copy leads to `none` from everywhere but where a job works on it.
+Rejected: `ready` for a push whose undoing is still to come. After a kill the record said that the push was not done,
+and other jobs of the site could start while its tables were those of the copy.
+
+Deleting the copy leads to `none` from every state in which no job works on it.
 """
 
 from __future__ import annotations
@@ -39,9 +43,9 @@ class StagingEnd(StrEnum):
     BROKEN = "broken"
     PUSHED = "pushed"
     UNDONE = "undone"
-    """Of a push: the live site is as it was."""
+    """A push: the live site is as it was."""
     INTERRUPTED = "interrupted"
-    """Of a push: the live site is still to be put back."""
+    """A push: the live site is still to be put back."""
 
 
 StagingMove = StagingOrder | StagingEnd
@@ -57,21 +61,23 @@ MOVES: Final[dict[StagingStatus, dict[StagingMove, StagingStatus]]] = {
         StagingOrder.DELETE: _S.NONE,
     },
     _S.REFRESHING: {StagingEnd.COPIED: _S.READY, StagingEnd.BROKEN: _S.FAILED},
+    # Never FAILED: a push only reads the copy.
     _S.PUSHING: {StagingEnd.PUSHED: _S.READY, StagingEnd.UNDONE: _S.READY, StagingEnd.INTERRUPTED: _S.UNDOING},
+    # No DELETE: this state is what keeps other jobs of the site waiting.
     _S.UNDOING: {StagingEnd.UNDONE: _S.READY},
     _S.FAILED: {StagingOrder.REFRESH: _S.REFRESHING, StagingOrder.DELETE: _S.NONE},
 }
 
 
 class IllegalStagingMove(Exception):  # noqa: N818 - named for what it says
-    """There is no such move; the copy stays what it was."""
+    """The table has no such move; the copy keeps its state."""
 
     def __init__(self, status: StagingStatus, move: StagingMove) -> None:
         super().__init__(f"{move.value} has no move from {status.value}")
 
 
 def move(status: StagingStatus, by: StagingMove) -> StagingStatus:
-    """Where `by` leads from `status`. Raises `IllegalStagingMove`."""
+    """The state to which `by` leads from `status`. Raises `IllegalStagingMove`."""
     try:
         return MOVES[status][by]
     except KeyError:

@@ -1,4 +1,8 @@
-"""What every work on staging copies needs: both sites, their files and tables as they are now, and room on the disk."""
+"""What all work on staging copies needs: both sites, their files and tables as they are now, and room on the disk.
+
+Files are copied and dumps are rewritten by programs (`host/staging`), and tables are read as the owner of their
+database: both are the customer's, who can change them meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,10 @@ from svc_actors.panel.staging.selection import OPTIONS, POSTS, VISITORS_POSTS, V
 from svc_actors.runtime import ActorSystem
 from svc_actors.store import Database
 
+# Of one program, within the 4 hours of a copy and the 6 of a push.
 COPY_SECONDS: Final = 3 * 3600.0
 SPARE_BYTES: Final = 256 << 20
-"""What a copy leaves free on the disk."""
+"""Stays free on the disk after a copy: the other sites go on writing."""
 FOLDER: Final = ".staging-"
 
 
@@ -51,7 +56,8 @@ class Tools:
         return self.folders.sites / site.account.name
 
     def folder(self, job_id: int) -> Path:
-        """Of a job: root's alone, beside the homes, so that what is in it gets there by rename(2)."""
+        """The folder of a job. It is root's alone, and next to the homes: on their file system, so that rename(2) moves
+        files from it into a home in one step."""
         return self.folders.sites / f"{FOLDER}{job_id}"
 
     async def make_folder(self, job_id: int) -> Path:
@@ -60,13 +66,15 @@ class Tools:
         return folder
 
     async def remove_folder(self, job_id: int) -> None:
-        """Nobody but root has changed it, so nothing there leads away."""
+        # Errors are ignored: `Undoing.round` finds a folder that is left, and tries again.
         await trio.to_thread.run_sync(partial(remove_tree, self.folder(job_id), ignore_errors=True))
 
     async def configured(self, site: SiteRow) -> Configured:
-        """Where the content of the site is. Raises `conflict` where that is no database of its own."""
+        """The database and prefix of the site. Raises `conflict` if the database is not its own."""
         with told():
             found = await self.wordpress.configured(site.account)
+        # wp-config.php is the customer's text. Without this it could name another site's database, and the job, which
+        # may work as the owner of any, would copy it.
         own = await self.database.fetchval(
             "SELECT true FROM databases WHERE site_id = $1 AND engine = 'mariadb' AND name = $2",
             site.id,
@@ -84,7 +92,7 @@ class Tools:
             return await trio.to_thread.run_sync(trees.digests, self.home(site), site.account.uid, entries)
 
     async def facts(self, database: str, prefix: str, tables: Collection[str] | None = None) -> dict[str, str]:
-        """Of all tables of the site, or of these."""
+        """Facts of all tables of the site, or of these."""
         name = DatabaseName(database)
         with told():
             wanted = await self.tables.names(name) if tables is None else tables
@@ -99,6 +107,7 @@ class Tools:
             types = (
                 await self.tables.has_posts(DatabaseName(at.database), posts, VISITORS_POSTS) if posts in there else []
             )
+            # Of both databases: a swap moves tables of either.
             bound = {
                 *await self.tables.bound(DatabaseName(at.database), there),
                 *await self.tables.bound(DatabaseName(copied.database), there),
@@ -125,8 +134,8 @@ class Tools:
         newest: bool = False,
         most: int | None = None,
     ) -> None:
-        """These entries of a site into `target`/public, as files of the other one's account. `most`: bytes of each
-        folder, None without a bound."""
+        """Copy these entries of a site into `target`/public, as files of the other site's account. `newest`: of a file
+        that is there, the one changed last stays. `most`: bytes of each folder; None: no limit."""
         folders = {"": target / "public", trees.CONTENT: target / "public" / trees.CONTENT}
         for below, folder in folders.items():
             names = [entry.removeprefix(f"{below}/") for entry in entries if entry.rpartition("/")[0] == below]
@@ -143,6 +152,7 @@ class Tools:
                 "newest": newest,
                 "most": most,
             }
+            # In a file: many entries may be longer than an argument.
             file = self.folder(run.id) / "order.json"
             await trio.to_thread.run_sync(file.write_text, json.dumps(order))
             said: list[str] = []
@@ -157,17 +167,17 @@ class Tools:
             await run.log(f"{below or 'public'}: {counted['files']:,} files, {counted['bytes']:,} bytes{left}.")
 
     async def rewrite(self, run: JobRun, dump: Path, to: Path, hosts: dict[str, str], homes: tuple[str, str]) -> None:
-        """A dump with other addresses in it."""
+        """Replace the addresses in a dump."""
         order = json.dumps({"hosts": hosts, "homes": homes})
         command = (sys.executable, "-I", "-S", str(rewrite.__file__), order, str(dump), str(to))
         await run.program(command, seconds=COPY_SECONDS)
 
     async def require_room(self, site: SiteRow, entries: Collection[str], database: str) -> None:
-        """Raises `capacity` where the disk has no room for what comes of this site."""
+        """Raises `capacity` if the disk has no room for a copy of this site's entries and database."""
         with _followed():
             needed = await trio.to_thread.run_sync(trees.sizes, self.home(site), site.account.uid, entries)
         with told():
-            # Twice: a dump is there as well, and one that is rewritten.
+            # Twice: the database is loaded, and its dump and the rewritten one (both compressed) lie next to it.
             needed += 2 * (await self.server.sizes([DatabaseName(database)])).get(DatabaseName(database), 0)
         space = os.statvfs(self.folders.data)
         free = space.f_bavail * space.f_frsize
@@ -180,7 +190,7 @@ class Tools:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What the site's programs and its database server do not do, in the words of the service."""
+    """Errors of the site's programs and of its database server become `unavailable`."""
     try:
         yield
     except DatabaseError as error:
@@ -198,6 +208,7 @@ def _followed() -> Iterator[None]:
 
 
 def _make_public(target: Path, folder: Path, uid: int) -> None:
+    # `target` itself stays root's with 0700: what is within is out of everybody's reach until it is switched.
     for each in (target, target / "public", folder):
         if not each.exists():
             each.mkdir(mode=0o700)

@@ -1,12 +1,15 @@
-"""Pushes that were not recorded are undone, and what any job on a copy has left behind is removed.
+"""Undoes pushes that were not recorded, and removes what any job on a copy has left behind.
 
-A push that was killed at any point is undone before the next core begins any job, and where the database server does
-not answer then, as soon as it does. What is to be undone is found where it lies: tables by the database in which they
-are, files by the journals of their exchange. So undoing may be repeated, and may itself be killed.
+A push that was killed at any point is undone before the next core starts any job; if the database server does not
+answer then, as soon as it does.
 
-Uploads that come while a push is on its way end in the folder that was the site's at that moment. Before the other one
-is removed, what it alone has, or has newer, is merged from it: of a push that counts all that the old folder has, and
-of one that was undone what was written into the new folder since the journal. A folder is never removed before.
+The journal names what is pushed, and not which steps were done: a kill between a step and its entry would make it
+wrong. How far a push came is read from the things themselves: tables by the database that they are in, files by the
+journals of their exchange. So undoing may be repeated, and may itself be killed.
+
+Uploads that come during a push end in the folder that is the site's at that moment. Before the other folder is removed,
+files that it alone has, or has newer, are merged from it: after a push that counts, all of the old folder; after one
+that was undone, what was written into the new folder since the journal. A folder is never removed before.
 """
 
 from __future__ import annotations
@@ -47,14 +50,16 @@ from svc_actors.store import Transaction, service_itself
 
 JOURNAL: Final = "push.json"
 MERGED: Final = "merged"
-"""Nothing of the site's is in its other folder alone: what is removed there later does not come back."""
+"""Marks that uploads have been merged. A core that is killed after it does not merge again: a file that the site has
+removed since would come back."""
+# Seconds. A database server that was restarted is noticed within half a minute.
 ROUND_SECONDS: Final = 30.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.staging")
 
 
 def new_database(job_id: int) -> DatabaseName:
-    """Of a number that no site has."""
+    """A database with the number of no site."""
     return DatabaseName(f"s{SCRATCH_NUMBER}_push{job_id}new")
 
 
@@ -63,7 +68,7 @@ def old_database(job_id: int) -> DatabaseName:
 
 
 def top_of(folder: Path, below: str) -> Path:
-    """Where the exchange of one folder of the site has its journal."""
+    """The folder with the journal of the exchange of one folder of the site."""
     return folder / (below or "top")
 
 
@@ -72,13 +77,13 @@ class Undoing:
         self._tools = tools
 
     async def recover(self) -> None:
-        """Before any job begins."""
+        """Called before any job starts: a job of the site would see a mixture of the two states."""
         for job_id in await trio.to_thread.run_sync(self._left):
             await self._tried(job_id)
         await self._release()
 
     async def round(self) -> None:
-        """What could not be undone before, and folders that nobody works on."""
+        """Pushes that could not be undone before, and folders that no job works on."""
         left = await trio.to_thread.run_sync(self._left)
         rows = await self._tools.database.fetch(
             "SELECT id FROM jobs WHERE id = ANY($1) AND status IN ('queued', 'running')", left
@@ -89,10 +94,11 @@ class Undoing:
 
     @asynccontextmanager
     async def unless_done(self, job_id: int) -> AsyncIterator[None]:
-        """For the steps of a push: what is not recorded when it is left by an error is undone."""
+        """For the steps of a push: if an error leaves the block before the push is recorded, it is undone."""
         try:
             yield
         except BaseException as error:
+            # Cancellation too: by the caller, by the deadline, or as the core ends.
             with trio.CancelScope(shield=True):
                 await self._tried(job_id)
             if isinstance(error, OSError):
@@ -102,14 +108,16 @@ class Undoing:
             raise
 
     async def settle(self, job_id: int) -> None:
-        """Undone, unless the push is recorded; and nothing of the job is left. Raises ServiceError, OSError."""
+        """Undo the push unless it is recorded, and remove all that is left of the job. Raises ServiceError, OSError."""
         folder, tools = self._tools.folder(job_id), self._tools
         if not folder.exists():
             return
+        # Without a journal nothing of the site was moved: a copy, or a push that only prepared.
         journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
         if journal is not None:
             new, old = new_database(job_id), old_database(job_id)
             undone, since = False, None
+            # The record decides, and not the end of the job: a commit whose answer was lost counts.
             if not await was_pushed(tools.database, job_id):
                 if journal["tables"]:
                     with told():
@@ -118,6 +126,7 @@ class Undoing:
                         undone = await tools.tables.swap_back(live, new, old, journal["tables"])
                 for below in (trees.CONTENT, ""):
                     undone |= await trio.to_thread.run_sync(take_back, top_of(folder, below))
+                # Only what was written after the journal: the rest of the new folder is the copy's.
                 since = os.stat(folder / JOURNAL).st_mtime_ns
             if not (folder / MERGED).exists():
                 await self._merge(folder, journal, since)
@@ -125,17 +134,19 @@ class Undoing:
             if undone:
                 log.warning("staging.push_undone", job_id=job_id)
                 await self._restart(UUID(journal["site"]))
+        # The folder goes last. It is what brings a later round back here until the databases are gone.
         await self._drop(job_id)
         await tools.remove_folder(job_id)
 
     async def _release(self) -> None:
-        """Sites whose pushes have been undone: their other jobs begin."""
+        """Lets the other jobs start of sites whose pushes have been undone."""
         for staging in await waiting_to_be_undone(self._tools.database):
             if not self._tools.folder(staging.job_id).exists():
                 await self._tools.database.transact(partial(_undone, staging=staging))
 
     async def keep_uploads(self, folder: Path) -> None:
-        """What came after files were made ready, from the folder that was the site's until now. Raises OSError."""
+        """Merges uploads that came after the files were prepared, from the folder that was the site's until now. Raises
+        OSError."""
         journal = await trio.to_thread.run_sync(_read, folder / JOURNAL)
         if journal is not None:
             await self._merge(folder, journal, None)
@@ -149,7 +160,7 @@ class Undoing:
         try:
             merged = await trio.to_thread.run_sync(merge)
         except FileNotFoundError:
-            return  # No uploads were pushed, or the site is not there any more.
+            return  # No uploads were pushed, or the site no longer exists.
         if merged.files or merged.left_out:
             log.info("staging.uploads_kept", folder=folder.name, files=merged.files, left_out=merged.left_out)
 
@@ -157,6 +168,7 @@ class Undoing:
         try:
             await self.settle(job_id)
         except (ServiceError, OSError) as error:
+            # The folder stays, so the end of the job writes `undoing`, and the round tries again.
             log.warning("staging.not_settled", job_id=job_id, error=str(error))
 
     async def _drop(self, job_id: int) -> None:
@@ -170,7 +182,7 @@ class Undoing:
                 await server.drop_database(name)
 
     async def _restart(self, site_id: UUID) -> None:
-        """PHP forgets the files that were there for a moment. Where it cannot be told now, it looks by itself soon."""
+        """Restarts PHP, which may have cached the pushed files. If that fails, PHP looks at the files soon anyway."""
 
         async def restarted(tx: Transaction, locked: SiteRow) -> Changed:
             php = php_of(locked)
@@ -182,7 +194,7 @@ class Undoing:
             await finished(site.ask(Site.change, service_itself("staging.push"), restarted))
 
     def _left(self) -> list[int]:
-        """The jobs whose folders are there. Blocks."""
+        """The jobs whose folders exist. Blocks."""
         try:
             names = os.listdir(self._tools.folders.sites)
         except FileNotFoundError:
@@ -193,6 +205,7 @@ class Undoing:
 
 async def _undone(tx: Transaction, staging: StagingRow) -> None:
     live, found = await read_site(tx, staging.site_id), await read_staging(tx, staging.site_id)
+    # Read again in the transaction: a deletion of the site may have come first.
     if live is not None and found is not None and found.status is StagingStatus.UNDOING:
         await write_move(tx, live, StagingEnd.UNDONE, reason=found.reason)
         wake_queues(tx)
