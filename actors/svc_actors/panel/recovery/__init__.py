@@ -1,1 +1,1 @@
-"""Recovery: the encrypted manifest of the server at its backup targets, and a server brought back from one."""
+"""Recovery: the server's encrypted manifest at its backup targets, and how a new server becomes a lost one from it."""

@@ -1,4 +1,9 @@
-"""What a target holds of servers that were lost, looked at from a new one. Nothing is changed, there or here."""
+"""Looks from a new server at what a target holds of lost servers. Nothing is changed, there or here.
+
+Nothing at the target is believed by its name: everybody with write access could relabel the manifest of another server,
+or an old one as the newest. A manifest that opens says itself what it is, and has to agree with its tags. What nobody
+can see from here is that newer manifests were removed.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +24,16 @@ from svc_actors.panel.recovery.manifest import DamagedManifest, Manifest, Manife
 from svc_actors.panel.recovery.remote import Kept, Programs, Remote
 from svc_actors.store import PANEL_SCHEMA, Queryable, known_migrations
 
+# Each is a restic that asks the target over the network.
 _AT_ONCE: Final = 2
 _LOOK_SECONDS: Final = 20.0
-"""For all repositories together: what was not looked at by then is said to be so."""
+"""For all repositories together, as a caller waits for the answer. Sites that were not looked at by then are named."""
 
 
 @dataclass(frozen=True)
 class FoundSite:
-    """`problem`: why it would not come back as of its newest backup; None where nothing is known to be in the way.
-    `backups`: how many the target holds; None where that was not found out."""
+    """`problem`: why the site would not come back as of its newest backup; None: no reason is known. `backups`: how
+    many the target holds; None: not known."""
 
     site: ManifestSite
     backups: int | None
@@ -42,8 +48,9 @@ class Opened:
 
 
 def chosen(there: list[Kept], snapshot: str | None) -> Kept:
-    """The manifest that was named, or the newest where there is one server alone. Raises ServiceError."""
+    """The named manifest, or the newest if all are of one server. Raises ServiceError."""
     if snapshot is not None:
+        # The beginning of an id does, as in restic, if it is unambiguous.
         found = [kept for kept in there if kept.snapshot.startswith(snapshot)]
         if len(found) != 1:
             raise not_found("There is no such manifest at the target.", hint="Discover lists the manifests.")
@@ -52,6 +59,7 @@ def chosen(there: list[Kept], snapshot: str | None) -> Kept:
         raise not_found(
             "There is no manifest of a server at this target.", hint="Is it the folder or bucket that backups went to?"
         )
+    # Several servers may copy to one target. To become the wrong one cannot be undone, so the caller has to say which.
     if len({kept.server for kept in there}) > 1:
         raise conflict(
             "The target holds manifests of several servers.", hint="Discover lists them: name the manifest to use."
@@ -60,7 +68,7 @@ def chosen(there: list[Kept], snapshot: str | None) -> Kept:
 
 
 async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key: str) -> Opened:
-    """Raises ServiceError where it does not open, and nothing was changed."""
+    """Raises ServiceError if it does not open; nothing was changed then."""
     try:
         data = await remote.read(target, kept.snapshot)
         manifest, dump = await trio.to_thread.run_sync(opened_manifest, data, recovery_key)
@@ -72,6 +80,7 @@ async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key:
         ) from None
     except DamagedManifest as error:
         raise conflict(f"{error} Nothing was changed.", hint="Discover shows earlier manifests.") from error
+    # The tags are outside the encryption. A mismatch is a forgery, or a manifest that was copied from another target.
     said = (kept.server, kept.hostname, kept.taken_at, kept.target_id)
     if said != (manifest.install_id, manifest.hostname, manifest.taken_at, manifest.target_id):
         raise conflict(
@@ -83,7 +92,8 @@ async def open_kept(remote: Remote, target: TargetRow, kept: Kept, recovery_key:
 
 
 def require_known(manifest: Manifest) -> None:
-    """Raises `conflict` for what a later release has written."""
+    """Raises `conflict` if a later release has written it."""
+    # By migrations and not by the version: an older dump is migrated, a newer one cannot be.
     known: dict[str, int] = {}
     for migration in known_migrations(PANEL_SCHEMA):
         known[migration.component.value] = migration.number
@@ -95,7 +105,7 @@ def require_known(manifest: Manifest) -> None:
 
 
 async def what_is_here(queryable: Queryable) -> list[str]:
-    """What of this server a recovery would replace, in words; a new server has none of it."""
+    """What a recovery would replace on this server, in words; empty on a new server."""
     row = await queryable.fetchone(
         """SELECT (SELECT count(*) FROM sites) AS sites, (SELECT count(*) FROM users) AS people,
                   (SELECT count(*) FROM webhook_endpoints) AS webhooks, (SELECT count(*) FROM hosting_plans) AS plans,
@@ -105,7 +115,7 @@ async def what_is_here(queryable: Queryable) -> list[str]:
 
 
 async def look_at_sites(remote: Remote, target: TargetRow, manifest: Manifest) -> list[FoundSite]:
-    """Each site of a manifest, and whether the target holds its repository."""
+    """Each site of a manifest, and whether the target holds its newest backup."""
     limit = trio.CapacityLimiter(_AT_ONCE)
     found: dict[UUID, FoundSite] = {}
 
@@ -124,6 +134,8 @@ async def _look_at(remote: Remote, target: TargetRow, site: ManifestSite) -> Fou
     if site.repository is None or site.repository_key is None or site.backup is None:
         return FoundSite(site, 0, "was never backed up")
     async with remote.work() as work:
+        # `work` has the public password of the manifests' repository. A site's repository has one of its own, from the
+        # manifest.
         (work / "password").unlink()
         write_secret(work / "password", site.repository_key)
         try:

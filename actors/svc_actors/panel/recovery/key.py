@@ -1,8 +1,11 @@
-"""The recovery key: what an administrator keeps elsewhere, and what alone opens the manifests of a lost server.
+"""The recovery key: an administrator keeps it elsewhere, and nothing else opens the manifests of a lost server.
 
-The panel writes manifests without having it. A data key encrypts them; every manifest carries that key wrapped: sealed
-under what scrypt makes of the recovery key. The panel keeps the data key sealed under its own sealing key, which is
+The panel writes manifests without having it. A data key encrypts them; every manifest carries that key wrapped, sealed
+under what scrypt derives from the recovery key. The panel keeps the data key sealed under its own sealing key, which is
 lost with the server.
+
+Manifests under the recovery key itself would not do: the panel writes one after each change, and would have to keep the
+key, or ask for it each time.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from svc_actors.sealing import CannotUnseal, Sealer
 
 _BYTES: Final = 20
-"""160 random bits: scrypt need not make up for a weak secret."""
+"""160 random bits: scrypt does not have to make up for a weak secret."""
 _GROUP: Final = 4
+# Logarithms of scrypt's N. With r=8 it takes 1 KiB * N of memory: 32 MiB here.
 _COST: Final = 15
 _MOST_COST: Final = 17
-"""128 MiB of memory: a file that is no manifest of ours may not ask for more."""
+"""128 MiB of memory: a forged manifest cannot ask for more."""
 _PURPOSE: Final = "recovery data key"
 
 
@@ -51,7 +55,7 @@ class WrappedKey(BaseModel):
 
 @dataclass(frozen=True)
 class NewKey:
-    """`recovery_key` is shown once, and kept nowhere."""
+    """`recovery_key` is shown once, and stored nowhere."""
 
     recovery_key: str
     data_key: bytes
@@ -71,11 +75,11 @@ def new_key() -> NewKey:
 
 
 def fingerprint_of(data_key: bytes) -> str:
-    """By which the manifests of one key are told from those of another."""
+    """Tells the manifests of one key from those of another. It is public, as a tag of each manifest."""
     return hashlib.sha256(b"svc recovery\0" + data_key).hexdigest()[:16]
 
 
 def _sealer(recovery_key: str, salt: bytes, cost: int) -> Sealer:
-    # As people type it: in any case, with or without what groups it.
+    # As people type it: in upper or lower case, with or without hyphens and spaces.
     typed = "".join(recovery_key.upper().replace("-", "").split())
     return Sealer(Scrypt(salt, 32, n=1 << cost, r=8, p=1).derive(typed.encode()))

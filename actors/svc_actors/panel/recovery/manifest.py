@@ -1,10 +1,13 @@
-"""The manifest: all that the panel knows, in one encrypted file that a later release reads as well.
+"""The manifest: all that the panel knows, in one encrypted file that later releases read too.
 
     a line of JSON    the format, and the data key as the recovery key opens it
     the rest          sealed under the data key, with that line bound to it:
                       eight bytes of length, a JSON document (`Manifest`), the dump of the database
 
-Invariant: a file that was cut short, altered or put together of two does not open.
+Invariant: a file that was truncated, altered or combined from two does not open.
+
+Rejected: a description of the sites. A dump of the database forgets nothing, and a later release reads it by the
+migrations that it has anyway.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ from svc_actors.sealing import CannotUnseal, Sealer
 
 FORMAT: Final = 1
 _LENGTH: Final = 8
+# A header has some 220 bytes. The file may be anybody's: only so much of it is searched for the end of the line.
 _LONGEST_HEADER: Final = 4096
 
 
 class DamagedManifest(Exception):  # noqa: N818 - named for what it says
-    """This is no manifest, or not a whole one; the message says how."""
+    """This is not a manifest, or not a complete one; the message says why."""
 
 
 class ManifestSite(BaseModel):
@@ -71,6 +75,7 @@ class _Header(BaseModel):
 
 
 def sealed_manifest(manifest: Manifest, dump: bytes, data_key: bytes, wrapped: WrappedKey) -> bytes:
+    # The header is the purpose of the seal: to put another wrapped key in front of the rest breaks it.
     header = json.dumps({"svc_recovery": FORMAT, "key": wrapped.model_dump()})
     document = manifest.model_dump_json().encode()
     content = len(document).to_bytes(_LENGTH, "big") + document + dump
@@ -78,7 +83,7 @@ def sealed_manifest(manifest: Manifest, dump: bytes, data_key: bytes, wrapped: W
 
 
 def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
-    """With the dump. Raises `DamagedManifest` and `WrongKey`."""
+    """The manifest and the dump. Raises `DamagedManifest` and `WrongKey`."""
     line, found, sealed = data[:_LONGEST_HEADER].partition(b"\n")
     sealed = data[len(line) + 1 :]
     try:
@@ -90,6 +95,7 @@ def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
             f"The manifest has the format {header.svc_recovery}, and this release reads {FORMAT}: "
             "recover with the release that wrote it, or a later one."
         )
+    # First the key, so that a mistyped one is not reported as damage.
     data_key = header.key.opened(recovery_key)
     try:
         content = Sealer(data_key).unseal(sealed, line.decode())
@@ -101,6 +107,7 @@ def opened_manifest(data: bytes, recovery_key: str) -> tuple[Manifest, bytes]:
     except ValidationError as error:
         raise DamagedManifest("The manifest has contents that this release does not understand.") from error
     dump = content[_LENGTH + length :]
+    # The seal shows that nobody altered it since. This finds a dump that did not match when it was sealed.
     if (len(dump), hashlib.sha256(dump).hexdigest()) != (manifest.dump_bytes, manifest.dump_sha256):
         raise DamagedManifest("The database in the manifest is not what the manifest says.")
     return manifest, dump

@@ -1,4 +1,8 @@
-"""What the database keeps of recovery: the key, the manifest of each target, and a server that is being recovered."""
+"""Recovery in the database: the key, the manifest of each target, and the progress of a server's recovery.
+
+The progress is in the tables of the recovered server, and not in the job that recovers the sites: a job is failed when
+the core restarts, and the next one has to know which sites are still missing.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from svc_actors.panel.recovery.key import NewKey, WrappedKey
 from svc_actors.sealing import Sealer
 from svc_actors.store import Queryable, Transaction
 
+# Purposes of seals: a sealed value of one cannot be put in place of the other.
 SEALED_FOR: Final = "recovery manifests"
 ORDERED_FOR: Final = "recovery order"
 
@@ -30,7 +35,7 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class OrderRow:
-    """`snapshot` is the manifest at the target that this server is to become."""
+    """`snapshot`: the manifest at the target from which this server is to recover."""
 
     target_id: UUID
     snapshot: str
@@ -43,7 +48,7 @@ class OrderRow:
 
 @dataclass(frozen=True)
 class SourceRow:
-    """What this server was recovered from. `notes`: what an administrator has to know of it."""
+    """The server that this one was recovered from. `notes`: for the administrator."""
 
     target_id: UUID
     hostname: str
@@ -66,7 +71,8 @@ async def read_key(queryable: Queryable) -> KeyRow | None:
 
 
 async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: bool) -> None:
-    """Raises `conflict` where there is one, unless it is to be rotated."""
+    """Raises `conflict` if there is one already and `rotate` is false."""
+    # In one statement: of two callers at the same time one gets `conflict`, and the key that the other got stays.
     done = await tx.change(
         """INSERT INTO recovery_key (fingerprint, wrapped, sealed_key) VALUES ($1, $2, $3)
            ON CONFLICT (one) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, wrapped = EXCLUDED.wrapped,
@@ -85,8 +91,10 @@ async def write_key(tx: Transaction, sealer: Sealer, key: NewKey, *, rotate: boo
 
 
 async def change_state(queryable: Queryable) -> str:
-    """Another text after every change that a manifest has to hold: whatever an operation changed, what webhooks tell,
-    and copies of backups."""
+    """A text that differs after every change that a manifest has to hold: by an audited operation, by an event of
+    webhooks, or by a copy of a backup."""
+    # Sessions and recovery itself are left out: a sign-in is void on another server, and the order of a manifest would
+    # make that very manifest outdated. Readings and the progress of jobs are in neither table.
     row = await queryable.fetchone(
         """SELECT
                (SELECT fingerprint FROM recovery_key) AS key,
@@ -111,7 +119,7 @@ async def write_manifest(tx: Transaction, target_id: UUID, state: str, taken_at:
 
 
 async def write_manifest_error(tx: Transaction, target_id: UUID, error: str) -> None:
-    """The one before is there still, as far as is known."""
+    """Keeps what is known of the previous manifest, which is presumably still there."""
     await tx.execute(
         """INSERT INTO recovery_manifests (target_id, error, tried_at) VALUES ($1, $2, now())
            ON CONFLICT (target_id) DO UPDATE SET error = EXCLUDED.error, tried_at = now()""",
@@ -126,7 +134,7 @@ async def read_order(queryable: Queryable) -> OrderRow | None:
 
 
 async def write_order(tx: Transaction, sealer: Sealer, target_id: UUID, snapshot: str, recovery_key: str) -> None:
-    """One at a time: a later one takes the place of an earlier one."""
+    """One at a time: a later order replaces an earlier one."""
     await tx.execute(
         """INSERT INTO recovery_orders (target_id, snapshot, sealed_secret) VALUES ($1, $2, $3)
            ON CONFLICT (one) DO UPDATE SET target_id = EXCLUDED.target_id, snapshot = EXCLUDED.snapshot,
@@ -147,7 +155,8 @@ async def read_source(queryable: Queryable) -> SourceRow | None:
 
 
 async def write_source(tx: Transaction, target_id: UUID, hostname: str, taken_at: datetime, notes: list[str]) -> None:
-    """This server has become the one of the manifest: all of its sites wait for their files."""
+    """This server has become the one of the manifest, and all of its sites wait for their files."""
+    # A manifest may come from a server that was itself recovered: its records of that are replaced.
     await tx.execute("DELETE FROM recovery_source")
     await tx.execute("DELETE FROM recovery_sites")
     await tx.execute(
@@ -161,12 +170,12 @@ async def write_source(tx: Transaction, target_id: UUID, hostname: str, taken_at
 
 
 async def write_told(tx: Transaction) -> bool:
-    """Whether this is the first time that the end of the recovery is told."""
+    """Marks the end of the recovery as reported. False if it was already."""
     return bool(await tx.change("UPDATE recovery_source SET told = true WHERE NOT told"))
 
 
 async def is_untold(queryable: Queryable) -> bool:
-    """Whether there are sites that were to come back, and the end of the recovery was not told."""
+    """Whether a recovery with sites has not been reported as completed."""
     return bool(
         await queryable.fetchval(
             "SELECT EXISTS (SELECT FROM recovery_source WHERE NOT told) AND EXISTS (SELECT FROM recovery_sites)"
@@ -175,7 +184,7 @@ async def is_untold(queryable: Queryable) -> bool:
 
 
 async def unfinished(queryable: Queryable) -> list[UUID]:
-    """The sites that have not come back, in the order of their numbers."""
+    """The sites that are not restored yet, in the order of their numbers."""
     rows = await queryable.fetch(
         """SELECT site_id FROM recovery_sites JOIN sites ON sites.id = site_id
            WHERE recovery_sites.status <> 'recovered' ORDER BY number"""
@@ -184,7 +193,7 @@ async def unfinished(queryable: Queryable) -> list[UUID]:
 
 
 async def write_recovered(tx: Transaction, site_id: UUID, backup_at: datetime | None) -> None:
-    """`backup_at`: None of a site that was never backed up."""
+    """`backup_at`: None for a site that was never backed up."""
     await tx.execute(
         """UPDATE recovery_sites SET status = 'recovered', backup_at = $2, error = NULL, recovered_at = now()
            WHERE site_id = $1""",
@@ -194,6 +203,7 @@ async def write_recovered(tx: Transaction, site_id: UUID, backup_at: datetime | 
 
 
 async def write_not_recovered(tx: Transaction, site_id: UUID, error: str) -> None:
+    # A site that has come back stays so, whatever a later attempt meets.
     await tx.execute(
         "UPDATE recovery_sites SET status = 'failed', error = $2 WHERE site_id = $1 AND status <> 'recovered'",
         site_id,

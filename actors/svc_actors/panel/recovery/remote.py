@@ -1,10 +1,11 @@
-"""Where manifests lie: one repository of restic at each target, `svc-recovery`, for all servers that copy there.
+"""Stores manifests: one restic repository at each target, `svc-recovery`, for all servers that copy there.
 
-restic is the way there, since it reaches every kind of target; its password is no secret. What keeps a manifest from
-others is the manifest's own encryption. Tags say of each whose it is and when it was taken, so that they can be listed.
+restic is used since it reaches every kind of target already. Its password is public: a target that is added later has
+to be written to without the recovery key. Each manifest is encrypted by itself. Tags name its server and its time, so
+that manifests can be listed.
 
-Invariant: whoever may write at a target may write anything into this repository, so nothing in it is believed. Tags of
-another form are passed over, what is read is bounded, and a manifest that opens says itself what its tags said.
+Invariant: anybody who may write to a target may write anything into this repository, so nothing in it is trusted. Tags
+of another form are skipped, reads are bounded, and a manifest that opens has to agree with its tags.
 """
 
 from __future__ import annotations
@@ -35,20 +36,23 @@ from svc_actors.sealing import Sealer
 REPOSITORY: Final = "svc-recovery"
 _PASSWORD: Final = "svc-recovery"  # noqa: S105 - the manifests in it are encrypted by themselves
 _FILE: Final = "manifest.svc"
+# Of the file that restic restores. Without a limit a forged snapshot could fill the disk.
 _MOST_BYTES: Final = 1 << 30
 _SERVER, _HOST, _AT, _KEY, _TARGET = "server-", "host-", "at-", "key-", "target-"
 _TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+# It is shown in terminals: a forged tag must not bring control codes along.
 _HOSTNAME: Final = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
+# The newest ten, and the newest of each of 14 days.
 _KEPT_NEWEST: Final = 10
 _KEPT_DAYS: Final = 14
 _SPARE: Final = 10
-"""So many more than are kept may be there: restic reads the whole repository when it removes some."""
+"""How many superfluous manifests may pile up: restic reads the whole repository when it removes any."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A manifest that is at a target. `target_id` is what its server called that target."""
+    """A manifest at a target. `target_id` is the id that its server gave the target."""
 
     snapshot: str
     server: UUID
@@ -71,8 +75,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Programs:
-    """Runs programs outside of jobs. They end with the core. No file that they write becomes longer than
-    `most_bytes`."""
+    """Runs programs outside of jobs. They end with the core. `most_bytes`: the longest file that they may write."""
 
     most_bytes: int | None = None
 
@@ -106,7 +109,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Remote:
-    """Manifests at targets. Every method raises ServiceError where a target does not answer."""
+    """Manifests at targets. Every method raises ServiceError if a target does not answer."""
 
     restic: Restic
     places: Places
@@ -114,7 +117,7 @@ class Remote:
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[Path]:
-        """A folder of root's alone, for the length of the block."""
+        """A folder of root's alone, which exists during the block."""
 
         def make() -> Path:
             folder = self.places.backups / "recovery"
@@ -132,22 +135,23 @@ class Remote:
                 await trio.to_thread.run_sync(partial(remove_tree, folder, ignore_errors=True))
 
     async def clear(self) -> None:
-        """What a core that was killed has left."""
+        """Removes what a killed core has left."""
         left = self.places.backups / "recovery"
         await trio.to_thread.run_sync(partial(remove_tree, left, ignore_errors=True))
 
     async def found(self, target: TargetRow) -> list[Kept]:
-        """The newest first. Of a target without manifests none."""
+        """The newest first. Empty for a target without manifests."""
         async with self.work() as work:
             return _kept(await self._snapshots(target.repository(REPOSITORY, work, self.sealer)))
 
     async def write(self, target: TargetRow, kept: Kept, manifest: bytes) -> None:
-        """Have the manifest there, and fewer of those before: all that another key opens go."""
+        """Write the manifest, and remove older ones. All manifests of another key are removed."""
         async with self.work() as work:
             repository = target.repository(REPOSITORY, work, self.sealer)
             run = Programs()
             try:
                 await self.restic.snapshots(run, repository)
+                # A core that was killed may have left a lock, which would stop the removal below.
                 await self.restic.unlock(run, repository)
             except NoRepositoryError:
                 await self.restic.init(run, repository)
@@ -155,7 +159,8 @@ class Remote:
             await trio.to_thread.run_sync(file.write_bytes, manifest)
             snapshot = await self.restic.keep_file(run, repository, file, kept.tags)
             there = _kept(await self.restic.snapshots(run, repository))
-            if not any(each.snapshot.startswith(snapshot) for each in there):  # restic tells the beginning of an id.
+            # Before anything older is removed. restic reports the beginning of the id.
+            if not any(each.snapshot.startswith(snapshot) for each in there):
                 raise unavailable(
                     "The manifest was written, but is not at the target.", hint="Check the disk of the target."
                 )
@@ -163,7 +168,7 @@ class Remote:
                 await self.restic.forget(run, repository, superfluous)
 
     async def read(self, target: TargetRow, snapshot: str) -> bytes:
-        """The encrypted manifest. Raises DamagedManifest too."""
+        """The encrypted manifest. Also raises DamagedManifest."""
         async with self.work() as work:
             repository = target.repository(REPOSITORY, work, self.sealer)
             into = work / "read"
@@ -172,6 +177,7 @@ class Remote:
 
             def found() -> bytes:
                 file = into / _FILE
+                # A forged snapshot may hold a link under this name, to any file that root can read.
                 try:
                     is_file = stat.S_ISREG(file.lstat().st_mode)
                 except FileNotFoundError:
@@ -197,7 +203,7 @@ def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
             for prefix in (_SERVER, _HOST, _AT, _KEY, _TARGET)
         }
         if not _HOSTNAME.fullmatch(said[_HOST]) or not _FINGERPRINT.fullmatch(said[_KEY]):
-            continue  # Of somebody else.
+            continue  # Not written by a panel.
         try:
             found.append(
                 Kept(
@@ -215,7 +221,8 @@ def _kept(snapshots: Sequence[Snapshot]) -> list[Kept]:
 
 
 def _superfluous(there: Sequence[Kept], key: str) -> list[str]:
-    """Of one server, the newest first: what may go."""
+    """Which of one server's manifests may be removed. `there`: the newest first."""
+    # A rotated key is lost, or somebody else has it: the manifests that it opens go at once, and do not pile up.
     with_key = [kept for kept in there if kept.key == key]
     of_another = [kept.snapshot for kept in there if kept.key != key]
     days: dict[object, str] = {}

@@ -1,10 +1,14 @@
-"""The sites of a recovered server, a step each: its repository is fetched from a target, its newest backup restored.
+"""Brings back the sites of a recovered server, a step each: fetches the repository from a target, and restores the
+newest backup.
 
-A site that cannot be brought back fails its step alone, with the reason beside it; the same order again tries those
-that have not come back. All of a step may be repeated.
+A site that cannot be restored fails its step alone, with the reason next to it; the same order again tries the sites
+that are missing. Every step may be repeated.
 
-What the records hold (names, certificates, PHP, zones, scheduled tasks) came back with the database, and is newer than
-any backup of the site; files and databases come from the backup, verified by its manifest.
+Records (names, certificates, PHP, zones, scheduled tasks) came back with the database, and are newer than any backup of
+the site. Files and databases come from the backup, verified by its manifest.
+
+Rejected: to take an older backup if the newest is damaged. The target may only be away. Until their step is done, sites
+keep their status and show their first page, and have no backups: a backup of nothing would drive out good ones.
 """
 
 from __future__ import annotations
@@ -51,13 +55,14 @@ from svc_actors.store import Database, Queryable, Transaction
 
 KIND: Final = "recovery.sites"
 _STEP: Final = re.compile(r"site_([0-9]+)(?:_[a-z0-9_]*)?")
+# The number says which site it is; the domain is for readers, and is cut.
 _LONGEST_STEP: Final = 60
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 
 
 async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | None:
-    """A step for each of these sites, and the report. None for no site."""
+    """A step for each of these sites, and the report. None without sites."""
     rows = await queryable.fetch(
         "SELECT number, domain FROM sites WHERE id = ANY($1::uuid[]) ORDER BY number", list(site_ids)
     )
@@ -68,12 +73,13 @@ async def sites_job(queryable: Queryable, site_ids: Sequence[UUID]) -> NewJob | 
 
 
 def report_job() -> NewJob:
-    """For a recovery whose sites have all come back, and whose core was killed before it told so."""
+    """For a recovery whose sites are all restored, and whose core was killed before it reported that."""
     return NewJob(KIND, "Report the recovery", JobClass.SYSTEM, ("report",))
 
 
 async def make_accounts(database: Database, accounts: Accounts) -> None:
-    """Of sites that have not come back: before anything serves them."""
+    """Accounts of the sites that are not restored yet. Called before anything serves them: nginx and PHP need the
+    homes."""
     for site_id in await unfinished(database):
         site = await read_site(database, site_id)
         if site is None or site.status not in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
@@ -99,7 +105,7 @@ class SitesRecovery:
         return None if found is None else partial(self._recover, number=int(found[1]))
 
     async def report(self, run: JobRun) -> None:
-        """What each site lacks, and whether any has not come back."""
+        """Logs the state of each site, and fails if any is not restored."""
         rows = await self.tools.database.fetch(
             """SELECT domain, recovery_sites.status, backup_at, error
                FROM recovery_sites JOIN sites ON sites.id = site_id ORDER BY number"""
@@ -121,6 +127,7 @@ class SitesRecovery:
                 hint="Each step says why. Run the recovery again: it retries those.",
             )
 
+        # Once, though the job may be ordered again: the mark and the event are one transaction.
         async def tell(tx: Transaction) -> None:
             if await write_told(tx):
                 await emit(tx, WebhookEvent.RECOVERY_COMPLETED, data={"sites": len(rows)})
@@ -131,12 +138,13 @@ class SitesRecovery:
         database = self.tools.database
         site_id = await database.fetchval("SELECT id FROM sites WHERE number = $1", number)
         site = await read_site(database, site_id) if site_id is not None else None
+        # Deleted since, or restored by an earlier attempt of which only the end was lost.
         if site is None or site.id not in await unfinished(database):
             await run.log("There is nothing left to do.")
             return
         try:
             backup_at = await self._bring_back(run, site)
-        except Exception as error:  # Whatever is met by one site fails its step, never those of all the others.
+        except Exception as error:  # A defect that one site meets fails its step, and not those of all others.
             failure = _failure(error)
             if failure.code is ErrorCode.INTERNAL:
                 log.exception("recovery.site_crashed", job_id=run.id, site_id=str(site.id))
@@ -149,12 +157,13 @@ class SitesRecovery:
             await run.log(f"{site.domain} is restored.")
 
     async def _bring_back(self, run: JobRun, site: SiteRow) -> datetime | None:
-        """When the backup was made that the site is now."""
+        """The time of the backup that was restored; None if there was none."""
         if site.status in (SiteStatus.ACTIVE, SiteStatus.SUSPENDED):
             await self.accounts.make(site.account, first_page(site.domain))
         repository_id = await self.tools.database.fetchval(
             "SELECT id FROM backup_repositories WHERE site_id = $1", site.id
         )
+        # Databases and users of the records, empty yet, so that the backup has something to be loaded into.
         await self.databases.agree(site.id)
         made_at: datetime | None = None
         if repository_id is not None:
@@ -177,8 +186,8 @@ class SitesRecovery:
             await step(part)
 
     async def _fetch(self, run: JobRun, repository: RepositoryRow, wanted: Sequence[UUID]) -> UUID:
-        """Have the newest backup that a target holds in the repository on this server, and what can be had of older
-        ones; which it is. `wanted`: the newest first. The target of the manifest is asked first."""
+        """Copy the newest backup that a target holds into the repository on this server, and older ones as far as
+        possible. Returns the newest. `wanted`: the newest first. The target of the manifest is asked first."""
         source = await read_source(self.tools.database)
         targets = await all_targets(self.tools.database)
         targets.sort(key=lambda target: source is None or target.id != source.target_id)
@@ -189,6 +198,7 @@ class SitesRecovery:
             except ServiceError as error:
                 await run.log(f"{target.name}: {error.message}")
                 failures.append(error)
+        # That of the manifest's target: it was reached when the manifest was read.
         if failures:
             raise failures[0]
         raise not_found("There is no target that backups were copied to.")
@@ -200,7 +210,7 @@ class SitesRecovery:
         await require_mounted(tools.database, target)
         local = await tools.local(run, repository, made=True)
         remote = target.repository(repository.id, tools.places.work(run.id), tools.sealer)
-        # What opens the way to the target is given to restic with the repository that it writes.
+        # restic takes credentials from the environment of the destination repository only; here the source needs them.
         reaching = Repository(local.location, local.password_file, remote.options, remote.environment)
         there = await restic.snapshots(program, remote)
         here: list[Snapshot] = []
@@ -208,6 +218,7 @@ class SitesRecovery:
             await restic.unlock(program, local)
             here = await restic.snapshots(program, local)
         else:
+            # A core that was killed may have left half a repository: without its config it cannot be opened.
             await trio.to_thread.run_sync(partial(remove_tree, local.location, ignore_errors=True))
             await restic.init(program, reaching, remote)
         newest = next((each for each in wanted if ids_of(there, each) or ids_of(here, each)), None)
@@ -216,6 +227,7 @@ class SitesRecovery:
         if newest != wanted[0]:
             await run.log(f"The newest backup of {repository.domain} is not at {target.name}; an older one is used.")
         await self._copy(run, remote, reaching, newest, there, here)
+        # The site can come back with the newest alone, so an older one that fails is only reported.
         for older in wanted[wanted.index(newest) + 1 :]:
             try:
                 await self._copy(run, remote, reaching, older, there, here)
@@ -235,12 +247,13 @@ class SitesRecovery:
         here: Sequence[Snapshot],
     ) -> None:
         snapshots = ids_of(there, backup_id)
-        if len(ids_of(here, backup_id)) >= len(snapshots):  # A core that was killed may have copied one of two.
+        # Counted, not only looked for: a core that was killed may have copied one of a backup's two snapshots.
+        if len(ids_of(here, backup_id)) >= len(snapshots):
             return
         await self.tools.restic.copy(run.program, remote, local, snapshots)
 
     async def _forget(self, run: JobRun, target: TargetRow, lost: Sequence[UUID]) -> None:
-        """Backups that were on the lost server alone are none any more."""
+        """Deletes the records of backups that were only on the lost server."""
         elsewhere = await self.tools.database.fetch(
             """SELECT backup_id FROM backup_copies
                WHERE backup_id = ANY($1::uuid[]) AND target_id <> $2 AND error IS NULL""",

@@ -1,12 +1,15 @@
-"""What a server is to become lies here, whole, until it has become it: the dump of the lost server and its sealing key.
+"""The staged recovery: the lost server's dump and sealing key, complete on disk until this server has become it.
 
     recovery/staged/database.dump
-    recovery/staged/order.json      the manifest, the key, and how the target is reached from this server
+    recovery/staged/order.json      the manifest, the key, and how this server reaches the target
 
 Invariants:
 - the folder is root's alone, and gets its name once all of it is on the disk;
-- the core becomes it before it serves anybody, and a core that is killed meanwhile leaves it for the next one, which
-  begins from the start: until the folder is gone nobody has used what there is.
+- the core becomes the lost server before it serves anybody. A core that is killed meanwhile leaves the folder to the
+  next one, which starts from the beginning: until the folder is gone, nobody has used the new database.
+
+The running core does not replace its database: its actors, caches and connections would go on with what they know of
+the old one. It closes and opens again, so nothing in memory outlives the exchange of the database and the sealing key.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
 class Order(BaseModel):
     """`target_id` is what the lost server called the target; `settings` and `secret` are how this one reaches it."""
 
+    # The lost server's own settings are not used: a mount or an address may be another one from here.
+
     model_config = ConfigDict(frozen=True, extra="forbid")
     manifest: Manifest
     target_id: UUID
@@ -67,7 +72,7 @@ class Order(BaseModel):
 
 @dataclass(frozen=True)
 class Staged:
-    """In the panel's data folder."""
+    """The staged recovery in the panel's data folder."""
 
     data_dir: Path
 
@@ -80,6 +85,7 @@ class Staged:
         return self.folder.exists()
 
     def write(self, order: Order, dump: bytes) -> None:
+        # A folder under its final name is complete, and so makes this server another one at the next start.
         new = self.folder.with_name("staged.new")
         remove_tree(new, ignore_errors=True)
         new.parent.mkdir(mode=0o700, exist_ok=True)
@@ -107,12 +113,13 @@ class Staged:
         sync_folder(self.data_dir)
 
     def clear(self) -> None:
-        """What was not put in place whole, or was left of one that was used: it holds all secrets of a server."""
+        """Removes what was not staged completely, or is left of a recovery that is done: it holds all secrets of a
+        server."""
         for left in (self.folder, self.folder.with_name("staged.new"), self.folder.with_name("staged.gone")):
             remove_tree(left, ignore_errors=True)
 
     def remove(self) -> None:
-        """One rename ends it."""
+        """The rename is the commit: after it the recovery is done, even if the removal is interrupted."""
         gone = self.folder.with_name("staged.gone")
         remove_tree(gone, ignore_errors=True)
         self.folder.rename(gone)
@@ -123,14 +130,15 @@ class Staged:
 async def become_staged(
     data_dir: Path, urls: DatabaseUrls, addresses: Sequence[IPv4Address | IPv6Address]
 ) -> Manifest | None:
-    """Become the server whose manifest is staged, if there is one: its database in the place of this one's, and its
-    sealing key. Nobody uses the database meanwhile."""
+    """Become the server whose manifest is staged, if there is one: replace the database and the sealing key. Nobody
+    uses the database meanwhile."""
     staged = Staged(data_dir)
     if not await trio.to_thread.run_sync(lambda: staged.exists):
         await trio.to_thread.run_sync(staged.clear)
         return None
     order = await trio.to_thread.run_sync(staged.order)
     key = bytes.fromhex(order.manifest.sealing_key)
+    # Killed at any point from here on: the database is dropped and loaded again.
     async with Database.open(urls.owner, size=1, application_name="svc recovery") as owner:
         await owner.execute("DROP OWNED BY CURRENT_USER CASCADE")
     await load(urls.owner, staged.dump())
@@ -141,8 +149,10 @@ async def become_staged(
         )
     if isinstance(order.settings, LocalSettings):
         await trio.to_thread.run_sync(marker_of(order.target_id, order.settings.path).touch)
+    # After the database: with the new key and the old database none of its secrets would open. A kill in between is
+    # mended by the next start, which takes the key from the order.
     await trio.to_thread.run_sync(staged.put_key, key)
-    # The database is another one now, on purpose.
+    # This database is another one on purpose: without this the start would take it for one that stepped back.
     await trio.to_thread.run_sync(forget_marks, data_dir)
     await trio.to_thread.run_sync(staged.remove)
     log.info("recovery.became", hostname=order.manifest.hostname, taken_at=order.manifest.taken_at.isoformat())
@@ -152,11 +162,13 @@ async def become_staged(
 async def _begin(
     tx: Transaction, order: Order, data_dir: Path, sealer: Sealer, addresses: Sequence[IPv4Address | IPv6Address]
 ) -> None:
-    """The records of the past are made ready for the present, before anybody is served."""
+    """Adapts the lost server's records to this server, before anybody is served."""
+    # Jobs that ran or waited on the lost server would start here, against sites that have no files yet.
     manifest = order.manifest
     await end_all(tx)
     server = Target("server", manifest.install_id, manifest.hostname)
     await audit.record(tx, service_itself("recovery.run"), server, {"taken_at": manifest.taken_at.isoformat()})
+    # The lost server may itself have had an order to become another one.
     await remove_order(tx)
     await write_target(tx, sealer, order.target_id, order.settings, order.secret)
     await serve_all_anew(tx)

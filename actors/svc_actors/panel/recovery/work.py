@@ -1,7 +1,7 @@
-"""The order to become the server of a manifest: its manifest is read and opened, and put beside the database.
+"""The job that makes this server become the one of a manifest: it reads and opens the manifest, and stages it.
 
-The job ends with that. The core then closes, becomes the server (`staged`), and opens again with the database of the
-server that was lost; there a job of its own brings the sites back (`sites`).
+The job ends with that. The core then closes, becomes the lost server (`staged`), and opens again with its database. A
+job there brings the sites back (`sites`): no job can outlive the exchange of the database that it is recorded in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_job(hostname: str) -> NewJob:
 
 
 async def require_new(queryable: Queryable) -> None:
-    """Raises `conflict` on a server that has sites: nothing of anybody is ever overwritten."""
+    """Raises `conflict` on a server that has sites: nobody's sites are ever overwritten, and no flag forces it."""
     sites = await queryable.fetchval("SELECT count(*) FROM sites")
     if sites:
         raise conflict(
@@ -42,7 +42,7 @@ async def require_new(queryable: Queryable) -> None:
 
 @dataclass
 class RecoveryRun:
-    """The work of `recovery.run`. `reopen` has the core close and open again."""
+    """The work of `recovery.run`. `reopen` makes the core close and open again."""
 
     database: Database
     remote: Remote
@@ -60,6 +60,7 @@ class RecoveryRun:
         if kept is None:
             raise not_found("The manifest is no longer at the target; nothing was changed.")
         opened = await open_kept(self.remote, target, kept, order.recovery_key(self.remote.sealer))
+        # In memory between the steps: it holds every secret of a server, and a core that restarts fails the job anyway.
         self._opened[run.id] = target, opened
         manifest = opened.manifest
         await run.log(
@@ -69,6 +70,7 @@ class RecoveryRun:
 
     async def put_in_place(self, run: JobRun) -> None:
         target, opened = self._opened.pop(run.id)
+        # Again: a site may have been created since the order.
         await require_new(self.database)
         order = Order(
             manifest=opened.manifest,
@@ -78,8 +80,8 @@ class RecoveryRun:
         )
         await run.log(f"The panel opens again as {opened.manifest.hostname}; a separate job restores its sites.")
         staged = Staged(self.data_dir)
-        # The last thing that is done: a job that failed or was cancelled after it would leave a server that becomes
-        # another one at its next start.
+        # The last act of the job: if it failed or was cancelled after it, the server would become another one at its
+        # next start.
         try:
             await trio.to_thread.run_sync(staged.write, order, opened.dump)
         except OSError as error:

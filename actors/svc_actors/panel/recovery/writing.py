@@ -1,7 +1,9 @@
-"""Manifests written to every target: after each change, several within a round together, and once a day.
+"""Writes manifests to every target: after each change, with all changes of a round in one, and once a day.
 
-A target that fails opens an alert and is tried again; the manifest before stays there. Of one panel one manifest is
-made at a time.
+A target that fails opens an alert and is retried; the previous manifest stays there. A panel makes one manifest at a
+time.
+
+A round looks for changes instead of being called by each: no operation can then be added that forgets to call it.
 """
 
 from __future__ import annotations
@@ -43,8 +45,10 @@ from svc_actors.store import Database, DumpError, Transaction
 
 ROUND_SECONDS: Final = 60.0
 """Changes within one round are one manifest."""
+# A target that failed is tried again after this: each try is a dump of the database and a restic over the network.
 AGAIN: Final = timedelta(minutes=5)
 DAILY: Final = timedelta(hours=24)
+# A daily manifest that is two hours late. From here on its alert is critical.
 TOO_OLD: Final = timedelta(hours=26)
 KIND: Final = "recovery.manifest"
 KEY_ALERT: Final = "recovery-key"
@@ -54,11 +58,11 @@ WITHOUT: Final = (
     *("mails", "alerts_mailed", "webhook_deliveries", "job_lines", "database_exports", "file_uploads"),
     *("imports", "import_sites", "health_checks", "health_events", "update_looks", "update_runs"),
 )
-"""Tables whose rows no manifest has: what is long and only looked back at, what is void on another server, and what
-would be sent twice."""
+"""Tables whose rows are in no manifest: long and only read to look back (audit, log lines, events), void on another
+server (sessions, links), or sent twice if they were (mails, webhooks)."""
 
 Dump = Callable[[Callable[[bytes], None], Sequence[str]], Awaitable[None]]
-"""Gives the panel's database, without the rows of some tables."""
+"""Dumps the panel's database in pieces, without the rows of some tables."""
 _ALERT: Final = "recovery-manifest:"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.recovery")
@@ -70,7 +74,7 @@ def alert_of(target_id: UUID) -> str:
 
 @dataclass
 class Manifests:
-    """One a process. `addresses` are those at which this server's sites are reached."""
+    """One per process. `addresses`: those at which this server's sites are reached."""
 
     database: Database
     sealer: Sealer
@@ -81,7 +85,7 @@ class Manifests:
     _one: trio.Lock = field(default_factory=trio.Lock)
 
     async def round(self) -> None:
-        """Write what is due."""
+        """Write the manifests that are due."""
         targets, key = await all_targets(self.database), await read_key(self.database)
         await self.database.transact(partial(self._judge_key, wanted=bool(targets) and key is None))
         if key is None:
@@ -93,6 +97,7 @@ class Manifests:
             row = rows.get(target.id)
             if row is None:
                 return True
+            # The state of a failed attempt is not stored, so it stays due; only the pause counts.
             if row["error"] is not None:
                 return bool(now - row["tried_at"] >= AGAIN)
             return bool(row["state"] != state or now - row["written_at"] >= DAILY)
@@ -101,7 +106,7 @@ class Manifests:
             await self._write(key, due)
 
     async def write(self, run: JobRun) -> None:
-        """The step of the job: now, to all of them."""
+        """The step of the job: write to all targets now."""
         key, targets = await read_key(self.database), await all_targets(self.database)
         if key is None:
             raise conflict("There is no recovery key, so nothing could open a manifest.", hint="Make one first.")
@@ -118,10 +123,10 @@ class Manifests:
             )
 
     async def _write(self, key: KeyRow, targets: Sequence[TargetRow]) -> dict[UUID, str]:
-        """Which targets failed, and why."""
+        """The reasons of the targets that failed."""
         failed: dict[UUID, str] = {}
         async with self._one:
-            # Before the database is read: what changes meanwhile is another state.
+            # Before the database is dumped: a change meanwhile gives another state, and another manifest.
             state = await change_state(self.database)
             try:
                 manifest, dump = await self._make()
@@ -132,6 +137,7 @@ class Manifests:
                 return failed
             data_key = key.data_key(self.sealer)
             for target in targets:
+                # One dump for all, sealed for each: a manifest says itself which target it was written to.
                 own = manifest.model_copy(update={"target_id": target.id})
                 kept = Kept("", own.install_id, own.hostname, own.taken_at, fingerprint_of(data_key), target.id)
                 try:
@@ -148,12 +154,13 @@ class Manifests:
         return failed
 
     async def _make(self) -> tuple[Manifest, bytes]:
-        """With the dump; of no target yet."""
+        """The manifest and the dump, of no target yet."""
         row = await self.database.fetchone("SELECT install_id, now() AS at FROM panel_installation")
         migrations = await self.database.fetch(
             "SELECT component, max(number) AS number FROM schema_migration GROUP BY 1"
         )
         pieces: list[bytes] = []
+        # Read apart from the dump, and so maybe a moment older. It is for discovery; a recovery goes by the dump.
         sites = await self._sites()
         await self.dump(pieces.append, WITHOUT)
         dump = b"".join(pieces)
@@ -217,6 +224,7 @@ class Manifests:
         log.warning("recovery.manifest_failed", target=target.name, error=why)
 
     async def _judge_key(self, tx: Transaction, wanted: bool) -> None:
+        # Without targets there is nothing to open. The alert of a removed target would never be closed by a write.
         message = (
             "There is no recovery key: backups are copied elsewhere, and nobody can open them once this server is lost."
         )
@@ -230,5 +238,6 @@ def manifest_job() -> NewJob:
 
 
 def sealing_key_of(folder: Path) -> Callable[[], bytes]:
-    """The key that the database's secrets are sealed under."""
+    """Reads the key that the database's secrets are sealed under."""
+    # Read when a manifest is made, and not kept in memory for it.
     return (folder / "secret.key").read_bytes
