@@ -1,11 +1,12 @@
-"""Runs the work of jobs: registers it by kind, and hosts each job from start to end.
+"""The work of jobs: registered by kind, and hosted from the start of a job to its end.
 
-A job is not resumed. However the core ends, the next one fails its running jobs with `interrupted: core restarted`,
-after ending their programs; queued jobs then run.
+A job is not resumed: what a killed program has left behind is known to the work alone. When the core ends, for
+whatever reason, the next core fails the running jobs with `interrupted: core restarted`, after their programs are gone;
+queued jobs run.
 
 Invariants:
-- one transaction writes the end of a job, its consequences (`ended` of the work), the webhook of its failure, and the
-  start of the next job of the class;
+- the end of a job, its consequences (`ended` of the work), the webhook of its failure and the start of the next job of
+  the class are one transaction, however the job ends;
 - an end is stored, however long the database is away; until then the job holds its slot.
 """
 
@@ -44,9 +45,9 @@ from svc_actors.runtime import ActorSystem, Draining, Ref
 from svc_actors.store import Caller, Database, LoopAlert, Transaction, keep_running
 
 LONGEST_SECONDS: Final = 6 * 3600.0
-"""Limit of a job whose kind sets none."""
+"""The deadline of a kind of jobs that sets none."""
 SWEEP: Final = 15.0
-"""Seconds after which a queue looks by itself whether it has jobs to start."""
+"""Seconds after which a queue looks by itself for a job to start: an announcement may be lost with a connection."""
 
 log = structlog.get_logger(__name__)
 
@@ -55,15 +56,15 @@ StepWork = Callable[[JobRun], Awaitable[None]]
 
 @runtime_checkable
 class Ends(Protocol):
-    """Work with a method `ended` writes the consequences of a job's end in the transaction of the end: also for a job
-    that was cancelled before it started, or that a restart interrupted. The method only writes."""
+    """Work with a method `ended` writes the consequences of a job's end, in the transaction of that end: also of a job
+    that was cancelled before it started, or that a restart interrupted. It only writes."""
 
     async def ended(self, tx: Transaction, job: Job) -> None: ...
 
 
 @runtime_checkable
 class Steps(Protocol):
-    """Work whose steps are not known beforehand has a method `step` that returns each by its name."""
+    """Work whose steps are not known beforehand has a method `step`, which returns each by its name."""
 
     def step(self, name: str) -> StepWork | None: ...
 
@@ -76,7 +77,7 @@ class _Kind:
 
 
 class Jobs:
-    """One per process, run under the composer's nursery once all work is known."""
+    """One per process. It runs in the composer's nursery once all work is registered."""
 
     def __init__(self, database: Database, actors: ActorSystem, *, alert: LoopAlert | None = None) -> None:
         self._database = database
@@ -96,9 +97,9 @@ class Jobs:
     def handle(
         self, kind: str, work: object, *, seconds: float = LONGEST_SECONDS, irrevocable: str | None = None
     ) -> None:
-        """Register the work of a kind of jobs: each step is the method of `work` with its name, called with a `JobRun`.
+        """Register the work of a kind of jobs: the method of `work` with the name of a step does it, given a `JobRun`.
 
-        A step fails by raising ServiceError. The whole job may take so many `seconds`. `irrevocable` says why such a
+        A step fails by raising ServiceError. `seconds` is the deadline of the whole job. `irrevocable` says why such a
         job cannot be cancelled. See `Ends` for the consequences of its end.
         """
         if kind in self._kinds:
@@ -106,7 +107,7 @@ class Jobs:
         self._kinds[kind] = _Kind(work, seconds, irrevocable)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fail jobs that an earlier core left running, then serve the queues until cancelled."""
+        """Fail the jobs that an earlier core left running, then serve the queues until cancelled."""
         self._installation = await self._database.fetchval("SELECT install_id FROM panel_installation")
         await self._fail_interrupted()
         async with trio.open_nursery() as nursery:
@@ -122,8 +123,8 @@ class Jobs:
                     self._nursery = None
 
     async def drain(self, deadline: float) -> None:
-        """Shut down: start no job, and give running ones at most `deadline` seconds. The next start fails those that
-        are left."""
+        """Shut down: start no job, and wait at most `deadline` seconds for the running ones. The next start fails those
+        that have not ended."""
         self.draining = True
         with trio.move_on_after(deadline):
             while self._hosted:
@@ -131,7 +132,7 @@ class Jobs:
                 await self._emptied.wait()
 
     async def cancel(self, caller: Caller, job_id: int) -> Job | None:
-        """See `JobQueue.cancel`. None if there is no such job."""
+        """See `JobQueue.cancel`. None if the job does not exist."""
         job = await get_job(self._database, job_id)
         if job is None:
             return None
@@ -142,8 +143,9 @@ class Jobs:
 
     @contextmanager
     def watching(self, job_id: int) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Yields a function that waits until the state or log of the job may have changed since its last call, or since
-        the block was entered."""
+        """Gives a function that waits until the job's state or log may have changed since its last call, or since the
+        block was entered."""
+        # The event is there before the caller reads the job: a change between its read and its wait is not missed.
         watchers = self._watchers.setdefault(job_id, set())
         watcher = trio.Event()
         watchers.add(watcher)
@@ -163,7 +165,7 @@ class Jobs:
                 self._watchers.pop(job_id, None)
 
     def changed(self, job_id: int) -> None:
-        """A change of the job was committed."""
+        """Called after a change of the job was committed."""
         for watcher in self._watchers.get(job_id, ()):
             watcher.set()
 
@@ -171,8 +173,8 @@ class Jobs:
         return job_id in self._hosted
 
     def host(self, begun: Begun) -> None:
-        """Start the work of a job that is running in the database, once. A job that comes during shutdown is failed by
-        the next core."""
+        """Start the work of a job that is running in the database, once. A job that gets here while this ends is failed
+        by the next core."""
         if self._nursery is None:
             return
         job = begun.job
@@ -180,15 +182,15 @@ class Jobs:
             log.error("job.begun_twice", job_id=job.id, kind=job.kind)
             return
         self._hosted[job.id] = run = JobRun(begun, self._database, self.changed, self._installation)
-        # A fresh context, so that work that an actor's handler starts does not count as the handler's.
+        # Called from an actor's handler: without a context of its own the work would run with that handler's.
         self._context.run(partial(self._nursery.start_soon, self._host, run, name=f"job {job.id} {job.kind}"))
         self.changed(job.id)
 
     def ended(self, job_id: int) -> None:
-        """The end of a hosted job is stored."""
+        """Called once the end of a hosted job is stored."""
         run = self._hosted.pop(job_id, None)
         if run is not None and run.job.site_id is not None:
-            # A job of another class may be waiting for the site.
+            # The end has started the next job of its own class. A job of another class may be waiting for the site.
             for job_class in JobClass:
                 if job_class is not run.job.job_class:
                     self._woken[job_class].set()
@@ -212,7 +214,7 @@ class Jobs:
         if job is None:
             return None
         if job.error is not None:
-            # Without the error's text, which may come from a program of the customer's.
+            # Not the error's message: it may repeat what a program of the customer wrote.
             data = {
                 "kind": job.kind,
                 "code": job.error.code.value,
@@ -224,15 +226,16 @@ class Jobs:
             try:
                 async with tx.savepoint():
                     await kind.work.ended(tx, job)
-            except Exception as error:  # The job ends, even if its kind cannot write the consequences.
+            except Exception as error:
+                # A defect in `ended` is rolled back to the savepoint and logged; the job ends and frees its slot.
                 if isinstance(error, ServiceError) and error.code is ErrorCode.UNAVAILABLE:
                     raise  # The database's error: the whole transaction is retried.
                 log.exception("job.end_crashed", job_id=job.id, kind=job.kind)
         return job
 
     async def _fail_interrupted(self) -> None:
-        """First end the programs of an earlier core's jobs, so that none runs when these are failed and the next ones
-        start."""
+        """Programs first, records second: no program of an earlier core's job is running when it is recorded as failed,
+        or when the next job starts."""
         try:
             ended = await end_marked(MARK, f"{self._installation}/")
         except LeftBehindError as error:
@@ -254,7 +257,7 @@ class Jobs:
             try:
                 await self.queue_of(job_class).ask(JobQueue.begin_next)
             except Draining:
-                await trio.sleep_forever()  # The core is ending: nothing is started, and this loop is cancelled.
+                await trio.sleep_forever()  # The core is ending: no job starts, and this loop is cancelled.
             with trio.move_on_after(SWEEP):
                 await woken.wait()
                 while self._full(job_class):  # The end of one of its jobs starts the next.
@@ -267,6 +270,7 @@ class Jobs:
     async def _host(self, run: JobRun) -> None:
         began = trio.current_time()
         status, error = await self._work(run)
+        # The job stays in `_hosted`, and so holds its slot, until the queue has stored the end.
         queue = self.queue_of(run.job.job_class)
         await run.persist(lambda: queue.ask(JobQueue.end, run.id, status, error))
         log.info(
@@ -279,7 +283,7 @@ class Jobs:
         )
 
     async def _work(self, run: JobRun) -> tuple[JobStatus, JobError | None]:
-        """Run the steps one after the other; returns how the job ends."""
+        """Do the steps one after the other. Returns how the job ends."""
         kind = self._kinds.get(run.job.kind)
         if kind is None:
             return _failed(f"This version of the service does not know how to do {run.job.kind}.")
@@ -293,6 +297,7 @@ class Jobs:
                     if work is None:
                         return _failed(f"This version of the service does not know the step {step}.")
                     await work(run)
+                    # The last step ends with the job, in the transaction of `end`.
                     if run.position < len(run.steps):
                         done = partial(
                             next_step,
@@ -304,7 +309,7 @@ class Jobs:
                         await run.transact(done)
                         self.changed(run.id)
                 return JobStatus.SUCCEEDED, None
-            except Exception as error:  # A defect in one job fails that job and never stops the queues.
+            except Exception as error:  # A defect that one job meets fails that job, and not the queues of all others.
                 if (refusal := refusal_in(error)) is not None:
                     return JobStatus.FAILED, JobError.of(refusal)
                 log.exception("job.crashed", job_id=run.id, kind=run.job.kind, step=run.steps[run.position - 1])

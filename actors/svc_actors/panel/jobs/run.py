@@ -1,4 +1,11 @@
-"""A running job, as its work sees it: its log, its progress, and the programs that it runs."""
+"""A running job as its work sees it: its log, its progress, and the programs that it runs.
+
+The database may be away while a job runs for hours. Everything here that writes waits for it and tries again, instead
+of failing the job: a backup that is done must not be lost because PostgreSQL was restarted while it was logged.
+
+PR_SET_PDEATHSIG alone was rejected for programs: it goes by the thread that started them, which is one of a pool, and
+does not reach what they start. Each has a subreaper as its parent, and a variable that the next core finds it by.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +26,25 @@ from svc_actors.runtime import DomainError
 from svc_actors.store import Database, Transaction
 
 MARK: Final = "SVC_PANEL_JOB"
-"""Environment variable that marks the programs of jobs: `<installation id>/<job id>`."""
+"""The environment variable that marks programs of jobs. Its value is the installation's id, a slash, the job's id."""
 MOST_OUTPUT: Final = 64 * 2**20
-"""Characters of one program's output that go to the log: a runaway program must not fill the database."""
+"""Characters of one program's output that go to the log. A runaway program must not fill the database."""
 LEFT_OUT: Final = "The output exceeds 64 MiB; the rest is left out."
+# Seconds between tries, doubled each time: once the database answers, the job goes on within five.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 Read = Callable[[list[str]], Awaitable[None]]
 
 
 _ADVICE: Final = re.compile(r"\s*(hint:|note:|\[notice\])", re.IGNORECASE)
-"""Lines that uv, pip and git write after the error line."""
+"""Lines that uv, pip and git write after the line with the error."""
 
 
 class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
     """A program exited with a status other than 0. `last` is the last line of its output, without advice."""
 
     def __init__(self, name: str, status: int, last: str) -> None:
+        # A shell's convention, which the subreaper keeps: 128 and the number of the signal.
         how = f"was ended by signal {status - 128}" if status > 128 else f"ended with exit status {status}"
         super().__init__(
             ErrorCode.UNAVAILABLE,
@@ -47,17 +56,17 @@ class ProgramFailed(ServiceError):  # noqa: N818 - named for what it says
 
 
 class JobRun:
-    """Passed to each step of the work. Its methods wait while the database is away."""
+    """Given to each step of the work. Its methods wait while the database is away."""
 
     def __init__(self, begun: Begun, database: Database, changed: Callable[[int], None], installation: UUID) -> None:
         self.job = begun.job
         self.steps = begun.steps
         self.position = 1
-        """Position of the running step."""
+        """The number of the running step, from 1."""
         self.scope = trio.CancelScope()
         self.cancel_requested = False
         self.step_error: JobError | None = None
-        """Error of the running step, if the work goes on without it."""
+        """The error of the running step, if the work goes on without it."""
         self._database = database
         self._changed = changed
         self._mark = f"{installation}/{begun.job.id}"
@@ -72,29 +81,31 @@ class JobRun:
 
     @property
     def site_id(self) -> UUID:
-        """The site of a job that has one."""
+        """The site of a job that belongs to one."""
         assert self.job.site_id is not None
         return self.job.site_id
 
     def about(self, site_id: UUID, parameters: Mapping[str, Any]) -> JobRun:
-        """For work on another site as a part of this job: it uses this job's log and programs."""
+        """For work on a site that is part of this job: its log and its programs are this job's."""
+        # A shallow copy shares the scope and the mark: to cancel the job, or to find its programs, includes the part.
         part = copy(self)
         part.job = replace(self.job, site_id=site_id, parameters=parameters)
         return part
 
     async def log(self, *messages: str) -> None:
-        """Add lines to the log. If the connection to the database is lost meanwhile, they may be there twice."""
+        """Add lines to the log. If the connection is lost during the commit, they may be there twice."""
         lines = [line for message in messages for line in message.splitlines() or [""]]
         await self.persist(lambda: write_lines(self._database, self.id, self.position, lines))
         self._changed(self.id)
 
     async def progress(self, percent: float) -> None:
-        """Report how much of the running step is done."""
+        """Store how much of the running step is done."""
         done = self.part_done(percent)
         await self.persist(lambda: self._database.transact(lambda tx: set_progress(tx, self.id, done)))
 
     def part_done(self, percent: float) -> int:
-        """Progress of the whole job in percent; 100 only once it has succeeded."""
+        """The progress of the whole job, in percent. 100 is left to its success."""
+        # Steps count alike, however long they take: nobody knows that beforehand, and progress must not go back.
         share = (self.position - 1 + min(max(percent, 0.0), 100.0) / 100) / len(self.steps)
         return min(int(share * 100), 99)
 
@@ -109,11 +120,11 @@ class JobRun:
         descriptors: tuple[int, ...] = (),
         read: Read | None = None,
     ) -> None:
-        """Run a program to its end. Its output goes to the log, or to `read`, in lines, several at a time.
-        `descriptors`: file descriptors of this process that it inherits.
+        """Run a program to its end. Its output goes to the log, or to `read`, several lines at a time. `descriptors`:
+        descriptors of this process that the program gets too.
 
-        When this returns or raises, when the job is cancelled, and when the core dies, the program and its children are
-        ended. Raises ProgramFailed, and `unavailable` past `seconds`.
+        The program and all that it has started are gone when this returns or raises, when the job is cancelled, and
+        when the core dies. Raises ProgramFailed, and `unavailable` after `seconds`.
         """
         last = ""
         room = MOST_OUTPUT
@@ -124,11 +135,13 @@ class JobRun:
             if read is not None:
                 await read(lines)
             elif room > 0:
+                # Past the limit it is read on and dropped: a program whose pipe is full would hang.
                 room -= sum(map(len, lines)) + len(lines)
                 await self.log(*lines, *([LEFT_OUT] if room <= 0 else []))
 
         marked = {**(environment or {}), MARK: self._mark}
         status = 0
+        # `cancelled_caught` tells the program's own deadline from a cancellation of the job, which goes on up.
         with trio.move_on_after(seconds) as deadline:
             status = await run_program(Program(tuple(command), marked, folder, stdin, descriptors), take)
         name = Path(command[0]).name
@@ -138,17 +151,19 @@ class JobRun:
             raise ProgramFailed(name, status, last)
 
     async def transact(self, write: Callable[[Transaction], Awaitable[object]]) -> None:
-        """Commit a transaction, however long the database is away."""
+        """Commit a transaction, however long the database is away. It may run, and even commit, more than once: the
+        answer to a commit can be lost."""
         await self.persist(lambda: self._database.transact(write))
 
     async def persist(self, write: Callable[[], Awaitable[object]]) -> None:
-        """Repeat `write`, which must be repeatable, until the database or the actor has taken it."""
+        """Repeat a write until the database, or the actor that is asked, has accepted it."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 await write()
                 return
             except DomainError as error:
+                # A refusal is an answer, and ends it. `unavailable`, and an actor that takes no message now, may pass.
                 if isinstance(error, ServiceError) and error.code is not ErrorCode.UNAVAILABLE:
                     raise
             await trio.sleep(pause)
