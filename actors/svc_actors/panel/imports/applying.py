@@ -1,12 +1,22 @@
-"""The job that makes sites of an import, and its steps.
+"""The job that creates the sites of an import, and its steps.
 
-Every step may be repeated: sites of an earlier attempt are continued (`import_sites`), their files and databases are
-loaded anew, and existing tasks and records stay. Files come in as the account of their site, SQL runs as the owner of
-its database, in the processes that confine both.
+Every step may be repeated: sites that an earlier attempt created are used again (`import_sites`), their files and
+databases are replaced, and existing tasks and records stay. Files are written by the account of their site, and SQL
+runs as the owner of its database, in the processes that confine both.
 
-If something other than files and databases cannot be imported (a record, a certificate, a task), the import continues
-and names it in the outcome. A site whose .htaccess files need something that nginx does not do is suspended until its
-owner has checked it, unless they said that they have.
+A record, a certificate or a task that cannot be imported does not fail the job: the outcome names it. A site whose
+.htaccess files say something that nginx does not do is suspended until its owner has looked at it, unless they said
+before that they have.
+
+Rejected:
+
+- To refuse an import for a line of an .htaccess file. Files, databases and all other sites of the account would wait
+  for one line; suspended, the site serves nothing that the old host denied.
+- To compare files and databases after a failure and add what is missing. Half a dump looks like a whole one that
+  was changed since.
+- To read the archive once for all sites. Each site's files are unpacked by its own account, so that no process has the
+  files of two.
+- Sites of the type static. What looks like files alone may have a script somewhere, and its source would be served.
 """
 
 from __future__ import annotations
@@ -72,16 +82,19 @@ from svc_actors.store import Transaction
 
 KIND: Final = "import.apply"
 STEPS: Final = ("make_sites", "place_files", "load_databases", "set_up", "tidy")
+# The whole job; the files of one site may take a third of it.
 SECONDS: Final = 12 * 3600.0
 _TAKE: Final = Path(confined.__file__).with_name("take.py")
 _TAKE_SECONDS: Final = 4 * 3600.0
 _TOOK: Final = "took "
+# For the helper of a site's files: to delete a tree of an earlier attempt takes longest.
 _FILES_SECONDS: Final = 600.0
+# Lines of a site that the outcome names. The analysis of its .htaccess files lists the rest.
 _NAMED: Final = 20
 
 
 async def begin(tx: Transaction, locked: ImportRow, owner_id: UUID, choices: Choices, *, accept_htaccess: bool) -> Job:
-    """Raises `conflict` if it cannot be applied now."""
+    """Raises `conflict` if the import cannot be applied now."""
     chosen = {
         "domains": dict(choices.domains),
         "without": sorted(choices.without),
@@ -179,7 +192,9 @@ class ImportApplication:
         await write_move(tx, locked, ImportMove.BROKEN, problem=problem)
 
     async def _make(self, applied: Applied, found: FoundSite, made: UUID | None) -> SiteRow:
-        """Create its record, with the owner's current plan and the names in use by now."""
+        """The record of the site. The plan and the names of others count as they are now, and not as they were when the
+        plan of the import was read."""
+        # Created by an earlier attempt. A failed one is taken up by `create_site`, under its number and with its row.
         there = None if made is None else await read_site(self._database, made)
         if there is not None and there.status is not SiteStatus.FAILED:
             return there
@@ -198,6 +213,7 @@ class ImportApplication:
 
         async def write(tx: Transaction) -> SiteRow:
             site = await create_site(tx, CALLER, new)
+            # In the transaction that creates the site: a core that is killed here leaves both or neither.
             if there is None:
                 await write_site(tx, applied.row.id, found.domain, site.id)
             if wordpress:
@@ -208,8 +224,10 @@ class ImportApplication:
         return await self._database.transact(write)
 
     async def _place(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
-        """Exactly the files of the archive, whatever an earlier attempt has placed there."""
+        """Replaces the site's files by those of the archive."""
+        # What an earlier attempt left goes first, as does the first page: files that the archive lacks would be served.
         await self._remove(site, "public")
+        # Dumps, keys and passwords go into a folder that no web server reads, until `tidy` removes it.
         aside = {database.dump: f"{ASIDE}/{label}.sql" for database, label in self._dumps(applied, found)}
         certificate = applied.certificate(found)
         if certificate is not None:
@@ -249,7 +267,9 @@ class ImportApplication:
         return [(database, labels[database.name]) for database in applied.databases(found)]
 
     async def _judge(self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow) -> None:
-        """Apply what the .htaccess files of the site say as settings of the panel; nginx ignores the rest."""
+        """Translates the site's .htaccess files into settings of the panel. If lines are left that block, the site is
+        suspended."""
+        # Judged twice: with the settings in place, translated lines no longer block.
         passwords = brought_passwords(applied, found)
         site = await self._tell(run, applied, site, passwords)
         blocking = await blocking_lines(self._parts.files, self._parts.folders, self._database, site, passwords)
@@ -257,6 +277,7 @@ class ImportApplication:
             return
         for line in blocking[:_NAMED]:
             await self._rest.note(run, applied, Kind.CONFIGURATION, site.domain, line)
+        # Suspended already, by an earlier attempt or with its account.
         if (applied.row.choices or {}).get("accept_htaccess") or site.status is SiteStatus.SUSPENDED:
             return
         reason = f"{len(blocking)} lines of its .htaccess files are not served so here: svc htaccess analyse says which"
@@ -267,7 +288,7 @@ class ImportApplication:
     async def _tell(
         self, run: JobRun, applied: Applied, site: SiteRow, passwords: Mapping[str, PasswordsAt | str]
     ) -> SiteRow:
-        """Returns the site as it is afterwards. Lines that the panel does not take remain blocking."""
+        """Returns the site with its new settings. If the panel refuses them, the lines still block."""
         judged = await judged_files(self._parts.files, self._parts.folders, self._database, site, passwords)
         wishes = [wish for _, line in judged.blocking for wish in line.wishes]
         told: list[str] = []
@@ -278,6 +299,7 @@ class ImportApplication:
 
         if not wishes:
             return site
+        # One change for all wishes: if the panel refuses one, none of them is half done.
         try:
             await finished(self._parts.actors.ref(Site, str(site.id)).ask(Site.change, CALLER, change))
         except (DeliveryError, ServiceError) as error:
@@ -300,9 +322,11 @@ class ImportApplication:
         except ServiceError as error:
             if error.code is not ErrorCode.INVALID:
                 raise
-            # A truncated dump fails alone: other sites and databases of the archive are imported all the same.
+            # A dump that the old host did not finish fails alone: loaded up to its cut it would pass for imported. Its
+            # database stays empty, and the verification of the migration is blocked by it.
             await self._rest.note(run, applied, Kind.DATABASE, database.name, f"{NOT_LOADED}{error.message}")
             return
+        # After the look and before the load: a second attempt must not load into what the first one left.
         await self._parts.databases.empty(database_id)
         told = Counted(run)
         try:
@@ -324,6 +348,7 @@ class ImportApplication:
         self, run: JobRun, applied: Applied, found: FoundSite, site: SiteRow, login: SiteDatabase
     ) -> None:
         assert found.wordpress is not None
+        # wp-config.php is the customer's text: the confined helper of the site rewrites it, and not the core.
         path = placed_at(found, found.wordpress)
         assert path is not None
         folder = site_folder(self._parts.folders, site)
@@ -334,6 +359,7 @@ class ImportApplication:
             "DB_HOST": HOST,
         }
         rest = below(found.home_in_archive, found.root)
+        # Paths of the old home in it, such as of a cache, lead to this server's folder.
         paths = {}
         if found.old_home is not None and rest is not None:
             paths[f"{found.old_home.rstrip('/')}/{rest}"] = str(folder.path / "public")
@@ -363,7 +389,7 @@ class ImportApplication:
         return Applied(row, row.account, choices_of(row), server)
 
     async def _made(self, applied: Applied) -> list[tuple[FoundSite, SiteRow]]:
-        """The created sites in their current state. Raises not_found for one that was deleted meanwhile."""
+        """The sites of the import as they are now. Raises not_found if one was deleted meanwhile."""
         made = await sites_of(self._database, applied.row.id)
         found = []
         for each in applied.sites:
