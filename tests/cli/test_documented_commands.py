@@ -20,8 +20,6 @@ from svc.cli.services import ServiceKind
 
 _ROOT = Path(__file__).parents[2]
 _PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
-_HISTORY = {"decisions.md"}
-"""Says what was decided on a day, and not what is there today."""
 _PUT_IN = "https://example.com"
 """For what the shell puts in: whatever the argument is, also an address."""
 _ENDS = {"|", "<", ">", ">>", "&&", ";", "#"}
@@ -96,7 +94,7 @@ async def problem(wanted: Written, kind: ServiceKind) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", [page for page in _PAGES if page.name not in _HISTORY], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
 async def test_the_commands_of_a_page_are_taken(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(click.termui, "visible_prompt_func", lambda text: "typed")
     wrong = {}
