@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    # Imported late: `svc --version` from a script should not pay for what it does not use.
+    # Imported late: `svc --version` in a script should not pay for modules that it does not use.
     from svc.cli.app import main as run
 
     run()

@@ -1,7 +1,8 @@
 """Signing in from a terminal, and the profiles that remember it.
 
-`svc login` trades a password for an API token of one's own; the password is not kept. A certificate that no authority
-of this system vouches for is shown by its fingerprint, and trusted only when the person says so or gave it.
+`svc login` trades a password for an API token of the user's own; the password is not stored. If no system authority
+signed the server's certificate, its fingerprint is shown; the certificate is trusted only if the user confirms it or
+gave the fingerprint.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from svc.cli.terminal import say
 
 _CONNECT_SECONDS = 10.0
 _BROWSER = "_browser"
-"""How the name of the cookie ends that a service gives to who has signed in."""
+"""The suffix of the cookie by which a service recognises a client that has signed in before."""
 _SESSION = "_session"
 _PANELS_SESSION = "svc_session"
-"""Each service's cookie has a name of its own; by it a profile knows whose commands it is for."""
+"""The panel's session cookie. Each service's cookie has its own name, which tells the service of a profile."""
 
 
 @dataclass(frozen=True)
 class SignIn:
-    """What `svc login` was told. `trusted` is the certificate authority of the service, where the system's do not
-    vouch for it. `code` is asked for where one is needed and None was given."""
+    """The options of `svc login`. `trusted` is the service's certificate authority, if the system does not trust its
+    certificate. `code` is the second factor; None asks for one if the account needs it."""
 
     url: str
     email: str
@@ -60,8 +61,8 @@ async def login(environment: Mapping[str, str], given: SignIn) -> None:
 
 
 async def trade_password(profile: Profile, email: str, password: str, days: int, code: str | None = None) -> Profile:
-    """The profile with an API token for the password, and a code where one is needed: sign in, make the token, sign
-    out. The token may do whatever its owner may; `days` 0 is for ever."""
+    """Sign in with the password, and a code if needed, create an API token, and sign out. Returns the profile with the
+    token. The token has its owner's full authority; `days` 0 never expires."""
     async with Client.open(profile) as client:
         guard = {"X-Service-Request": "1", "Origin": profile.url}
         known = {"Cookie": profile.known_by} if profile.known_by else {}
@@ -79,7 +80,7 @@ async def trade_password(profile: Profile, email: str, password: str, days: int,
 
 
 async def _give_code(client: Client, needed: Mapping[str, Any], code: str | None, headers: Mapping[str, str]) -> None:
-    """The second step of a sign-in; the first of all where a second factor has to be set up."""
+    """The second step of a sign-in. If the account must set up a second factor first, that comes before it."""
     enrolment = needed["enrolment"]
     if enrolment is not None:
         say("Administrators sign in with a code as well here. Have an authenticator read this, or type the secret:\n")
@@ -104,10 +105,11 @@ async def _typed_code() -> str:
 
 
 async def trust(url: str, fingerprint: str | None) -> str | None:
-    """The authority to trust for a service, or None where the system's authorities vouch for its certificate.
+    """The authority to trust for a service, or None if the system's authorities signed its certificate.
 
-    The controller's authority, or the panel's own certificate, is fetched without trust and compared with what the
-    service printed; what it did not sign is then refused by the first request that carries a secret."""
+    The controller's authority, or the panel's own certificate, is fetched without verification and compared with the
+    fingerprint that the service printed. If it did not sign the server's certificate, the first request that carries a
+    secret fails."""
     if fingerprint is None and await _vouched_for(url):
         return None
     authority = await _authority(url)
@@ -138,9 +140,9 @@ async def _vouched_for(url: str) -> bool:
 
 
 async def _authority(url: str) -> str:
-    """The certificate authority that the service names as its own, in PEM; a panel has only its own certificate."""
+    """The service's own certificate authority, in PEM; a panel only has its own certificate."""
     try:
-        # Not verified on purpose: what comes is public, and compared with a fingerprint before it is of use.
+        # Not verified on purpose: the answer is public, and its fingerprint is compared before it is used.
         async with httpx.AsyncClient(timeout=_CONNECT_SECONDS, verify=False) as http:  # noqa: S501
             answer = await http.get(f"{url}{API_PREFIX}/nodes/authority")
     except httpx.TransportError as error:

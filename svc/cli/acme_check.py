@@ -1,6 +1,6 @@
-"""What would keep an authority from giving the controller a certificate by ACME, as far as this machine can tell.
+"""What would keep an authority from issuing the controller a certificate by ACME, as far as this machine can tell.
 
-Nothing is ordered. The authority asks at the names' port 80, from the internet: what answers there is asked from here.
+Nothing is ordered. An authority connects to port 80 of the names from the internet; the check does the same from here.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from svc_actors.certificates.settings import AcmeSettings
 from svc_http.plain import NO_CHALLENGE
 
 HTTP_PORT = 80
-"""Where every authority asks (RFC 8555, 8.3), whatever port of this machine that is led to."""
+"""The port that every authority validates at (RFC 8555, 8.3), whichever local port it is forwarded to."""
 _TIMEOUT: Final = 5.0
 
 
 async def acme_findings(acme: AcmeSettings, *, serving: bool) -> AsyncGenerator[Finding, None]:
-    """`serving`: the controller runs, so that the names' port 80 should be answered by it."""
+    """`serving`: the controller runs, so it should answer port 80 of the names."""
     yield await _authority(acme)
     for name in acme.names:
         resolved = await _resolved(name)
@@ -67,7 +67,7 @@ async def _answered(name: str) -> Finding:
     host = f"[{name}]" if ":" in name else name
     url = f"http://{host}:{HTTP_PORT}{CHALLENGE_PATH}check"
     try:
-        # As authorities do: redirects are followed, and no certificate is looked at.
+        # As authorities do: follow redirects, and do not verify certificates.
         async with httpx.AsyncClient(
             timeout=_TIMEOUT,
             trust_env=False,

@@ -1,4 +1,4 @@
-"""The authority that certificates come from, as options of the commands of either service (docs/configuration.md)."""
+"""The ACME authority, as options of the commands of either service (docs/configuration.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE: Final = click.Path(path_type=Path, exists=True, dir_okay=False, readable=T
 
 
 def acme_options(contact: str) -> tuple[Callable[[Any], Any], ...]:
-    """`contact`: what it means to give one."""
+    """`contact` describes the contact option: what giving one turns on."""
     return (
         click.option("--acme-contact", help=contact),
         click.option(
@@ -45,7 +45,7 @@ def acme_settings(
     names: tuple[str, ...] = (),
     port: int = 0,
 ) -> AcmeSettings | None:
-    """None without a contact. Raises `Failure` for what contradicts itself."""
+    """None without a contact. Raises `Failure` for options that contradict each other."""
     if (eab_key_id is None) is not (eab_key_file is None):
         raise Failure(Exit.INVALID, "An external account has an id and a file with its key: give both, or none.")
     if contact is None:

@@ -101,15 +101,16 @@ _MEANT = {
     "elsewhere `svc --profile NAME ...`",
 }
 _NOT_SHOWN = {"session", "impersonation", "setup"}
-"""Groups for browsers and installers: they work, and are in `svc ops`, but are in the way of a person who looks for
-a command."""
+"""Groups for browsers and installers. They work and are in `svc ops`, but the help leaves them out: a person who looks
+for a command does not need them."""
 _PROGRAMS = {"panel", "serve"}
-"""Groups of programs that run for good: what the commands of a client are made of would stay in their memory, which for
-the web tier is all of the panel."""
+"""Groups whose programs run for good. The modules of the client commands would stay in their memory; for the web tier
+that would be as much as all of the panel."""
 
 
 class _Root(click.Group):
-    """Tells who typed a command of the other service which service the line was for, and how to mean the other."""
+    """If a command belongs to the other service, the error says which service the line was for and how to choose the
+    other."""
 
     def __init__(self, *given: Any, kind: ServiceKind, **settings: Any) -> None:
         super().__init__(*given, **settings)
@@ -199,7 +200,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """One command line; the exit code."""
+    """Run one command line; returns the exit code."""
     try:
         return trio.run(execute, arguments)
     except KeyboardInterrupt:
@@ -207,7 +208,7 @@ def run(arguments: list[str]) -> int:
 
 
 async def execute(arguments: Sequence[str]) -> int:
-    """One command line, for those who run in Trio already; the exit code."""
+    """As `run`, for callers that run in Trio already."""
     try:
         kind = service_of(os.environ, arguments)
         known = Service(()) if _PROGRAMS.intersection(arguments[:1]) else service(os.environ, kind)
@@ -222,7 +223,7 @@ async def execute(arguments: Sequence[str]) -> int:
 
 
 def _ended_by(error: BaseException) -> int:
-    """The exit code of a command line that an error ended, once the person has been told."""
+    """Show the error that ended a command line, and return its exit code."""
     cause = first_cause(error)
     if isinstance(cause, click.ClickException):
         cause.show()
@@ -232,7 +233,7 @@ def _ended_by(error: BaseException) -> int:
         return Exit.INTERRUPTED
     # click turns a broken pipe into an exit of its own.
     if isinstance(cause, BrokenPipeError) or isinstance(cause.__context__, BrokenPipeError):
-        # The reader has enough. What Python still holds back for it goes nowhere.
+        # The reader has closed the pipe. What Python still buffers for it is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.BROKEN_PIPE
     raise error

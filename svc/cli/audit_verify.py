@@ -1,4 +1,4 @@
-"""`svc audit verify`: the whole audit, which the service compares with its seals a few seconds' worth a call."""
+"""`svc audit verify`: have the service compare the whole audit with its seals, a few seconds' worth a call."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _named(to: str | None) -> str:
 
 
 def _passphrase(path: Path | None) -> str:
-    """From a file or the environment, and never an argument: those are seen by every account of the machine."""
+    """From a file or the environment, never from an argument: every account of the machine can read arguments."""
     if path is None:
         text = os.environ.get(_PASSPHRASE, "")
     else:

@@ -1,6 +1,6 @@
-"""`svc controller check`: what would keep the controller from serving here, before somebody starts it or afterwards.
+"""`svc controller check`: what would keep the controller from serving here, before it is started or afterwards.
 
-Nothing is changed. Each line says what is true, and for what is not as it should be what to do about it.
+Nothing is changed. Each line states what was checked; if it is not as it should be, it also says what to do.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ async def _mail(config: ControllerConfig) -> Finding:
 
 
 def _place(url: str) -> str:
-    """Where a database is, without what signs in to it."""
+    """The database's location, without credentials."""
     parts = urlsplit(url)
     return f"{parts.hostname or 'this machine'}{parts.path}"
 

@@ -1,8 +1,8 @@
 """The HTTP side of the command line: one request, its retries, and its errors as `Failure`.
 
-A read is tried again on 429, 502, 503, 504 and a lost connection. A write is tried again only where that cannot do the
-work twice: when it was refused with 429, when no connection was made, or when it carries an idempotency key. A
-`Retry-After` of the service is honoured, within reason.
+A read is retried on 429, 502, 503, 504 and a lost connection. A write is retried only if that cannot do the work twice:
+after a 429, if no connection was made, or if it carries an idempotency key. A `Retry-After` of the service is honoured,
+within reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORTH_A_WORD = 2.0
 
 
 class Client:
-    """A signed-in caller of one service. `Client.open` closes the connections at its end."""
+    """A signed-in caller of one service. `Client.open` closes the connections when its block ends."""
 
     def __init__(self, profile: Profile, http: httpx.AsyncClient) -> None:
         self.profile = profile
@@ -45,7 +45,7 @@ class Client:
                 raise Failure(Exit.INVALID, "the API token holds characters that no token has")
             headers["Authorization"] = f"Bearer {profile.token}"
         transport = (
-            # Not TLS: to load the authorities of the web would take 30 ms of CPU.
+            # Not TLS: loading the authorities of the web would take 30 ms of CPU.
             httpx.AsyncHTTPTransport(uds=profile.socket, verify=False)
             if profile.socket is not None
             else httpx.AsyncHTTPTransport(verify=tls_context(profile))
@@ -68,7 +68,7 @@ class Client:
         content: AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """The decoded JSON answer, the text of one that is not JSON, or None for an empty one."""
+        """The decoded JSON answer, the text of an answer that is not JSON, or None for an empty one."""
         once_only = method != "GET" and not (body and body.get("idempotency_key"))
         for attempt in range(1, _ATTEMPTS + 1):
             last = attempt == _ATTEMPTS or content is not None
@@ -95,7 +95,7 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     def cookie(self, ending: str) -> str | None:
-        """`name=value` of the service's cookie whose name ends so."""
+        """`name=value` of the service's cookie whose name has this suffix."""
         kept = (f"{each.name}={each.value}" for each in self._http.cookies.jar if each.name.endswith(ending))
         return next(kept, None)
 
@@ -111,8 +111,8 @@ class Client:
 
     @asynccontextmanager
     async def events(self, after: str | None = None) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-        """The event stream as (kind, data) pairs; the event's position is the member `id` of data. It ends where the
-        service ends it; a broken connection is a `Failure`."""
+        """The event stream as (kind, data) pairs; member `id` of data is the event's position. The stream ends when the
+        service ends it; a broken connection raises `Failure`."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after else {})
         silence = httpx.Timeout(60.0, connect=10.0)  # the service says something at least every few seconds
         try:
@@ -167,7 +167,7 @@ class Client:
 
 
 def certificate_refused(error: BaseException) -> bool:
-    """Whether it was the server's certificate that ended a connection."""
+    """Whether a connection failed because of the server's certificate."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,6 +1,5 @@
-"""The columns of a table. What a list shows first is declared with its operation and fits a terminal of a hundred
-columns: names stand where commands take names, ids where there is nothing else to say (`--columns id,...` has them
-everywhere)."""
+"""The columns of a table. The default columns of a list are declared with its operation and fit a terminal of 100
+characters: names if commands take names, ids if there is nothing else to show (`--columns id,...` always has them)."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """`path` reaches into a row by dots; a `whole` column is not folded."""
+    """`path` reaches into a row by dots; a `whole` column is not wrapped."""
 
     title: str
     path: str
@@ -17,6 +16,6 @@ class Column(NamedTuple):
 
 
 def columns(paths: Iterable[str]) -> tuple[Column, ...]:
-    """Columns by their paths, or `title=path`. Ids are kept whole, since they are copied."""
+    """Columns by their paths, or `title=path`. Ids are not wrapped, since people copy them."""
     parts = [text.partition("=") for text in paths]
     return tuple(Column(title, path or title, whole=(path or title) == "id") for title, _, path in parts)

@@ -1,11 +1,11 @@
-"""The configuration file of a service: what its command line and environment leave open.
+"""The configuration file of a service: settings that its command line and environment leave open.
 
-A key is the name of an option without its dashes, and its value what the option takes; one that may be repeated
-takes an array. The table `database` holds what is secret and therefore no option: `url` and `owner-url`, as
-SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL have them; the table `mail` what SVC_MAIL_HOST and its like have; the table
-`acme` the options that begin with `--acme-`, and `backup` those of `svc controller backup` alone. An option wins over
-the environment, the environment over the file, the file over the default. A key that is not known is an error, since it
-is most likely a known one misspelt.
+A key is the name of an option without its dashes; its value is what the option takes, an array if the option may be
+repeated. The table `database` holds secrets, which are therefore no options: `url` and `owner-url`, as in
+SVC_DATABASE_URL and SVC_DATABASE_OWNER_URL. The table `mail` holds what SVC_MAIL_HOST and its like hold; `acme` holds
+the options that start with `--acme-`, and `backup` those of `svc controller backup` alone. An option wins over the
+environment, the environment over the file, the file over the default. An unknown key is an error, since it is most
+likely a misspelt one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _READ: Final = "svc.cli.configuration.file"
 
 
 def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> None:
-    """Callback of an eager `--config`: take the file's values for the options that nobody gave. The file that is looked
-    for by default may be absent; one that was named must be there."""
+    """Callback of an eager `--config`: take the file's values for options that were not given. The default file may be
+    absent; one that was named must exist."""
     assert parameter.name is not None
     try:
         with path.open("rb") as file:
@@ -68,7 +68,7 @@ def fill_in(context: click.Context, parameter: click.Parameter, path: Path) -> N
             f"{path} says how to reach the database, and everybody on this machine may read it.",
             f"Make it readable by the service alone: chmod 640 {path}; chgrp svc {path}",
         )
-    # What has a table is not looked for beside it, and a command's own options are no settings of the service.
+    # Settings in a table are not looked for outside of it, and a command's own options are no settings of the service.
     known = {
         each.opts[-1].lstrip("-"): each.name
         for each in context.command.params
@@ -98,9 +98,9 @@ def settings(
 ) -> Callable[
     [Callable[Concatenate[ConfigT, Mapping[str, str], ...], Awaitable[None]]], Callable[..., Awaitable[None]]
 ]:
-    """Have a command called with the configuration that `build` makes of `options` and of the environment, with that
-    environment, which names the database, and with what its own options gave. `build` raises ValueError for what the
-    environment says wrongly."""
+    """Call a command with the configuration that `build` makes of `options` and of the environment, with that
+    environment (it names the database), and with the values of the command's own options. `build` raises ValueError for
+    a wrong value in the environment."""
     names = inspect.signature(build).parameters
 
     def decorate(
@@ -131,7 +131,7 @@ def file_read() -> Path | None:
 
 
 def environment(context: click.Context) -> Mapping[str, str]:
-    """The process's environment, with what the file says where that says nothing."""
+    """The process's environment, completed by the values of the file."""
     return {**context.meta.get(_META, {}), **os.environ}
 
 

@@ -1,10 +1,10 @@
 """`svc vm console NAME`: an interactive serial terminal over the console websocket.
 
-The local terminal is raw while connected, so every key goes to the guest but one: Ctrl-] leaves. However it ends, the
-terminal is as it was before.
+The local terminal is raw while connected, so the guest gets every key but Ctrl-], which leaves. The terminal is
+restored however the command ends.
 
-A connection that is lost without the person's doing (the controller is replaced, the node's agent upgraded, the guest
-restarted) is opened again with a new ticket. What is typed meanwhile goes nowhere: nobody sees what it would do.
+A lost connection (the controller was replaced, the node's agent upgraded, the guest restarted) is opened again with a
+new ticket. Keys typed meanwhile are discarded: nobody would see what they do.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _AGAIN_WITHIN: Final = 60.0
 _PAUSE: Final = 1.0
 _SETTLED: Final = 5.0
 _MOST_SHORT: Final = 5
-"""So many that end within `_SETTLED` seconds, one after the other, are enough: such a machine has no console."""
+"""After so many consoles that each end within `_SETTLED` seconds, one after the other, the machine has no console."""
 _LOST: Final = frozenset({1001, 1006, 4409, 4503})
 """Close codes after which the machine may have a console again (docs/consoles.md)."""
 
 
 async def console(session: Session, name: str) -> None:
-    """Until the machine is off, the person types the escape key, or the terminal goes away."""
+    """Runs until the machine is off, the user types the escape key, or the terminal goes away."""
     keyboard, screen = sys.stdin.fileno(), sys.stdout.fileno()
     if not os.isatty(keyboard):
         raise Failure(Exit.INVALID, "the console needs a terminal on standard input")
@@ -60,7 +60,7 @@ async def console(session: Session, name: str) -> None:
 
 
 class _Person:
-    """Somebody at a terminal, and the console that the keys go to just now."""
+    """A user at a terminal, and the console that gets the keys at present."""
 
     def __init__(self, client: Client, vm_id: str, keys: trio.lowlevel.FdStream, shown: trio.lowlevel.FdStream) -> None:
         self._client = client
@@ -70,8 +70,8 @@ class _Person:
         self._socket: WebSocketConnection | None = None
 
     async def stay(self, socket: WebSocketConnection) -> str | None:
-        """Until the person leaves, or the console ends for good: then, why. Raises `Failure` when a lost one could not
-        be opened again."""
+        """Returns when the user leaves, or, with the reason, when the console ends for good. Raises `Failure` if a lost
+        console could not be opened again."""
         reason: str | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_told_to_stop, nursery.cancel_scope)
@@ -103,7 +103,7 @@ class _Person:
         return reason
 
     async def _show(self, socket: WebSocketConnection) -> tuple[bool, str | None]:
-        """What the guest writes, until the end; gives whether the console may be had again, and what was said then."""
+        """Print the guest's output until the console ends; returns whether it may be opened again, and the reason."""
         self._socket = socket
         try:
             while True:
@@ -116,11 +116,11 @@ class _Person:
             self._socket = None
 
     async def _tell(self, text: str) -> None:
-        # The terminal is raw: a line begins where it is told to.
+        # The terminal is raw, so each line needs its own carriage return.
         await self._shown.send_all(f"\r\n{text}\r\n".encode())
 
     async def _until_escape(self, person: trio.CancelScope) -> None:
-        """Also until the terminal is gone."""
+        """Also ends when the terminal is gone."""
         with suppress(trio.BrokenResourceError):
             while typed := await self._keys.receive_some(_CHUNK):
                 before, escape, _ = typed.partition(ESCAPE)
@@ -156,7 +156,7 @@ def _raw_terminal(keyboard: int) -> Iterator[None]:
 
 @contextmanager
 def _as_they_were(*descriptors: int) -> Iterator[None]:
-    """Trio's streams make the shared file descriptions non-blocking; the shell expects them as they were."""
+    """Restore the shared file descriptions: Trio's streams make them non-blocking, which the shell does not expect."""
     before = [(descriptor, os.get_blocking(descriptor)) for descriptor in descriptors]
     try:
         yield

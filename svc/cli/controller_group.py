@@ -1,4 +1,4 @@
-"""`svc controller`: what an operator does on the controller's own host, with the options of `svc serve controller`."""
+"""`svc controller`: an operator's commands on the controller's own host, with the options of `svc serve controller`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from svc_actors.mail import mail_settings
 from svc_actors.webhooks.settings import webhook_settings
 
 _FOLDER = click.Path(path_type=Path, resolve_path=True, file_okay=False)
-# Not resolved: what renews certificates may replace the link.
+# Symbolic links are not resolved: a program that renews certificates may replace the link.
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False, readable=True)
 _OPTIONS = (
     click.option(
@@ -150,7 +150,7 @@ def _config(
 
 
 def _is_collector(endpoint: str) -> bool:
-    """Credentials would be in process lists and support bundles."""
+    """Refuses URLs with credentials: they would be in process lists and support bundles."""
     try:
         parts = urlsplit(endpoint)
     except ValueError:

@@ -1,8 +1,8 @@
 """What the command line knows of the registry: plain data, so that a client command need not load the service itself.
 
-Loading every model of the controller takes longer than most calls. The description is derived from the registry, kept
-in the user's cache folder, and made anew when any source of the service has changed since; there is no other copy of
-what a command is.
+Loading every model of the controller takes longer than most calls. The description is derived from the registry, cached
+in the user's cache folder, and derived again when any source of the service has changed. It is the only copy of what a
+command is.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _PACKAGES = ("svc", "svc_actors", "svc_nodeagent")
 _FORMAT = 8
 _UNDONE_BY_NULL = {"gateway", "guest_prefix_len", "range_end", "range_start", "vlan"}
-"""Fields of a change for which null says something else than leaving them out."""
+"""Fields of a change for which null means something other than leaving them out."""
 _LISTED = {"scopes"}
-"""Lists that are typed as one word with commas, as the panel's specification has it."""
+"""Lists that are typed as one word with commas, as in the panel's specification."""
 _SECRETS = {"password", "set_password", "token"}
 _DOCUMENTS = {"private_key", "user_data"}
-"""Secrets of many lines."""
+"""Secrets of several lines."""
 
 
 class Kind(StrEnum):
@@ -54,10 +54,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """`names` is the path of the list in which a name is looked up. `secret` values are neither shown nor kept;
-    one that is a `document` is all that standard input has, and not its next line.
-    `listed`: several values may stand in one word, with commas between them.
-    `emptiable`: what is stored may be taken away, by an empty list or by null."""
+    """`names` is the path of the list in which a name is looked up. A `secret` value is neither shown nor stored; a
+    `document` is read from all of standard input rather than its next line. `listed`: one word may hold several values,
+    separated by commas. `emptiable`: an empty list or null removes the stored value."""
 
     name: str
     kind: Kind
@@ -76,8 +75,8 @@ class Parameter:
 @dataclass(frozen=True)
 class OperationDescription:
     """One operation. `list_path` is the list that the operation's thing is in, `/vms` for `/vms/{id}/start`;
-    `inner_list` that of a thing whose list is inside of another thing, `/sites/{id}/domains` for `/domains/{id}`;
-    `starts_work` when its answer is a task or a job, or names one; `in_parts` when that is a part of a file. `columns`,
+    `inner_list` is the list of a thing that belongs to another, `/sites/{id}/domains` for `/domains/{id}`.
+    `starts_work`: the answer is a task or a job, or names one. `in_parts`: the answer is a part of a file. `columns`,
     `confirm` and `hidden`: see `svc.registry.operation.Command`."""
 
     name: str
@@ -116,7 +115,7 @@ class Service:
 
 
 def service(environment: Mapping[str, str], kind: ServiceKind = ServiceKind.CONTROLLER) -> Service:
-    """The description: from the cache where it fits these sources, else from the registry."""
+    """The description: from the cache if it matches these sources, else from the registry."""
     cached = _cache_path(environment, kind)
     sources = _fingerprint()
     known = _read(cached, sources)
@@ -178,14 +177,14 @@ def _described(operation: Operation[Any, Any, Any], lists: set[str], things: dic
 
 
 def _inner_list(path: str, things: dict[str, str]) -> str | None:
-    """Where a thing that has a path of its own is listed with the others of what it belongs to."""
+    """The list, inside of what it belongs to, of a thing that has a path of its own."""
     own, beneath, _ = path.partition("/{id}")
     found = [listed for listed in things.values() if listed.endswith(f"/{{id}}{own}")] if beneath else []
     return found[0] if len(found) == 1 else None
 
 
 def _list_of(stem: str, things: dict[str, str]) -> str | None:
-    """The list that a field's ids are in: `group_ids` are of security groups where nothing else is a group."""
+    """The list that a field's ids are in. `group_ids` are security groups if the service has no other groups."""
     found = [path for thing, path in things.items() if thing == stem or thing.endswith(f"_{stem}")]
     return things.get(stem, found[0] if len(found) == 1 else None)
 
@@ -212,7 +211,7 @@ def _parameter(name: str, field: FieldInfo, names: str | None, changes: bool) ->
 
 
 def _said_of(annotation: Any) -> str | None:
-    """What a shared type says of itself, where the field does not: also inside of `X | None` and of a list."""
+    """The description of a shared type, for a field without one; looks inside of `X | None` and of a list."""
     from pydantic.fields import FieldInfo
 
     arguments = typing.get_args(annotation)
@@ -226,7 +225,7 @@ def _shown(default: object) -> str:
 
 
 def _kind(annotation: Any) -> tuple[Kind, bool, tuple[str, ...]]:
-    """What a flag takes, whether it may be repeated, and its choices. What has members of its own is JSON."""
+    """What a flag takes, whether it may be repeated, and its choices. A value with members of its own is JSON."""
     origin = typing.get_origin(annotation)
     arguments = [argument for argument in typing.get_args(annotation) if argument is not type(None)]
     if origin in (typing.Union, types.UnionType):
@@ -257,7 +256,7 @@ def _cache_path(environment: Mapping[str, str], kind: ServiceKind) -> Path:
 
 
 def _fingerprint() -> str:
-    """Changes whenever a source does from which the registry is made."""
+    """Changes whenever a source of the registry does."""
     digest = hashlib.sha256(f"{_FORMAT}".encode())
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -284,7 +283,7 @@ def _read(path: Path, sources: str) -> Service | None:
             return None
         return Service(tuple(_revived(operation) for operation in stored["operations"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # absent, unreadable or cut short: it is made again
+        return None  # absent, unreadable or cut short: derived again
 
 
 def _revived(stored: dict[str, Any]) -> OperationDescription:
@@ -304,4 +303,4 @@ def _write(path: Path, sources: str, known: Service) -> None:
         temporary.write_text(json.dumps(stored))
         temporary.replace(path)
     except OSError:
-        return  # a home that cannot be written to: the next command derives it again
+        return  # the cache folder cannot be written to: the next command derives it again

@@ -1,7 +1,7 @@
-"""Files that the API gives out in parts: fetched one after the other, compared with their sums, put together.
+"""Files that the API serves in parts: fetched one after the other, verified by their hashes, and joined.
 
-A download that was interrupted goes on where it ended: what is there of a file lies beside its place, under a name that
-tells the version, so that parts of two versions never meet. The file itself is there whole or not at all.
+An interrupted download resumes where it ended: the partial file lies next to the target, under a name that contains the
+version, so that parts of two versions never mix. The target itself is either complete or absent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Part:
 
 
 async def download(client: Client, path: str, query: Mapping[str, Any], to: Path | None) -> None:
-    """Fetch a file into `to`, or into this folder under its own name, where nothing is overwritten."""
+    """Download a file to `to`, or into that folder under its own name. Nothing is overwritten."""
     if to == STANDARD_OUTPUT and sys.stdout.isatty():
         raise Failure(Exit.INVALID, "a terminal is no place for a file; nothing was fetched", "give -o FILE, or a pipe")
     first = await _fetch(client, path, query, 0)
@@ -95,7 +95,7 @@ async def _print(client: Client, path: str, query: Mapping[str, Any], first: _Pa
 
 
 async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: int) -> _Part:
-    """Raises `Failure` for a part that is not what its sum says."""
+    """Raises `Failure` for a part that does not match its hash."""
     answer = await client.call("GET", path, query={**query, "offset": offset, "limit": PART_BYTES})
     try:
         data = base64.b64decode(answer["data_base64"], validate=True)
@@ -107,7 +107,7 @@ async def _fetch(client: Client, path: str, query: Mapping[str, Any], offset: in
 
 
 def _compared(file: Path, first: _Part) -> str:
-    """The digest of the whole. Raises `Failure` where the service knows another."""
+    """The digest of the whole file. Raises `Failure` if the service reports another."""
     with file.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if first.whole_sha256 is not None and found != first.whole_sha256:
@@ -117,7 +117,7 @@ def _compared(file: Path, first: _Part) -> str:
 
 
 def _forget_other_versions(where: Path, unfinished: Path) -> None:
-    """Of which nothing can be used any more."""
+    """Remove partial files of other versions, which are of no use."""
     for other in where.parent.iterdir():
         ours = other.name.startswith(f".{where.name}.") and other.name.endswith(".part")
         if ours and other != unfinished and re.fullmatch(r"[0-9a-f]{16}", other.name[len(where.name) + 2 : -5]):
@@ -129,5 +129,5 @@ def _length(file: Path) -> int:
 
 
 def _file_name(name: str) -> str:
-    """What a service calls its file may be anything: no path comes of it."""
+    """A service may call its file anything; the result is never a path."""
     return _UNFIT.sub("_", name).lstrip(".") or "download"

@@ -1,6 +1,6 @@
 """The commands that are more than one call: signing in, profiles, following tasks and events, consoles, completion.
 
-What a command needs is loaded when it runs: most command lines use little of it.
+The modules of a command are loaded when it runs: most command lines use few of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_SILENCE = 30.0
 
 
 def shared(command: click.Command) -> click.Command:
-    """Give a command the options that all share."""
+    """Give a command the shared options."""
     command.params.extend(session_parameters({flag for parameter in command.params for flag in parameter.opts}))
     return command
 
@@ -289,7 +289,7 @@ async def import_upload(session: Session, /, file: Path, owner_email: str | None
 
 
 class LateGroup(click.Group):
-    """A group whose commands are loaded when one of them is wanted."""
+    """A group that loads its commands when one of them is needed."""
 
     def __init__(self, name: str, help_text: str, load: Callable[[], click.Group]) -> None:
         super().__init__(name, help=help_text)

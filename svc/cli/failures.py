@@ -1,6 +1,6 @@
 """How a command ends: one exit code for each error code of the API, and a few of the command line's own.
 
-The numbers are promised: scripts branch on them (docs/cli.md).
+The numbers are stable: scripts branch on them (docs/cli.md).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ EXIT_BY_CODE = {code: Exit[code.name] for code in ErrorCode}
 
 
 class Failure(click.ClickException):
-    """An error for the person at the terminal: the message, and what to do about it. Written to stderr.
+    """An error for the user at the terminal: the message, and what to do about it. Written to stderr.
 
-    `fields` are the problems with single parameters, by the name that the API gives them; `request_id` is what the
-    service's logs know the refused request by."""
+    `fields` are the problems with single parameters, by their names in the API; `request_id` identifies the refused
+    request in the service's logs."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Failure(click.ClickException):
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """What a nursery's group of errors is about: the failure among them that is told to people, else the first."""
+    """The failure to show of a nursery's group of errors: its first `Failure`, else its first error."""
     while isinstance(error, BaseExceptionGroup):
         told = [inner for inner in error.exceptions if isinstance(first_cause(inner), Failure)]
         error = told[0] if told else error.exceptions[0]

@@ -1,4 +1,4 @@
-"""What `svc controller check` finds: one thing, how it is, and what to do about it."""
+"""A finding of `svc controller check`: what was checked, the result, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Waiting for work to end: its log to stderr as it grows, a progress bar, and an exit code that says how it ended.
 
-The controller's tasks and the panel's jobs are followed alike; they differ in what they say of a failure.
+The controller's tasks and the panel's jobs are followed alike; they differ in how they describe a failure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _POLL_SECONDS = 0.5
 
 
 async def wait(client: Client, work: Work, *, timeout: float = math.inf) -> dict[str, Any]:
-    """Follow it to its end and return it. Raises `Failure` when it failed or was cancelled."""
+    """Follow the work to its end and return it. Raises `Failure` if it failed or was cancelled."""
     ended = await follow(client, work, timeout=timeout)
     check(work, ended)
     return ended
 
 
 async def follow(client: Client, work: Work, *, timeout: float = math.inf) -> dict[str, Any]:
-    """The work as it ended, however that was. Running out of time is a `Failure` with an exit code of its own, and so
-    is an interruption: the work itself goes on."""
+    """The work as it ended, whether it succeeded or not. A timeout raises `Failure` with an exit code of its own, and
+    so does an interruption: the work itself continues."""
     console = Console(stderr=True, highlight=False, markup=False)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -59,7 +59,7 @@ async def follow(client: Client, work: Work, *, timeout: float = math.inf) -> di
 
 
 def check(work: Work, ended: Mapping[str, Any]) -> None:
-    """Raises `Failure` unless it succeeded."""
+    """Raises `Failure` unless the work succeeded."""
     if ended["status"] == "succeeded":
         return
     what = "failed" if ended["status"] == "failed" else "was cancelled"

@@ -1,8 +1,8 @@
 """Commands made from the registry: one for each operation, its flags from the request model.
 
-A field that holds an id takes a name as well. An operation that starts a task or a job can be waited for. A destructive
-one asks first, unless `--yes` or the confirmation itself is given. A creation that may be repeated safely carries an
-idempotency key of its own, so that a lost connection makes nothing twice.
+A field that holds an id takes a name as well. A command can wait for the task or job that its operation starts. A
+destructive command asks first, unless `--yes` or the confirmation itself is given. A creation that can be repeated
+safely sends an idempotency key of its own, so that a lost connection creates nothing twice.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SHOWN_ONCE = ("password", "token", "secret")
 
 
 class OperationCommand(click.Command):
-    """One operation of the registry as a command. Its flags are made when it is the one that was typed, or looked at:
-    those of all operations would be a quarter of what a command line takes."""
+    """One operation of the registry as a command. Its flags are built when the command is typed or shown: building
+    those of all operations would take a quarter of the time of a command line."""
 
     def __init__(self, operation: OperationDescription) -> None:
         @click.pass_obj
@@ -56,7 +56,7 @@ class OperationCommand(click.Command):
             help=f"{operation.summary.rstrip('.')}.",
         )
         self._operation = operation
-        del self.params  # click's own, empty: what follows takes its place
+        del self.params  # remove click's own empty attribute: the property below replaces it
 
     @cached_property
     def params(self) -> list[click.Parameter]:  # type: ignore[override]  # click's is an attribute, as this becomes one
@@ -109,8 +109,8 @@ async def _report(
     waits: bool,
     wait_timeout: float | None,
 ) -> None:
-    """Print what an order led to. The answer is printed also when its work fails or outlasts our patience, since it
-    may hold what is told only once."""
+    """Print the result of an order. The answer is also printed if its work fails or outlasts our patience, since it may
+    hold a secret that is shown only once."""
     work = started_by(answer)
     failure: Failure | None = None
     if waits and work is not None:
@@ -164,7 +164,7 @@ async def _resolve_names(
                 values["id"] = await _found_inside(session, client, operation, given, found_in)
             continue
         listing = session.listing(parameter.names)
-        # Of a list inside of something, `/sites/{id}/sftp`, what it is inside of stands before and is an id by now.
+        # The list is inside of something, `/sites/{id}/sftp`; that thing was given before, and is an id by now.
         listing = replace(listing, path=listing.path.format(**values))
         if isinstance(given, list):
             values[parameter.name] = [await resolve(client, listing, one) for one in given]
@@ -175,7 +175,8 @@ async def _resolve_names(
 async def _found_inside(
     session: Session, client: Client, operation: OperationDescription, given: str, found_in: str | None
 ) -> str:
-    """The id of a thing whose list is inside of another, as a schedule's is of its site, which has to be said."""
+    """The id of a thing whose list is inside of another, such as a schedule of a site; the user must name the outer
+    one."""
     if operation.inner_list is None:
         raise Failure(Exit.INVALID, f"{given!r} is no id, and names are not looked up here")
     listing, outer = session.listing(operation.inner_list), outer_list(operation.inner_list)
@@ -184,14 +185,14 @@ async def _found_inside(
         hint = f"say which with --{thing}; `svc {' '.join(listing.words)} {thing.upper()}` shows them"
         raise Failure(Exit.INVALID, f"{given!r} is no id, and every {thing} has names of its own", hint)
     owner = await resolve(client, session.listing(outer), found_in)
-    # What has no name is told from its like by what its list shows first, as a redirect is by its path.
+    # Things without a name are identified by the first column of their list, as a redirect is by its path.
     names = (*NAME_FIELDS, *listing.columns[:1])
     return await resolve(client, replace(listing, path=listing.path.format(id=owner)), given, names)
 
 
 async def _read_secrets(operation: OperationDescription, values: dict[str, Any]) -> None:
-    """`-` in the place of a secret: typed unseen at a terminal, else the next line of standard input; of a document all
-    of it. A secret that must be there is asked for."""
+    """Replace `-` by a secret: typed without echo at a terminal, else the next line of standard input, or all of it for
+    a document. A required secret is asked for."""
     for parameter in operation.parameters:
         given = values.get(parameter.name)
         if parameter.secret and (given == "-" or (given is None and parameter.required)):
@@ -212,7 +213,7 @@ async def _secret(parameter: Parameter) -> str | dict[str, str | None]:
 
 
 def _pairs(parameter: Parameter) -> dict[str, str | None]:
-    """A line each, NAME=VALUE; a NAME alone is null. Blank lines and those that begin with # say nothing."""
+    """One NAME=VALUE a line; a NAME alone is null. Blank lines and lines that start with # are skipped."""
     lines = [line for line in _document(parameter).splitlines() if line.strip() and not line.startswith("#")]
     return {name: value if equals else None for name, equals, value in (line.partition("=") for line in lines)}
 
@@ -225,7 +226,7 @@ def _document(parameter: Parameter) -> str:
 
 
 async def _confirm(client: Client, operation: OperationDescription, values: dict[str, Any], yes: bool) -> None:
-    """Have the person say that it shall be done, in the way that the API wants it said."""
+    """Ask the user to confirm, and return the confirmation in the form that the API expects."""
     parameter = operation.parameter("confirm")
     if parameter is not None and parameter.name in values:
         return
@@ -254,7 +255,7 @@ def _need_terminal(what: str) -> None:
 
 
 def _in_words_of_flags(failure: Failure, operation: OperationDescription) -> Failure:
-    """A refusal told by the flags that were typed, rather than by the fields of the request."""
+    """Name the typed flags in a refusal, instead of the fields of the request."""
     hint = _flags_for_fields(failure.hint, operation) if failure.hint else None
     problems: list[str] = []
     for field, problem in failure.fields.items():

@@ -1,6 +1,6 @@
-"""Names where the API wants ids: `svc vm start web-1` instead of a UUID.
+"""Names where the API takes ids: `svc vm start web-1` instead of a UUID.
 
-A name must mean exactly one thing; where it means several, the ids are listed and nothing is done.
+A name must match exactly one thing; if it matches several, their ids are listed and nothing is done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAGE_SIZE = 200
 async def resolve(
     client: Client, listing: OperationDescription, given: str, names: tuple[str, ...] = NAME_FIELDS
 ) -> str:
-    """The id that `given` names in a list, by one of the fields `names`; an id stays as it is."""
+    """The id of the row in a list that `given` names by one of the fields `names`; an id stays as it is."""
     if is_id(given):
         return given
     found = [row async for row in rows(client, listing, given) if any(row.get(name) == given for name in names)]
@@ -37,7 +37,7 @@ async def resolve(
 
 
 async def rows(client: Client, listing: OperationDescription, text: str | None = None) -> AsyncIterator[dict[str, Any]]:
-    """Every row of a list; of those that contain `text`, where the list can be searched."""
+    """Every row of a list, or, if the list can be searched, those that contain `text`."""
     if listing.paged:
         query = {"q": text} if text and listing.parameter("q") else {}
         async for row in pages(client, listing.path, query):

@@ -1,7 +1,7 @@
 """Results to stdout as a table, JSON or YAML; messages to stderr. NO_COLOR is honoured.
 
-JSON and YAML hold what the API answered, unchanged. A table is for reading: sizes with units, times by how long ago,
-and the columns that people look at; `--columns` names others, with dots to reach inside.
+JSON and YAML hold the API's answer, unchanged. A table is for reading: sizes with units, times as ages, and the columns
+that people look at; `--columns` chooses others, with dots to reach inside.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Style:
 
     @property
     def for_reading(self) -> bool:
-        """A table, of which the person has not said what it shall hold."""
+        """Whether this is a table whose columns the user did not choose."""
         return self.format is Format.TABLE and not self.columns
 
 
 _GAP = 2
-"""Blanks between two columns."""
+"""Spaces between two columns."""
 _FOLDED = 16
-"""A text that is folded to so many characters a line is still read with ease."""
+"""The least width in characters at which wrapped text is still easy to read."""
 
 
 def show(result: Any, style: Style, *, columns: Sequence[Column] = ()) -> None:
-    """Print one result. `columns` are the everyday ones of this list, where the person named none."""
+    """Print one result. `columns` are the list's default columns, used if the user named none."""
     if result is None or result == {}:
         return
     if style.format is Format.JSON:
@@ -96,7 +96,8 @@ def _show_table(result: Any, style: Style, columns: tuple[Column, ...]) -> None:
 
 
 def _fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
-    """How many columns, from the left, the terminal has room for: folded to a few characters nobody could read them."""
+    """How many columns, from the left, the terminal has room for. Columns wrapped to a few characters would be
+    unreadable."""
     if not sys.stdout.isatty():
         return len(columns)
     from rich.cells import cell_len
@@ -139,7 +140,7 @@ def _print(table: Table) -> None:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        # Into a pipe, a column is as wide as its longest value: a line is a row there, without blanks at its end.
+        # Into a pipe, a column is as wide as its longest value, so each row is one line; lines have no trailing spaces.
         wide = Console(highlight=False, markup=False, emoji=False, width=100_000)
         with wide.capture() as captured:
             wide.print(table)
@@ -149,7 +150,7 @@ def _print(table: Table) -> None:
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """The fields of a thing, those of its parts by their dotted names."""
+    """The fields of a thing; nested fields by their dotted names."""
     fields: list[tuple[str, Any]] = []
     for name, value in row.items():
         if isinstance(value, Mapping) and value:
@@ -179,7 +180,7 @@ def _refuse_unknown(columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
 
 
 def _pick(row: Mapping[str, Any], dotted: str) -> Any:
-    """The value at a dotted path. Inside a part that is not there (a node's capacity before its first word), None."""
+    """The value at a dotted path. None inside of an absent part (a node's capacity before its first report)."""
     value: Any = row
     for part in dotted.split("."):
         if value is None:

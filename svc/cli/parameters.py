@@ -1,7 +1,7 @@
 """The flags of a generated command, from the description of its operation.
 
-An id is given as `--image` (`--image-id` says the same) and takes a name; a request that has a field for the name as
-well (`image`) does not show it twice.
+An id is given as `--image` (`--image-id` is the same) and takes a name; a request that also has a field for the name
+(`image`) does not show it twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parameters(operation: OperationDescription) -> list[click.Parameter]:
 
 
 def _place(parameter: Parameter) -> str:
-    """As click writes an argument without a name of ours: in brackets where it may be left out."""
+    """The metavar of an argument as click writes it by default: in brackets if it is optional."""
     name = metavar(parameter)
     return (name if parameter.required else f"[{name}]") + ("..." if parameter.many else "")
 
@@ -78,7 +78,7 @@ def outer_list(inner: str) -> str:
 
 
 def asks_first(operation: OperationDescription) -> bool:
-    """What cannot be taken back is confirmed, or done with `--yes`."""
+    """Whether the command asks before it acts, unless `--yes` is given: what it does cannot be undone."""
     return operation.method == "DELETE" or operation.parameter("confirm") is not None or operation.confirm
 
 
@@ -87,7 +87,7 @@ def flag_of(parameter: Parameter) -> str:
 
 
 def _flags(parameter: Parameter) -> list[str]:
-    """The friendly flag first, then the field's own name where that differs."""
+    """The friendly flag first, then the field's own name if it differs."""
     own = "--" + parameter.name.replace("_", "-")
     if parameter.kind is not Kind.ID:
         return [own]
@@ -96,7 +96,8 @@ def _flags(parameter: Parameter) -> list[str]:
 
 
 def _said_elsewhere(operation: OperationDescription, parameter: Parameter) -> bool:
-    """By the field of its id, by the path, which wins over the body, or by what fetches a file part by part."""
+    """Whether a field needs no flag: its id field stands for it, the path sets it (which wins over the body), or the
+    download of a file part by part does."""
     by_path = parameter.name == "site_id" and (operation.path.startswith("/sites/{id}") or operation.inner_list)
     by_part = operation.in_parts and parameter.name in ("offset", "limit", "version")
     return bool(by_path) or by_part or operation.parameter(f"{parameter.name}_id") is not None
@@ -131,7 +132,7 @@ def _help(parameter: Parameter) -> str | None:
 
 
 def _further(operation: OperationDescription) -> list[click.Option]:
-    """The flags that are the command line's own."""
+    """The flags that the command line adds itself."""
     options: list[click.Option] = []
     if operation.inner_list is not None:
         outer = outer_list(operation.inner_list)
@@ -186,8 +187,8 @@ def _type_of_one(parameter: Parameter) -> click.ParamType[Any]:
 
 
 class Name(click.ParamType[str]):
-    """The name or id of a thing in a list; the shell completes it by asking the service, which is given little time
-    for that."""
+    """The name or id of a thing in a list. The shell completes it by asking the service, which gets little time to
+    answer."""
 
     name = "name"
 
@@ -198,10 +199,10 @@ class Name(click.ParamType[str]):
         import httpx
 
         if "{" in self._path:
-            return []  # which list it is has to be asked first, by a name that may be an id
+            return []  # the list depends on an outer thing, given by a name that would have to be looked up first
         given = ctx.find_root().params | ctx.params
         session: Session = ctx.find_root().obj
-        # The first page of what contains the text: the whole of a long list would take too long.
+        # The first page of matches only: reading all of a long list would take too long.
         query: dict[str, str | int] = {"page_size": 200, "q": incomplete} if session.listing(self._path).paged else {}
         try:
             profile = choose(Choice(given.get("session_profile"), given.get("session_url"), given.get("session_token")))
@@ -213,18 +214,18 @@ class Name(click.ParamType[str]):
                 timeout=_COMPLETION_SECONDS,
             ).json()
         except (httpx.HTTPError, ValueError, Failure, OSError):
-            return []  # there is nowhere to tell the person: the shell is in the middle of their line
+            return []  # an error cannot be shown: the shell is in the middle of the user's line
         rows = answer.get("items", []) if isinstance(answer, dict) else answer
         names = [next((str(row[name]) for name in ("slug", *NAME_FIELDS) if row.get(name)), None) for row in rows]
         return [CompletionItem(name) for name in names if name is not None and name.startswith(incomplete)]
 
 
 NONE: Final = object()
-"""What was given as `none`."""
+"""The value for the word `none`."""
 
 
 class OrNone(click.ParamType[Any]):
-    """A value, or the word `none`. A thing that is called so is given by its id."""
+    """A value, or the word `none`. A thing with that name must be given by its id."""
 
     def __init__(self, inner: click.ParamType[Any]) -> None:
         self._inner = inner

@@ -1,8 +1,7 @@
 """Which service to talk to, and as whom: a flag wins over the environment, the environment over the profile file.
 
 Profiles live in `$XDG_CONFIG_HOME/svc/profiles.yaml`, readable by their owner alone, since they hold API tokens.
-`SVC_URL` and `SVC_TOKEN` together need no profile at all. A profile's token goes to that profile's own service and to
-no other.
+`SVC_URL` and `SVC_TOKEN` together need no profile. A profile's token is sent only to that profile's own service.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from svc.cli.failures import Exit, Failure
 from svc_actors.durable import write_whole
 
 LOCAL_URL = "http://core"
-"""What the core on this server is called in messages; nothing is looked up."""
+"""The name of this server's core in messages; it is never resolved."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """`trusted` is a PEM certificate: the controller's authority, or the server's own certificate as first seen.
-    Without it the system's authorities decide. `known_by` is the cookie, as `name=value`, by which the service knows
-    the next sign-in from here as no stranger's. `service` is which one it is; None: the controller. `socket`: of a core
-    on this server, instead of an address."""
+    """`trusted` is a PEM certificate: the controller's authority, or the server's own certificate as first seen;
+    without it the system's authorities decide. `known_by` is the cookie, as `name=value`, that tells the service at the
+    next sign-in that this computer is known. `service` says which service it is; None: the controller. `socket` is the
+    path of the core's socket on this server, instead of an address."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -47,7 +46,7 @@ class ProfileFile:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the flags of this command line said; None where they said nothing."""
+    """The flags of this command line; None for those not given."""
 
     profile: str | None = None
     url: str | None = None
@@ -63,7 +62,7 @@ def profile_path(environment: Mapping[str, str]) -> Path:
 
 
 def load(environment: Mapping[str, str]) -> ProfileFile:
-    """The stored profiles; none where there is no file. Raises `Failure` for a file that is not ours to read."""
+    """The stored profiles; none without a file. Raises `Failure` for a file that must not be read."""
     path = profile_path(environment)
     try:
         stored = yaml.safe_load(path.read_text()) or {}
@@ -79,7 +78,7 @@ def load(environment: Mapping[str, str]) -> ProfileFile:
 
 
 def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
-    """Replace the file whole, so that an interrupted write loses nothing."""
+    """Replace the file atomically, so that an interrupted write loses nothing."""
     path = profile_path(environment)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = {
@@ -93,7 +92,7 @@ def save(environment: Mapping[str, str], profiles: ProfileFile) -> None:
 
 
 def exposed(environment: Mapping[str, str]) -> Path | None:
-    """The profile file where others than its owner may read it."""
+    """The profile file, if others than its owner may read it."""
     path = profile_path(environment)
     try:
         mode = path.stat().st_mode
@@ -103,13 +102,13 @@ def exposed(environment: Mapping[str, str]) -> Path | None:
 
 
 def trusted_file(choice: Choice) -> Path | None:
-    """The certificate to trust, where the command line or the environment names one."""
+    """The certificate to trust, if the command line or the environment names one."""
     named = choice.environment.get("SVC_CA")
     return choice.trusted_file or (Path(named) if named else None)
 
 
 def choose(choice: Choice, local_core: Path | None = None) -> Profile:
-    """`local_core`: the socket of a core on this server, for who named no service."""
+    """`local_core`: the socket of a core on this server, used if no service was named."""
     environment = choice.environment
     stored = load(environment)
     named = choice.profile or environment.get("SVC_PROFILE")
@@ -118,15 +117,16 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
         known = ", ".join(sorted(stored.profiles)) or "none"
         raise Failure(Exit.INVALID, f"there is no profile {name!r}", f"known profiles: {known}")
     base = stored.profiles.get(name or "")
-    # A profile named by a flag is nearer than an address in the environment.
+    # A flag that names a profile wins over an address in the environment.
     from_environment = environment.get("SVC_URL") if choice.profile is None else None
     url = choice.url or from_environment or (base.url if base else None)
-    # Who named an address or a profile means that one.
+    # An explicit address or profile wins.
     socket = choice.socket or (None if named or url else local_core)
     if socket is not None:
         token = environment.get("SVC_TOKEN") if choice.token is None else choice.token
         if token == "":
-            # Somebody meant to be who the token is of: without one, root would be the administrator.
+            # The user meant to give a token, and it is empty: without this check, root would act as the administrator
+            # instead.
             hint = "a token that was to be read is missing; unset SVC_TOKEN to be this server's administrator"
             raise Failure(Exit.INVALID, "the API token is empty; nothing was done", hint)
         return Profile(url=LOCAL_URL, token=token, socket=str(socket))
@@ -145,7 +145,7 @@ def choose(choice: Choice, local_core: Path | None = None) -> Profile:
 
 
 def normal_url(given: str) -> str:
-    """`https://host:port`, whatever of it was typed. Raises `Failure` for what is no such address."""
+    """`https://host:port` from whatever the user typed of it. Raises `Failure` for anything else."""
     url = given if "://" in given else f"https://{given}"
     try:
         parts = urlsplit(url)

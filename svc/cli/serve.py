@@ -1,7 +1,8 @@
-"""`svc serve controller`: the controller as a program, until it is told to stop.
+"""`svc serve controller`: the controller as a program, until it is stopped.
 
-SIGTERM and SIGINT stop it in order: no new requests, streams and consoles ended, what actors have begun finished, then
-the gateway, the database. A second signal changes nothing: every step has its own deadline.
+SIGTERM and SIGINT stop it in order: it accepts no new requests, ends streams and consoles, lets actors finish what they
+have started, then closes the gateway and the database. A second signal changes nothing: every step has its own
+deadline.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ async def controller(config: ControllerConfig, environ: Mapping[str, str]) -> No
                 ]
             )
             if running.setup_token is not None:
-                # Shown to a person only: what is not a terminal is a log file, and the token is no matter for one.
+                # Shown on a terminal only: any other output is a log file, which must not hold the token.
                 token = running.setup_token if sys.stderr.isatty() else f"in {config.data_dir}/setup-token"
                 say(f"First run: set the service up at {config.public_url}/ with the one-time token\n  {token}")
                 say("or from a shell: svc setup run --help", style="dim")

@@ -1,7 +1,7 @@
-"""Which of the two services a command line is for: its commands are made of that service's operations.
+"""Which of the two services a command line is for; its commands are generated from that service's operations.
 
-A service that is named decides (a socket, an address, a profile); else the current profile; else a panel that is
-installed on this server or whose core listens there; else the controller, since it is what most command lines are for.
+An explicitly named service decides (a socket, an address, a profile); else the current profile; else a panel that is
+installed on this server or whose core listens here; else the controller, since most command lines are for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CORE_SOCKET: Final = Path("/run/svc-panel/core.sock")
 PANEL_CONFIGURATION: Final = Path("/etc/svc/panel.toml")
-"""The package's: its machine is a panel's also while the core is being started again."""
+"""Installed by the package: a machine with this file is a panel's, even while the core is restarting."""
 SOCKET_VARIABLE: Final = "SVC_SOCKET"
 PANEL_PORT: Final = 7443
 
@@ -31,7 +31,7 @@ class ServiceKind(StrEnum):
 
 
 def registry_of(kind: ServiceKind) -> Registry[Any]:
-    """Loads every model of the service: half a second."""
+    """Loading every model of the service takes half a second."""
     if kind is ServiceKind.PANEL:
         from svc.panel.catalogue import panel_registry
 
@@ -47,8 +47,8 @@ def service_of(
     socket: Path = CORE_SOCKET,
     installed: Path = PANEL_CONFIGURATION,
 ) -> ServiceKind:
-    """What the command line `arguments` is for. Options are looked for before they are understood: the commands that
-    would say which are theirs are what is being chosen."""
+    """The service that the command line `arguments` is for. Options are searched for before click parses them: the
+    commands that would define them depend on the result."""
     if _option(arguments, "--socket") or environment.get(SOCKET_VARIABLE):
         return ServiceKind.PANEL
     url, named = _option(arguments, "--url"), _option(arguments, "--profile")
@@ -59,7 +59,7 @@ def service_of(
         if url is not None:
             return of_url(normal_url(url), {each.url: each.service for each in stored.profiles.values()})
     except Failure:
-        return ServiceKind.CONTROLLER  # What is wrong is told by the command that needs it.
+        return ServiceKind.CONTROLLER  # The command that needs the profile reports what is wrong with it.
     profile = stored.profiles.get(named or stored.current or "")
     if profile is not None:
         return ServiceKind(profile.service or ServiceKind.CONTROLLER)
@@ -68,7 +68,7 @@ def service_of(
 
 
 def of_url(url: str, known: Mapping[str, str | None]) -> ServiceKind:
-    """By the profile of that address; a stranger's is a panel where its port is the panel's."""
+    """By the profile with that address; an address without a profile is a panel if its port is the panel's."""
     if url in known:
         return ServiceKind(known[url] or ServiceKind.CONTROLLER)
     return ServiceKind.PANEL if urlsplit(url).port == PANEL_PORT else ServiceKind.CONTROLLER

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """One command line. Flags given to `svc` itself are the defaults of those given to the command."""
+    """One command line. Flags given to `svc` itself are the defaults for those of the command."""
 
     service: Service
     kind: ServiceKind = ServiceKind.CONTROLLER
@@ -50,7 +50,7 @@ class Session:
 
 
 def session_parameters(taken: Collection[str] = ()) -> list[click.Parameter]:
-    """The shared options, but those whose flag the command needs for itself: they go before its name then."""
+    """The shared options, without flags that the command has itself: those go before the command's name."""
     options = (
         click.Option(["--profile", "session_profile"], metavar="NAME", help="The profile to use [env: SVC_PROFILE]."),
         click.Option(["--url", "session_url"], metavar="URL", help="The service to talk to [env: SVC_URL]."),

@@ -1,7 +1,7 @@
-"""What a table shows of an answer that is more than a row: a machine's network, a group's rules, an order's task.
+"""How a table shows an answer that is more than a row: a machine's network, a group's rules, an order's task.
 
-An answer is known by its members, not by the command that got it, so that all who answer alike are shown alike. JSON
-and YAML are not touched by this.
+An answer is recognised by its members, not by the command that got it, so equal answers look alike everywhere. JSON and
+YAML are not affected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fields = dict[str, Any]
 
 
 def shortened(answer: Any) -> Any:
-    """What a table shows of an order's answer: the machine and the task that it started, each in a few lines."""
+    """How a table shows an order's answer: the machine and the task that it started, in a few lines each."""
     if not isinstance(answer, Mapping):
         return answer
     if "op" in answer and "resource_name" in answer:
@@ -42,7 +42,7 @@ def shortened(answer: Any) -> Any:
 
 
 def shaped(answer: Any) -> Any:
-    """The answer as a table shows it; what needs no shaping is given back as it is."""
+    """The answer as a table shows it; an answer that needs no shaping is returned as it is."""
     if isinstance(answer, list):
         return [_row(row) for row in answer]
     if not isinstance(answer, Mapping):
@@ -77,7 +77,7 @@ def shaped(answer: Any) -> Any:
 
 
 def networking(answer: Mapping[str, Any]) -> Fields:
-    """A machine's network: what is in force, and each address on a line."""
+    """A machine's network: whether it is in force, and one address a line."""
     fields: Fields = {"status": answer["status"]}
     if answer["error"]:
         fields["error"] = answer["error"]
@@ -123,7 +123,7 @@ def _row(row: Any) -> Any:
 
 
 def _nameless_target(entry: Mapping[str, Any]) -> str:
-    """What a refused operation was about: nothing was looked up by then, and a part of the id tells it apart."""
+    """The target of a refused operation: its name was not looked up, so a part of the id identifies it."""
     given = entry.get("target_id") or ""
     return f"{entry['target_kind']} {given[:8] if is_id(given) else given}".rstrip()
 
@@ -133,7 +133,7 @@ def _is_network(row: Any) -> bool:
 
 
 def _network(row: Mapping[str, Any]) -> Fields:
-    """Of its pools, what they are called: `pool list` shows the rest."""
+    """The names of its pools only: `pool list` shows the rest."""
     return {**row, "pools": ", ".join(pool["name"] for pool in row["pools"])}
 
 

@@ -1,4 +1,4 @@
-"""Why a service cannot start, told to who starts it."""
+"""Why a service cannot start, in a message for the person who starts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc_actors.tracing import TracingSettingsError
 
 @asynccontextmanager
 async def told_plainly() -> AsyncIterator[None]:
-    """Tell why the service cannot start, or had to stop, in a line: who starts it can mend that, and needs no trace."""
+    """Report in one line why the service cannot start, or had to stop. The person who starts it needs no traceback."""
     try:
         yield
     except Exception as error:

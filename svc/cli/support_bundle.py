@@ -1,9 +1,8 @@
-"""`svc controller support-bundle`: what somebody who is to help needs to know of a controller, in one file, without
-what opens anything.
+"""`svc controller support-bundle`: what a helper needs to know of a controller, in one file without secrets.
 
-Names of nodes, machines and projects and addresses are in it; people, passwords, tokens and keys are not: nothing is
-taken from a table or a file that holds them, and the log is taken as the service wrote it, which leaves them out.
-A part that cannot be had is a line that says why: the bundle is made on the day that something is broken.
+It contains names of nodes, machines and projects, and addresses. It contains no people, passwords, tokens or keys:
+tables and files that hold them are not read, and the service's log leaves them out. A part that cannot be collected
+becomes a line that says why, since bundles are made when something is broken.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from svc_nodeagent.protocol import PROTOCOL_VERSION
 UNITS: Final = ("svc-controller", "svc-controller-backup")
 LINES: Final = 5000
 _MEMORY_LINES: Final = 6
-"""Of /proc/meminfo: what there is, what is free, and what the kernel holds for files."""
+"""The first lines of /proc/meminfo: total, free and available memory, and the kernel's caches."""
 _TIMEOUT: Final = 20.0
 
 _QUERIES: Final = {
@@ -156,7 +155,7 @@ async def _rows(database: Database, sql: str) -> list[dict[str, Any]] | str:
 
 
 async def _journal(unit: str) -> bytes:
-    """The last lines of a unit, where systemd's journal is and this account may read it."""
+    """The last lines of a unit, if systemd's journal exists and this account may read it."""
     program = shutil.which("journalctl")
     if program is None:
         return b"not to be had: there is no journalctl on this machine\n"

@@ -1,9 +1,9 @@
-"""The one way to the person's terminal.
+"""All output to the user's terminal.
 
-What the services answer holds words of strangers: a guest's agent, a node, a visitor's log line, the name of a file. A
-terminal obeys control characters in them (title, clipboard, colours), and marks of the Unicode Bidirectional Algorithm
-make a name read as another one. All that the command line prints passes through here and has both escaped; consoles and
-downloads alone hand on bytes as they are.
+Answers of the services contain untrusted text: from a guest's agent, a node, a visitor's log line, the name of a file.
+A terminal obeys control characters in them (title, clipboard, colours), and marks of the Unicode Bidirectional
+Algorithm make a name read as another one. This module escapes both in everything that the command line prints; only
+consoles and downloads pass bytes through as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncclick as click
 from svc.registry.characters import CONTROLS, TURNING
 
 _HIDDEN: Final = re.compile(rf"(?![\t\n])[{CONTROLS}{TURNING}\ud800-\udfff]")
-"""Lone surrogates as well: no encoding of a terminal has them, and printing one is a traceback."""
+"""Lone surrogates as well: no terminal encoding has them, and printing one raises an error."""
 _STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "dim": {"dim": True},
     "green": {"fg": "green"},
@@ -45,7 +45,7 @@ def write(text: str) -> None:
 
 
 def write_json(result: Any, *, indent: int | None = None) -> None:
-    """The same value, readable by machines: what is hidden is escaped as JSON does it."""
+    """The value as JSON; hidden characters are escaped in JSON's own way."""
     text = json.dumps(result, indent=indent, ensure_ascii=False)
     click.echo(_HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text))
 
@@ -60,7 +60,7 @@ def write_yaml(result: Any) -> None:
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """A message to the person, on standard error: never mixed with a result."""
+    """A message to the user, on standard error: never mixed with a result."""
     text = visible(text)
     coloured = style is not None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     click.echo(click.style(text, **_STYLES[style]) if style and coloured else text, err=True)

@@ -1,4 +1,4 @@
-"""Files to and from the service: streamed, whatever their size, with a progress bar where a person watches."""
+"""Files to and from the service: streamed, whatever their size, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _CHUNK = 1 << 20
 
 
 async def upload(client: Client, method: str, path: str, file: Path) -> Any:
-    """Send a file as the body and return the answer. The length is told beforehand, so a file cut short is noticed."""
+    """Send a file as the body and return the answer. The length is declared in advance, so a truncated file is
+    noticed."""
     try:
         status = await trio.Path(file).stat()
         if not stat.S_ISREG(status.st_mode):
@@ -37,7 +38,7 @@ async def upload(client: Client, method: str, path: str, file: Path) -> Any:
 
 
 async def download(client: Client, path: str, query: Mapping[str, Any], to: Path | None) -> None:
-    """Write a file of the service to `to`, whole or not at all, or to standard output."""
+    """Write a file of the service to `to` atomically, or to standard output."""
     if to is None:
         if sys.stdout.isatty():
             raise Failure(Exit.INVALID, "this is a file, and the screen is no place for it", "give --to FILE")
@@ -57,7 +58,7 @@ async def download(client: Client, path: str, query: Mapping[str, Any], to: Path
 
 
 class Bar:
-    """A bar on stderr; nothing where that is not a terminal."""
+    """A progress bar on stderr; nothing if that is no terminal."""
 
     def __init__(self, what: str, total: int) -> None:
         from rich.console import Console

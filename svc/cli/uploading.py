@@ -1,9 +1,9 @@
-"""A file of this computer sent to a site, or an archive to be imported, in parts that may come in any order
+"""Uploads a file of this computer to a site, or an archive to be imported, in parts that may arrive in any order
 (docs/files.md, docs/imports.md).
 
-An upload that was interrupted goes on where it ended: the service keeps for a day what has come of a file, and one of
-the same place and size is taken to be the same. The sum of the whole, which is compared before the file takes its
-place, says whether it was.
+An interrupted upload resumes: the service keeps the parts of an unfinished upload for a day, and an upload with the
+same path and size is assumed to be of the same file. The hash of the whole file is compared before the file takes its
+place, so a wrong guess is noticed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AT_ONCE: Final = 3
 
 
 async def upload(client: Client, site: str, file: Path, path: str, *, replace: bool) -> Any:
-    """Send `file` to `path` of the site with this id, or under its own name into that folder where it ends in a slash.
-    Returns what the service says of the finished upload."""
+    """Send `file` to `path` of the site with this id; a path that ends in a slash is a folder, in which the file keeps
+    its name. Returns the service's answer about the finished upload."""
     place = path + file.name if path.endswith("/") else path
     try:
         with file.open("rb") as opened:
@@ -46,7 +46,7 @@ async def upload(client: Client, site: str, file: Path, path: str, *, replace: b
 
 
 async def upload_archive(client: Client, file: Path, owner_email: str | None) -> Any:
-    """Send an archive of another host, which is then read. Returns the import."""
+    """Send an archive of another host, which the service then reads. Returns the import."""
     try:
         with file.open("rb") as opened:
             size = _size(opened, file)
@@ -68,7 +68,7 @@ def _size(opened: BinaryIO, file: Path) -> int:
 
 
 async def _begun(client: Client, site: str, place: str, size: int, replace: bool) -> dict[str, Any]:
-    """The upload of this file that was interrupted, or a new one."""
+    """The interrupted upload of this file, or a new one."""
     wanted = {"path": place, "size": size, "replace": replace}
     for known in await client.call("GET", f"/sites/{site}/files/upload"):
         if known["status"] == "open" and {name: known[name] for name in wanted} == wanted:
@@ -77,7 +77,7 @@ async def _begun(client: Client, site: str, place: str, size: int, replace: bool
 
 
 async def _begun_archive(client: Client, name: str, size: int, owner_email: str | None) -> dict[str, Any]:
-    """The upload of this archive that was interrupted, or a new one."""
+    """The interrupted upload of this archive, or a new one."""
     for known in (await client.call("GET", "/imports?status=uploading"))["items"]:
         if (known["name"], known["size"]) == (name, size):
             return dict(known)
@@ -86,7 +86,7 @@ async def _begun_archive(client: Client, name: str, size: int, owner_email: str 
 
 
 async def _send(client: Client, parts: str, opened: BinaryIO, began: dict[str, Any], bar: Bar) -> str:
-    """Send what is missing, several parts at once, and return the SHA-256 of the whole."""
+    """Send the missing parts, several at once, and return the SHA-256 of the whole file."""
     put = partial(client.call, "PUT", parts)
     received = [(there["start"], there["end"]) for there in began["received"]]
     digest, offset, free = hashlib.sha256(), 0, trio.Semaphore(AT_ONCE)
@@ -123,6 +123,6 @@ async def _finish(client: Client, parts: str, whole: str, digest: str) -> Any:
     except Failure as failure:
         if failure.exit_code != Exit.INVALID:
             raise
-        # What had come before was of another file, or this one was changed meanwhile: none of it can be used.
+        # The parts sent before belong to another file, or this one has changed meanwhile: none of them can be used.
         await client.call("DELETE", whole)
         raise Failure(Exit.CONFLICT, "what had come of it is not this file; nothing was changed", "try again") from None

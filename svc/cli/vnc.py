@@ -1,9 +1,9 @@
 """`svc vm vnc NAME`: a machine's screen for any VNC viewer, on a port of this computer's loopback.
 
-Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback. RFB begins anew
-with each connection, so a viewer whose console is lost (the controller is replaced) is closed; one that connects then
-is held for as long as the controller or the node is away. The port is open to whoever uses this computer, so a viewer
-is let in only if the kernel says that it runs as this user.
+Each viewer that connects gets a ticket and a websocket of its own; nothing listens beyond loopback. RFB starts anew
+with each connection, so a viewer whose console is lost (the controller was replaced) is disconnected; a viewer that
+connects while the controller or the node is away waits for it. Every user of this computer can reach the port, so a
+viewer is accepted only if the kernel says that it runs as this user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from svc.cli.websocket import open_patiently
 
 _CHUNK = 65536
 _PATIENCE: Final = 30.0
-"""Seconds for which a viewer that has connected waits for the controller or the node."""
+"""Seconds for which a connected viewer waits for the controller or the node."""
 _CONNECTIONS: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IPV6_DIGITS: Final = 32
 
@@ -66,7 +66,7 @@ def require_own(viewer: trio.SocketStream, tables: Sequence[Path] = _CONNECTIONS
     """Raise `Failure` unless the program at the other end of a loopback connection runs as this user, or as root.
 
     The tables (proc(5), /proc/net/tcp) have a line for each end of each connection: its own address and port, the other
-    end's, and the id of the user whose it is."""
+    end's, and the owner's user id."""
     try:
         wanted = viewer.socket.getpeername()[:2], viewer.socket.getsockname()[:2]
         lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
@@ -84,8 +84,8 @@ def require_own(viewer: trio.SocketStream, tables: Sequence[Path] = _CONNECTIONS
 
 
 def _endpoint(text: str) -> tuple[str, int] | None:
-    """0100007F:1F90 is 127.0.0.1:8080, the address in the machine's byte order; also as IPv6 tells it (RFC 4291,
-    2.5.5.2), which is how a viewer that speaks both shows. None for any other IPv6 address."""
+    """0100007F:1F90 is 127.0.0.1:8080, the address in the machine's byte order. Also reads the IPv6 form of an IPv4
+    address (RFC 4291, 2.5.5.2), which a dual-stack viewer connects from. None for any other IPv6 address."""
     address, _, port = text.partition(":")
     if len(address) == _IPV6_DIGITS:
         words = [int(address[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, _IPV6_DIGITS, 8)]

@@ -25,12 +25,12 @@ from svc.cli.profiles import tls_context
 _LARGEST_MESSAGE = 1 << 24
 _DEADLINE = 15.0
 _PAUSES: Final = (0.5, 1.0, 2.0)
-"""Seconds between attempts, the last one again and again: a controller that is replaced is away for about five."""
+"""Seconds between attempts, the last one repeated: a controller that is being replaced is away for about five."""
 
 
 @asynccontextmanager
 async def open_console(client: Client, vm_id: str, kind: str) -> AsyncIterator[WebSocketConnection]:
-    """The console `vnc` or `serial` of a machine. Raises `Failure`."""
+    """Open the console `vnc` or `serial` of a machine. Raises `Failure`."""
     ticket = await client.call("POST", f"/vms/{vm_id}/console", body={"kind": kind})
     url = f"wss://{urlsplit(client.profile.url).netloc}{API_PREFIX}/console/ws/{ticket['ticket']}"
     try:
@@ -45,7 +45,7 @@ async def open_console(client: Client, vm_id: str, kind: str) -> AsyncIterator[W
     except ConnectionRejected as error:
         raise Failure(Exit.UNAVAILABLE, f"the console was refused with status {error.status_code}") from error
     except DisconnectionTimeout:
-        return  # the far side did not say good-bye; ours is closed all the same
+        return  # the far side did not close properly; our side is closed all the same
     except (HandshakeError, ConnectionTimeout, OSError) as error:
         raise Failure(Exit.UNAVAILABLE, f"the console cannot be opened: {error or type(error).__name__}") from error
 
@@ -53,8 +53,8 @@ async def open_console(client: Client, vm_id: str, kind: str) -> AsyncIterator[W
 async def open_patiently(
     stack: AsyncExitStack, client: Client, vm_id: str, kind: str, *, within: float
 ) -> WebSocketConnection:
-    """As `open_console`, for the length of `stack`, and asked again for `within` seconds while the controller or the
-    node is unavailable: each time with a new ticket, since the one before may be spent. Raises the last `Failure`."""
+    """As `open_console`, open for the length of `stack`, and retried for `within` seconds while the controller or the
+    node is unavailable: each time with a new ticket, since the previous one may be spent. Raises the last `Failure`."""
     deadline = trio.current_time() + within
     for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
         try:

@@ -1,1 +1,1 @@
-"""The panel as programs of this server: core, web tier, keeper, and what an operator asks of them."""
+"""The panel's programs on this server: core, web tier, keeper, and the operator's commands."""

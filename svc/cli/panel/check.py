@@ -1,6 +1,6 @@
 """`svc panel check`: whether this release could serve with the settings and the database of this server.
 
-Nothing is changed. A release that is about to be tried is asked so while the one before still runs.
+Nothing is changed. A new release is checked this way while the previous one still runs.
 """
 
 from __future__ import annotations

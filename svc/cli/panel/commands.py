@@ -1,6 +1,6 @@
 """`svc panel`: the programs of the hosting panel on its server.
 
-Each is loaded when it runs: the web tier's process holds nothing of the core.
+Each is loaded when it runs: the web tier's process holds none of the core's modules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`svc panel core`: what holds the panel's state and drives the server, as root, on a Unix socket alone.
+"""`svc panel core`: holds the panel's state and drives the server, as root, on a Unix socket alone.
 
-SIGTERM and SIGINT stop it. It closes and opens again by itself where it becomes another server
+SIGTERM and SIGINT stop it. It closes and reopens by itself when a recovery turns it into another server
 (`svc.service.panel.core`).
 """
 
@@ -72,7 +72,7 @@ async def core(config: PanelConfig, environ: Mapping[str, str]) -> None:
 
 
 async def _ended(signals: AsyncIterator[int], reopen: trio.Event) -> bool:
-    """Whether the core is to end, once it is; False where it is to close and open again, as another server."""
+    """Serve until the core ends. True if it must stop; False if it must reopen as another server."""
     ended = False
 
     async def wait_for_signal(scope: trio.CancelScope) -> None:

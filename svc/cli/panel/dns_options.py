@@ -41,7 +41,7 @@ def dns_settings(
     dns_bind: Sequence[str],
     dns_port: int,
 ) -> DnsSettings:
-    """Raises `Failure` for what is no name or no address."""
+    """Raises `Failure` for an invalid name or address."""
     try:
         if hostmaster is not None:
             local, _, domain = hostmaster.rpartition("@")

@@ -1,4 +1,4 @@
-"""`svc panel keeper`: what holds the sites' programs where systemd does not."""
+"""`svc panel keeper`: supervises the sites' programs on servers without systemd."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def keeper(data: Path) -> None:
     """Hold the programs of this server's sites, so that they outlive the panel.
 
     The core starts it where nobody else does. Ended, it leaves them running; the next one takes them over."""
-    # This process becomes it: what was loaded for the command line would stay in its memory for ever.
+    # Replace this process: the command line's modules would otherwise stay in its memory for ever.
     os.execv(PROGRAM[0], [*PROGRAM, str(data.resolve())])  # noqa: S606 - no shell is wanted

@@ -151,7 +151,8 @@ def _both(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | Non
 
 
 def _update_source(named: str | None) -> str | None:
-    """Of what is signed the transport proves nothing, but by HTTPS nobody on the way keeps a release back unseen."""
+    """Releases are signed, so the transport need not be trusted; but only HTTPS keeps others from withholding a release
+    unseen."""
     if not named:
         return None
     parts = urlsplit(named)

@@ -1,4 +1,4 @@
-"""`svc panel stop`: what serves the sites is stopped as well, which ending the core leaves running."""
+"""`svc panel stop`: stops the programs that serve the sites as well; stopping the core alone leaves them running."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def stop(data: Path) -> None:
             await launcher.stop(name)
             write(f"stopped {name}")
         if isinstance(launcher, KeeperLauncher):
-            # Of the keeper itself nobody is in need now; the next core starts another one.
+            # Nothing needs the keeper now; the next core starts another one.
             os.kill(await launcher.keeper_pid(), signal.SIGTERM)
     except LauncherError as error:
         raise Failure(Exit.UNAVAILABLE, str(error)) from error

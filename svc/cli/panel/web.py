@@ -1,7 +1,7 @@
 """`svc panel web`: TLS, pages, and the way from a browser to the core. It has no authority and reads no data.
 
-Started as root it takes on its own account before it reads anything but its command line, and it refuses to serve as
-root: over the core's socket root needs no credential, so that every visitor would be an administrator.
+Started as root it switches to its own account before it reads anything but its command line. It refuses to serve as
+root: root needs no credential on the core's socket, so every visitor would be an administrator.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def web(socket: Path, tls: Path, bind: str, port: int, user: str) -> None:
 
 
 def _take_on(user: str) -> None:
-    """Be `user` from here on, for good."""
+    """Switch to the account `user`, for good."""
     if os.geteuid() != 0:
         return
     try:
