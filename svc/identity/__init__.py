@@ -1,1 +1,1 @@
-"""Who may ask (people, sessions, tokens, support), and what everybody is told (settings, activity, events, alerts)."""
+"""People, sessions, tokens and support sessions; and what all services have: settings, activity, events, alerts."""

@@ -1,4 +1,4 @@
-"""GET /activity, and the audit entries that other areas list for one thing of theirs."""
+"""GET /activity, and the audit entries that other areas list for a thing of theirs."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ async def audit_page(
     kept: Condition | None = None,
     blocks: Blocks | None = None,
 ) -> Page[AuditEntry]:
-    """A page of the audit entries that meet all of `where`, newest first. A customer reads the address of what they did
-    themselves, and of nobody else, the operator of a support session included. `kept` is their number without `q`,
-    where that is known without counting, and `blocks` the numbers of parts of them."""
+    """A page of the audit entries that meet all of `where`, newest first. A customer sees the address of their own
+    actions only, not of other people's or of the operator of a support session. `kept` is the number of entries without
+    `q`, if it is known without counting; `blocks` are the numbers of parts of them."""
     rows, total = await paginate(
         queryable,
         select=f"SELECT {_COLUMNS} FROM audit",
         source="audit",
         where=[*where, has_words(request.q, "actor", "operation", "target_name", "target_id", words=_WORDS)],
-        # Entries are numbered as they are written: by number they are in the order of time.
+        # Ids ascend with time, so sorting by id sorts by time.
         sortable={"at": "id", "actor": "actor", "operation": "operation"},
         default_sort="-at",
         request=request,

@@ -1,12 +1,12 @@
 """Alerts by mail to operators: what opened and what closed, several in one mail.
 
 Invariants:
-- an operator is told of an alert when it opens, when it becomes critical, and when it has closed, once each, in the
-  transaction that remembers it (`alerts_mailed`); of one that closed before it was told, not at all;
-- alerts are gathered for `GATHER`, and an operator gets a mail of them every `PAUSE` at most: a node that goes down
-  with a hundred machines is one mail, and what opens and closes all the time is twelve an hour;
-- each operator chooses the least severity. What somebody has acknowledged is not told any more, nor is the alert about
-  mail itself.
+- an operator gets mail about an alert when it opens, when it becomes critical, and when it has closed, once each, in
+  the transaction that records it (`alerts_mailed`); an alert that closed before it was mailed is never mailed;
+- alerts are gathered for `GATHER`, and an operator gets at most one mail of them every `PAUSE`: a node that goes down
+  with a hundred machines is one mail, and an alert that flaps is twelve an hour;
+- each operator chooses the least severity. Acknowledged alerts are no longer mailed, nor is the alert about mail
+  itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ operations = Operations[IdentityServices]()
 
 LOOK_SECONDS: Final = 10.0
 GATHER: Final = timedelta(seconds=30)
-"""What one cause brings about is known within it; and what is over by then needs nobody."""
+"""The consequences of one cause appear within it, and what is over by then needs nobody's attention."""
 PAUSE: Final = timedelta(minutes=5)
 _LASTS: Final = timedelta(days=1)
 
@@ -114,7 +114,7 @@ async def tell_operators(database: Database, outbox: Outbox) -> None:
     )
     for operator in operators:
         await database.transact(partial(_tell, outbox, operator["id"]))
-    # Who is told no more is not told that what they know of is over.
+    # Operators who no longer get alert mail are not notified that earlier alerts have closed.
     await database.execute(
         """
         DELETE FROM alerts_mailed WHERE user_id IN (
@@ -182,5 +182,5 @@ async def _tell(outbox: Outbox, user_id: UUID, tx: Transaction) -> None:
 
 
 def _oldest(opened: list[Record], closed: list[Record]) -> datetime:
-    """When the first change was that is not told; far ahead where there is none."""
+    """When the oldest unmailed change was; far in the future if there is none."""
     return min((row["at"] for row in [*opened, *closed]), default=datetime.max.replace(tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""Alerts: what an operator must look at. Seen is not over: an alert closes when what it is about has ended."""
+"""Alerts: what an operator must look at. Acknowledging one does not close it: it closes when its cause has ended."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ async def list_alerts(context: Context[IdentityServices], request: AlertList) ->
     scope=Scope.WRITE,
 )
 async def acknowledge(context: Context[IdentityServices], request: AlertRequest) -> Alert:
-    """Somebody has seen it. The first one stays the one who did; for the provider and for the project each."""
+    """Mark an alert as seen. The first person to acknowledge stays recorded, once for the provider and once for the
+    project."""
     principal = context.principal
     whose = "acknowledged" if principal.is_operator else "customer_acknowledged"
     visible = joined([visible_alerts(principal, context.services.realm)], first=3)
@@ -124,6 +125,6 @@ async def acknowledge(context: Context[IdentityServices], request: AlertRequest)
 
 
 async def forget_who_acknowledged(tx: Transaction, user_id: UUID) -> None:
-    """That somebody has seen an alert stays when they go, and by then not who."""
+    """When a person is deleted, their acknowledgements stay without a name."""
     await tx.execute("UPDATE alerts SET acknowledged_by = NULL WHERE acknowledged_by = $1", user_id)
     await tx.execute("UPDATE alerts SET customer_acknowledged_by = NULL WHERE customer_acknowledged_by = $1", user_id)

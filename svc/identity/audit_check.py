@@ -1,4 +1,4 @@
-"""Whether the audit is as it was sealed (svc_actors/store/audit_seals.py): read a few seconds' worth at a time."""
+"""Verifies the audit against its seals (svc_actors/store/audit_seals.py), a few seconds' worth at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from svc_actors.store.audit_seals import newest_seal
 class AuditServices(Services, Protocol):
     @property
     def audit_folder(self) -> Path:
-        """Where the files of archived rows are."""
+        """The folder with the files of archived rows."""
 
 
 operations = Operations[AuditServices]()

@@ -1,4 +1,4 @@
-"""GET /audit/export: the rows of the audit that are in the database, by their number and part by part."""
+"""GET /audit/export: the audit rows that are in the database, by id, in parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AuditPart(Model):
     scope=Scope.READ,
 )
 async def export(context: Context[IdentityServices], request: AuditExportRequest) -> AuditPart:
-    """By number, so that what is written meanwhile shifts nothing."""
+    """Pages by id, so that rows written meanwhile shift nothing."""
     where = [*request.conditions(), Condition("id > $1", (request.after,))]
     entries = await audit_in_order(context.services.database, context.principal, where, request.limit)
     return AuditPart(entries=entries, next_after=entries[-1].id if len(entries) == request.limit else None)

@@ -1,8 +1,8 @@
 """From a credential to a principal, in one query.
 
-Invariants: a credential that is unknown, ended, or whose person is suspended is `unauthenticated`; the 30 minutes of
-a support session are checked here, on the request that discovers their end, and its operator must still be an active
-administrator; nothing is remembered between requests, so whatever ends a credential ends it at once.
+Invariants: a credential that is unknown, expired or revoked, or whose person is suspended, is `unauthenticated`; the 30
+minutes of a support session are checked here, on each request, and its operator must still be an active administrator;
+nothing is cached between requests, so a revoked credential stops working at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WHERE s.token_hash = $1
 
 
 class Authentication:
-    """What the HTTP side asks; see `svc_http.credentials.Authenticator`."""
+    """The authenticator of the HTTP side; see `svc_http.credentials.Authenticator`."""
 
     def __init__(self, database: Database, realm: Realm) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Requests that add a target of backups, of either service."""
+"""Requests that add a backup target, shared by both services."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Removing a person for good. What the audit tells of them stays: it holds names, and refers to no record.
+"""Deleting a person. The audit keeps its entries about them: it holds names and refers to no record.
 
-Invariant: what else refers to the person is a thing of theirs (a site, a zone), and keeps them from being removed.
+Invariant: any other record that refers to the person is something they own (a site, a zone) and prevents the deletion.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from svc_actors.store import Transaction
 
 
 async def remove_person(tx: Transaction, user_id: UUID) -> None:
-    """Remove them with their sessions, tokens, links, second factor and support sessions. Raises
-    `ForeignKeyViolationError` where something is theirs still."""
+    """Delete them with their sessions, tokens, links, second factor and support sessions. Raises
+    `ForeignKeyViolationError` if they still own something."""
     await sessions.end_all(tx, user_id)
     await tx.execute("DELETE FROM impersonations WHERE $1 IN (customer_id, operator_id)", user_id)
     await alerts.forget_who_acknowledged(tx, user_id)

@@ -1,8 +1,8 @@
-"""GET /events: what changes, as it changes, for what the caller may see.
+"""GET /events: changes as they happen, of what the caller may see.
 
-An administrator sees every event and staff those that are not for administrators alone; a customer sees the events
-of their own projects (of activity, what they did themselves) and, of those of no project, the kinds that the realm
-names public. A customer is not told on which node anything happens.
+An administrator sees every event; staff see those that are not for administrators alone; a customer sees the events of
+their own projects (of activity, their own actions) and, of events without a project, the kinds that the realm names
+public. A customer never sees on which node something happens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ async def events(context: Context[IdentityServices], request: EventsRequest) -> 
 
 
 async def views_of(database: Database, realm: Realm, principals: Sequence[Principal]) -> list[View | None]:
-    """What each of these may see now; None once their session, token or account has ended. One query for all."""
+    """What each of these readers may see now; None once their session, token or account has ended. One query for
+    all."""
     rows = await database.fetch(
         _VIEWS.format(projects=realm.projects_of("u.id")),
         [principal.user_id for principal in principals],
@@ -95,7 +96,7 @@ def _view(role: Role, projects: frozenset[UUID], user_id: UUID, public_kinds: fr
             return False
         if event.project_id is None:
             return event.kind in public_kinds
-        # Of activity their own, as GET /activity shows it: others' names, and what they were refused, are not theirs.
+        # Of activity only their own, as in GET /activity: others' names and refused attempts are not theirs to see.
         own = event.kind != EventKind.ACTIVITY or event.payload.get("actor_id") == str(user_id)
         return own and event.project_id in projects
 

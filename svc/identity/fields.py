@@ -14,7 +14,7 @@ Email = Annotated[
     Shape(r"[!-?A-~]+@[!-?A-~]+", "an email address such as ada@example.org"),
     AfterValidator(lambda text: text.lower()),
 ]
-"""An email address in lower case; whether it is somebody's is not asked."""
+"""An email address in lower case. Whether it belongs to anybody is not checked."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200), NAME]
 """A name for people to read: one line, not blank."""
@@ -27,7 +27,7 @@ Text = Annotated[str, Field(max_length=2000), TEXT]
 Reason = Annotated[
     str, Field(min_length=1, max_length=1000, description="The reason, for those who read it later."), NAME
 ]
-"""Why something is done, for those who read of it later: one line, not blank."""
+"""A reason, for people who read about the action later: one line, not blank."""
 
 NewPassword = Annotated[str, Field(min_length=12, max_length=128), Shape(r"[!-~]*", "printable ASCII without spaces")]
-"""A password to be set; `passwords.check_password` holds the whole policy."""
+"""A new password; `passwords.check_password` checks the full policy."""

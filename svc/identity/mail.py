@@ -1,4 +1,4 @@
-"""The queue of mail as administrators see it: what waits and why, what was sent, a mail to try the settings with."""
+"""The mail queue as administrators see it: waiting mails with the reason, sent mails, and a test mail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What mail to people says: plain text, in the service's name.
+"""The texts of mails to people: plain text, in the service's name.
 
-Each gives the subject and the text. Whatever comes from people is on a line of its own, and made one line.
+Each function returns the subject and the text. Text that people entered is on a line of its own, and is reduced to one
+line.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MOST_LINES: Final = 50
 
 
 def link(base_url: str, token: str) -> str:
-    """Behind `#`, so that no server and no proxy on the way writes the token into its log."""
+    """The token is behind `#`, so that no server and no proxy on the way writes it into its log."""
     return f"{base_url}/#/set-password?token={token}"
 
 
@@ -35,7 +36,7 @@ def invitation(settings: Settings, name: str, email: str, url: str, until: datet
 def member_invitation(
     settings: Settings, name: str, account: str, domain: str | None, role: str, url: str, until: datetime | None
 ) -> tuple[str, str]:
-    """`domain` None is all of the account. `until`: the link chooses a first password, and works until then."""
+    """`domain` None means the whole account. `until`: the link sets a first password, and is valid until then."""
     what = f"the site {one_line(domain)}" if domain is not None else "their sites"
     ways = [f"To see the invitation and accept it, sign in at\n\n    {url}"]
     if until is not None:
@@ -66,7 +67,7 @@ def password_reset(settings: Settings, name: str, url: str, until: datetime) -> 
 def sign_in(
     settings: Settings, name: str, at: datetime, address: str, browser: str, what_is_new: str, url: str
 ) -> tuple[str, str]:
-    """`browser` is what it says of itself, which anybody may choose."""
+    """`browser` is the browser's own claim, which anybody can forge."""
     return f"New sign-in to {settings.service_name}", body(
         settings,
         f"Hello {one_line(name)},",
@@ -79,7 +80,7 @@ def sign_in(
 def second_factor(
     settings: Settings, name: str, what: str, at: datetime, address: str | None, url: str
 ) -> tuple[str, str]:
-    """`what` has happened, in a sentence of ours; `address` None where it is not to be told."""
+    """`what` has happened, as a sentence of ours; with `address` None the mail names no address."""
     where = [f"    Address:  {one_line(address)}"] if address is not None else []
     return f"The second factor of your account at {settings.service_name}", body(
         settings,

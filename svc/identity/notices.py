@@ -1,4 +1,4 @@
-"""Mails that tell people what happened to their accounts. None of them keeps it from happening."""
+"""Mails that notify people of changes to their accounts. A mail that cannot be written never prevents the change."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LASTS: Final = timedelta(days=1)
 async def write_notice(
     tx: Transaction, outbox: Outbox, person: Person, *, kind: MailKind, subject: str, text: str
 ) -> ServiceError | None:
-    """Write the mail in the transaction of what it tells. Gives why it could not be written, as where the queue is full
-    or the address is none; to be logged."""
+    """Write the mail in the transaction of the change. Returns the error if it could not be written (the queue is full,
+    the address is invalid), for the caller to log."""
     mail = NewMail(kind=kind, recipient=person.email, subject=subject, text=text, lasts=_LASTS, user_id=person.id)
     try:
         await outbox.write(tx, mail)
     except ServiceError as error:
-        # Both are found before the queue is written to, so the transaction goes on.
+        # Both are raised before the queue is written to, so the transaction can continue.
         if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
             raise
         return error

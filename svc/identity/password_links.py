@@ -1,11 +1,11 @@
-"""Setting a password by a link that was mailed: an invitation, or what somebody asked for who forgot theirs.
+"""Setting a password by a link that was mailed: an invitation, or a reset for somebody who forgot theirs.
 
 Invariants:
-- a link works once, for so long, and only while the address that it was sent to is still the person's and they are not
-  suspended; only its SHA-256 is stored. A password that was set, by whichever way, ends all links of the person;
-- asking for a link says nothing about who has an account, neither by its answer nor by its time: the same two rows are
-  written for every address, and whose it is, is looked up by a loop of the background;
-- who sets a password by a link ends every session of that person.
+- a link works once, for a limited time, and only while the address that it was sent to is still the person's and they
+  are not suspended; only its SHA-256 is stored. Setting a password, in whatever way, ends all links of the person;
+- a request for a link reveals nothing about who has an account, neither by its answer nor by its time: the same two
+  rows are written for every address, and a background loop looks up the account later;
+- setting a password by a link ends every session of that person.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from svc_actors.store import Database, Queryable, Target, Transaction, audit, se
 operations = Operations[IdentityServices]()
 
 INVITATION_LASTS: Final = timedelta(days=3)
-"""Over a weekend."""
+"""Long enough for a weekend."""
 RESET_LASTS: Final = timedelta(hours=1)
 MAILS_AN_HOUR: Final = 3
-"""Of one account. Its owner has a link that works then; whoever else asks shall not fill their mailbox."""
+"""Per account. Its owner already has a valid link, and other people's requests must not fill the mailbox."""
 ASKS_AN_HOUR: Final = 10
-"""Of one place: an IPv4 address or an IPv6 /64."""
+"""Per place: an IPv4 address or an IPv6 /64."""
 MOST_WAITING: Final = 1_000
 CHANNEL: Final = "password-asks"
 _LOOK_SECONDS: Final = 30.0
@@ -100,7 +100,7 @@ async def invite(context: Context[IdentityServices], request: InviteRequest) -> 
 
 
 async def send_invitation(tx: Transaction, outbox: Outbox, person: Person) -> Invitation:
-    """Mail a link if and when `tx` commits; earlier ones of the person end. Raises what `Outbox.write` does."""
+    """Mail a link if and when `tx` commits; the person's earlier links end. Raises what `Outbox.write` does."""
     token, until = await first_password_link(tx, person)
     settings = await read_settings(tx)
     url = mail_texts.link(outbox.base_url, token)
@@ -121,7 +121,7 @@ async def send_invitation(tx: Transaction, outbox: Outbox, person: Person) -> In
 
 
 async def first_password_link(tx: Transaction, person: Person) -> tuple[str, datetime]:
-    """What an invitation's link carries, and until when it works; earlier links of the person end."""
+    """The token of an invitation's link and its expiry; the person's earlier links end."""
     await revoke_links(tx, person.id)
     return await _new_link(tx, person.id, person.email, INVITATION_LASTS)
 
@@ -148,7 +148,7 @@ async def forgot(context: Context[IdentityServices], request: ForgotPasswordRequ
             hashlib.sha256(email.encode()).hexdigest(),
             place,
         )
-        # Not whom it is about: what was typed may be a password.
+        # The address is not recorded: what was typed may be a password.
         await audit.record(tx, context.caller, Target("user", None, None))
         tx.announce(CHANNEL)
 
@@ -166,7 +166,7 @@ async def forgot(context: Context[IdentityServices], request: ForgotPasswordRequ
 )
 async def set_password(context: Context[IdentityServices], request: SetPasswordRequest) -> None:
     database, token_hash = context.services.database, fingerprint(request.token)
-    # Before a hash is computed, which costs.
+    # Checked before a hash is computed, which is expensive.
     user_id = await _owner(database, token_hash)
     if user_id is None:
         raise _no_such_link()
@@ -190,7 +190,7 @@ async def set_password(context: Context[IdentityServices], request: SetPasswordR
 
 
 class PasswordAsks:
-    """What becomes of asking: the loop that finds out whose address it is, and mails the link."""
+    """Answers requests for links: the loop that looks up the address and mails the link."""
 
     def __init__(self, database: Database, outbox: Outbox) -> None:
         self._database = database
@@ -198,7 +198,7 @@ class PasswordAsks:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Until cancelled. Raises what the database raises; called again it goes on where it was."""
+        """Until cancelled. Raises the database's errors; called again it continues."""
         with self._database.announcements.listener(CHANNEL, lambda _: self._woken.set()):
             while True:
                 self._woken = trio.Event()
@@ -207,12 +207,12 @@ class PasswordAsks:
                     await self._woken.wait()
 
     async def round(self) -> None:
-        """Answer those that wait now."""
+        """Answer all waiting requests."""
         while await self._database.transact(self._answer_one):
             pass
 
     async def _answer_one(self, tx: Transaction) -> bool:
-        """Answer the one that waits longest; False when none does."""
+        """Answer the oldest waiting request; False if there is none."""
         ask = await tx.fetchrow(
             """
             SELECT id, email, account FROM password_asks WHERE email IS NOT NULL ORDER BY id LIMIT 1
@@ -255,7 +255,7 @@ class PasswordAsks:
         except ServiceError as error:
             if error.code is not ErrorCode.INVALID:
                 raise
-            # No mail can be sent there, ever: what is kept as the person's address is none.
+            # The stored address is invalid, so no mail can ever be sent there.
             log.warning("password.link_not_sent", user_id=str(person.id), error=error.message)
             await revoke_links(tx, person.id)
             return
@@ -273,8 +273,8 @@ async def revoke_everybodys_links(tx: Transaction) -> None:
 
 
 async def forget_old_links(database: Database) -> None:
-    """Remove links that have run out, and who asked longer ago than counts, answered or not: a link that comes so much
-    later is not expected any more. For the composer to run now and then."""
+    """Remove expired links, and requests, answered or not, that are too old to count: nobody still expects a link from
+    them. The composer runs this periodically."""
     await database.execute("DELETE FROM password_links WHERE expires_at < now()")
     await database.execute("DELETE FROM password_asks WHERE asked_at < now() - interval '1 hour'")
 
@@ -295,7 +295,7 @@ async def _new_link(tx: Transaction, user_id: UUID, email: str, lasts: timedelta
 
 
 async def _owner(queryable: Queryable, token_hash: bytes) -> UUID | None:
-    """Whose password a link may set now."""
+    """The person whose password this link may set now."""
     user_id: UUID | None = await queryable.fetchval(
         """
         SELECT u.id FROM password_links AS l JOIN users AS u ON u.id = l.user_id AND u.email = l.email
@@ -307,7 +307,7 @@ async def _owner(queryable: Queryable, token_hash: bytes) -> UUID | None:
 
 
 async def _admit(tx: Transaction, place: str) -> None:
-    """Bound asking, by where it comes from and in all; whom it is about has no part in that."""
+    """Limit requests per place of origin and in total, independently of the account they name."""
     row = await tx.fetchone(
         """
         SELECT count(*) AS asked, ceil(extract(epoch FROM min(asked_at) + interval '1 hour' - now()))::integer AS left

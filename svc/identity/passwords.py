@@ -1,8 +1,7 @@
-"""Passwords of people: argon2id (RFC 9106; 19 MiB, two passes) in threads of their own, so that nothing else waits
-for it.
+"""Passwords of people: argon2id (RFC 9106; 19 MiB, two passes) in separate threads, so that it blocks nothing else.
 
-Invariants: an unknown person costs the same hash as a known one; at most `parallel` hashes run at once, and those
-who wait their turn are bounded in number.
+Invariants: an unknown person costs the same hash as a known one; at most `parallel` hashes run at once, and the queue
+for them is bounded.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Passwords:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait to be one of the few who may try a password now. Raises `unavailable` when too many wait already."""
+        """Wait for a slot to verify a password. Raises `unavailable` if too many already wait."""
         if self._turns.statistics().tasks_waiting >= _MAX_WAITING:
             raise unavailable(
                 "Too many people are signing in at once.",

@@ -1,7 +1,7 @@
-"""Sign-ins between the password and the code: no session yet, and nothing that opens anything else.
+"""Sign-ins between the password and the code: they are no session yet, and give access to nothing else.
 
-Invariants: one is good for one session, for a few minutes and a few codes; only its SHA-256 is kept; it ends with
-whatever ends the person's sessions.
+Invariants: one leads to at most one session, within a few minutes and a few codes; only its SHA-256 is stored; it ends
+with anything that ends the person's sessions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from svc_actors.store import Database, Queryable, Transaction
 
 LASTS: Final = timedelta(minutes=5)
 WRONG_CODES: Final = 5
-"""Then it has ended, and the password is asked for again."""
+"""Wrong codes until it ends, and the password is needed again."""
 
 
 async def begin(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
@@ -33,7 +33,7 @@ async def begin(tx: Transaction, user_id: UUID) -> tuple[str, datetime]:
 
 
 async def owner(queryable: Queryable, token: str) -> UUID | None:
-    """Who may go on with it now."""
+    """The person who may still complete it."""
     user_id: UUID | None = await queryable.fetchval(
         """
         SELECT p.user_id FROM pending_sign_ins AS p JOIN users AS u ON u.id = p.user_id
@@ -68,5 +68,5 @@ async def end_everybodys(tx: Transaction) -> None:
 
 
 async def forget_expired(database: Database) -> None:
-    """For the composer to run from time to time."""
+    """The composer runs this periodically."""
     await database.execute("DELETE FROM pending_sign_ins WHERE expires_at < now()")

@@ -1,7 +1,7 @@
-"""What is kept of a person, and the rules that no change of it may break.
+"""The records of a person, and the rules that no change of them may break.
 
-Invariants: an email address belongs to one person; there is always an administrator who can sign in, and nobody
-takes that from themselves.
+Invariants: an email address belongs to one person; there is always an administrator who can sign in, and no
+administrator revokes their own role.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc_actors.store import Queryable, Target, Transaction, UniqueViolationErro
 
 _ADMINISTRATORS_LOCK = 0x5356_4144
 USER_PIECES = "text_pieces(ARRAY[email, name, company, phone])"
-"""What of a user is found by a part of it, as it is indexed."""
+"""The columns of a person that are searched by substring, as they are indexed."""
 
 PERSON_SELECT = """
 SELECT u.id, u.name, u.email, u.role, u.phone, u.company, u.note, u.suspension_reason, u.suspended_at, u.created_at,
@@ -63,7 +63,7 @@ async def person(queryable: Queryable, user_id: UUID) -> Person:
 
 
 async def locked(tx: Transaction, user_id: UUID) -> Person:
-    """The person, whom nobody else changes until the transaction ends."""
+    """The person, locked until the transaction ends."""
     await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", user_id)
     return await person(tx, user_id)
 
@@ -71,7 +71,7 @@ async def locked(tx: Transaction, user_id: UUID) -> Person:
 async def add(
     tx: Transaction, *, email: str, name: str, role: Role, password_hash: str | None, phone: str = "", company: str = ""
 ) -> UUID:
-    """Somebody new. Raises `conflict` when the email address is somebody's already."""
+    """Add a person. Raises `conflict` if the email address is in use."""
     try:
         user_id: UUID = await tx.fetchval(
             """
@@ -91,7 +91,7 @@ async def add(
 
 
 async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) -> Person:
-    """Set the named columns. Raises `conflict` when the email address is somebody else's."""
+    """Set the named columns. Raises `conflict` if another person has the email address."""
     if changes:
         columns = ", ".join(f"{column} = ${place}" for place, column in enumerate(changes, start=2))
         try:
@@ -102,7 +102,7 @@ async def change(tx: Transaction, user_id: UUID, changes: Mapping[str, object]) 
 
 
 async def suspend(tx: Transaction, user_id: UUID, reason: str) -> Person:
-    """End their sessions, and refuse their password and tokens until it is lifted."""
+    """End their sessions, and refuse their password and tokens until the suspension is lifted."""
     await tx.execute(
         "UPDATE users SET suspended_at = coalesce(suspended_at, now()), suspension_reason = $2 WHERE id = $1",
         user_id,
@@ -113,7 +113,8 @@ async def suspend(tx: Transaction, user_id: UUID, reason: str) -> Person:
 
 
 async def keep_an_administrator(tx: Transaction, context: Context[Any], target: Person) -> None:
-    """Called before `target` stops being an active administrator. Raises `conflict` for the caller, and the last."""
+    """Called before `target` stops being an active administrator. Raises `conflict` for the caller themselves, and for
+    the last one."""
     if target.role is not Role.ADMINISTRATOR:
         return
     if target.id == context.principal.user_id:

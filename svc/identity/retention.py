@@ -1,4 +1,4 @@
-"""What every service removes when it has become old, by the settings `keep_...`."""
+"""Removes old records of every service, by the settings `keep_...`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc_actors.store.audit_archive import archive_audit
 async def remove_old_records(
     database: Database, events: EventLog, data_dir: Path, settings: Settings
 ) -> dict[str, int]:
-    """How many of each were removed. Audit rows are written to files below `data_dir` first."""
+    """Returns how many of each were removed. Audit rows are written to files below `data_dir` first."""
     events.retain(Retention(age=timedelta(days=settings.keep_event_days)))
     return {
         "sessions": await remove_ended_sessions(database, timedelta(days=settings.keep_session_days)),

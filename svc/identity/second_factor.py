@@ -1,8 +1,8 @@
-"""One's own second factor: set up, looked at, disabled; and disabled for somebody who has lost theirs.
+"""One's own second factor: set up, shown, disabled; and disabled by an administrator for somebody who has lost theirs.
 
-Invariants: to change anything the password is proved, and a code of the factor that is there; of what is wrong both are
-throttled as at the sign-in. What is shown once (the secret, the recovery codes) is stored by nobody in the clear. Every
-change is mailed to the person. API tokens work without a code, as they work without the password.
+Invariants: every change needs the password, and a code of the existing factor; failures of both are throttled as at the
+sign-in. The secret and the recovery codes are shown once and never stored in the clear. Every change is mailed to the
+person. API tokens work without a code, as they work without the password.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ async def disable_for(context: Context[IdentityServices], request: PersonSecondF
         if not await second_factor_records.remove(tx, person.id):
             raise conflict("This person has no second factor.")
         await sessions.end_all(tx, person.id)
-        # Not from where: the operator's address is none of the person's business.
+        # Without the address: the operator's is not shared with the person.
         await second_factor_mail.tell(
             tx, context.services.outbox, person, second_factor_mail.DISABLED_BY_ADMINISTRATOR, None
         )
@@ -234,7 +234,7 @@ async def disable_for(context: Context[IdentityServices], request: PersonSecondF
 
 
 async def required_of(queryable: Queryable, role: Role | None) -> bool:
-    """Whether people with this role sign in with a second factor or not at all."""
+    """Whether people with this role must sign in with a second factor."""
     return role is Role.ADMINISTRATOR and (await read_settings(queryable)).require_second_factor
 
 
@@ -246,7 +246,7 @@ async def begin_enrolment(context: Context[IdentityServices], tx: Transaction, u
 
 
 async def _proof_by(context: Context[IdentityServices], tx: Transaction, person: Person, code: str) -> Proof | None:
-    """What a code proves, throttled. The caller has locked the person's row."""
+    """The proof that a code gives, throttled. The caller has locked the person's row."""
     attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
     await attempt.admit(tx)
     proof = await second_factor_records.use(tx, context.services.sealer, person.id, code)
@@ -256,7 +256,8 @@ async def _proof_by(context: Context[IdentityServices], tx: Transaction, person:
 
 
 async def _prove_password(context: Context[IdentityServices], password: str) -> UUID:
-    """The caller's id, whose password this is: a browser that somebody left open does not do for what follows."""
+    """Verify the caller's password and return their id: an unattended browser's session is not enough for what
+    follows."""
     database, passwords = context.services.database, context.services.passwords
     row = await database.fetchone("SELECT id, email, password_hash FROM users WHERE id = $1", _own_id(context))
     attempt = SignInAttempt(row["email"], context.caller.address, context.browser)

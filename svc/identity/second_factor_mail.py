@@ -29,8 +29,7 @@ def code_used(left: int) -> str:
 
 
 async def tell(tx: Transaction, outbox: Outbox, person: Person, what: str, address: str | None) -> None:
-    """Write the mail in the transaction of the change. Never keeps the change from being made: a full queue is
-    logged."""
+    """Write the mail in the transaction of the change. A full queue is logged and never prevents the change."""
     if not outbox.configured:
         return
     at: datetime = await tx.fetchval("SELECT now()")

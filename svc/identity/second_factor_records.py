@@ -1,9 +1,9 @@
-"""What is kept of second factors, and what a code proves.
+"""The records of second factors, and the verification of codes.
 
-Invariants: the secret is sealed and recovery codes are marks, so that a dump opens nothing; a factor counts once a code
-of it was given; a code is good once, of an authenticator (no step is taken twice) as of paper (the row goes with it);
-what is looked at does not depend on the code. Callers hold the lock of the person's row, so that of uses at once each
-sees the one before.
+Invariants: the secret is sealed and recovery codes are stored as keyed marks, so a dump gives access to nothing; a
+factor counts only after a first code of it; a code works once, from an authenticator (no step is accepted twice) and
+from paper (its row is deleted); the rows that are read do not depend on the code. Callers hold the lock of the person's
+row, so that concurrent uses see each other.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from svc_actors.store import Queryable, Transaction
 
 RECOVERY_CODES: Final = 10
 _RECOVERY_BYTES: Final = 10
-"""80 bits: sixteen letters that somebody types. Tries are throttled, and no dump can be searched for them."""
+"""80 bits: sixteen letters to type. Attempts are throttled, and a dump does not allow offline guessing."""
 _GROUP: Final = 4
 _PURPOSE: Final = "recovery code"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A code was right. `recovery_codes_left` where it was one of paper."""
+    """A code was right. `recovery_codes_left` is set if it was a recovery code."""
 
     recovery_codes_left: int | None = None
 
 
 @dataclass(frozen=True)
 class State:
-    """`confirmed_at` is None where there is none that counts."""
+    """`confirmed_at` is None if there is no confirmed second factor."""
 
     confirmed_at: datetime | None
     recovery_codes: int
@@ -55,8 +55,8 @@ async def state(queryable: Queryable, user_id: UUID | None) -> State:
 
 
 async def enrol(tx: Transaction, sealer: Sealer, user_id: UUID) -> bytes:
-    """Begin to set one up, in place of one that was begun before; returns the secret. Raises `conflict` where there is
-    one that counts."""
+    """Start setting up a second factor, replacing an unconfirmed one; returns the secret. Raises `conflict` if there is
+    a confirmed one."""
     secret = totp.new_secret()
     begun = await tx.fetchval(
         """
@@ -73,7 +73,7 @@ async def enrol(tx: Transaction, sealer: Sealer, user_id: UUID) -> bytes:
 
 
 async def confirm(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> list[str] | None:
-    """Have the one that is being set up count; returns its recovery codes, or None for a code that is not of it."""
+    """Confirm the second factor that is being set up. Returns its recovery codes, or None for a wrong code."""
     row = await tx.fetchrow(
         "SELECT sealed_secret FROM second_factors WHERE user_id = $1 AND confirmed_at IS NULL", user_id
     )
@@ -88,7 +88,7 @@ async def confirm(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> 
 
 
 async def use(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> Proof | None:
-    """Use up a code, of the authenticator or of paper; None for one that is wrong or was used before."""
+    """Use up a code of the authenticator or a recovery code; None for one that is wrong or was used before."""
     row = await tx.fetchrow(
         "SELECT sealed_secret, last_step FROM second_factors WHERE user_id = $1 AND confirmed_at IS NOT NULL", user_id
     )
@@ -109,7 +109,7 @@ async def use(tx: Transaction, sealer: Sealer, user_id: UUID, code: str) -> Proo
 
 
 async def new_recovery_codes(tx: Transaction, sealer: Sealer, user_id: UUID) -> list[str]:
-    """Ten codes, in place of those before."""
+    """Ten codes, which replace the previous ones."""
     codes = [base64.b32encode(secrets.token_bytes(_RECOVERY_BYTES)).decode().lower() for _ in range(RECOVERY_CODES)]
     await tx.execute("DELETE FROM recovery_codes WHERE user_id = $1", user_id)
     await tx.execute(
@@ -121,13 +121,13 @@ async def new_recovery_codes(tx: Transaction, sealer: Sealer, user_id: UUID) -> 
 
 
 async def remove(tx: Transaction, user_id: UUID) -> bool:
-    """Whether there was one that counted."""
+    """Returns whether there was a confirmed one."""
     row = await tx.fetchrow("DELETE FROM second_factors WHERE user_id = $1 RETURNING confirmed_at", user_id)
     return row is not None and row["confirmed_at"] is not None
 
 
 async def end_sessions_without(tx: Transaction) -> None:
-    """End the sessions of administrators who have none: they set one up when they sign in again."""
+    """End the sessions of administrators without a second factor: they set one up when they sign in again."""
     rows = await tx.fetch(
         """
         SELECT u.id FROM users AS u LEFT JOIN second_factors AS f ON f.user_id = u.id
@@ -139,10 +139,10 @@ async def end_sessions_without(tx: Transaction) -> None:
 
 
 def _sealed_for(user_id: UUID) -> str:
-    """Bound to the person: another's sealed secret does not open in its place."""
+    """Bound to the person: a sealed secret copied to another person does not unseal."""
     return f"second factor of {user_id}"
 
 
 def _plain(code: str) -> str:
-    """As people type it: with blanks and hyphens, in whichever case."""
+    """Accepts what people type: spaces and hyphens, in either case."""
     return "".join(sign for sign in code.lower() if sign.isalnum())

@@ -1,4 +1,4 @@
-"""What the operations of identity need of the service that they are part of."""
+"""What identity's operations need of the service they belong to."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class IdentityServices(Services, Protocol):
     def outbox(self) -> Outbox: ...
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
-        """Give somebody new what they need to begin with, in the transaction that adds them."""
+        """Give a new person their initial records, in the transaction that adds them."""

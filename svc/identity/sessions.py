@@ -1,9 +1,9 @@
-"""Browser sessions: how long they last, and how they begin and end.
+"""Browser sessions: how long they last, and how they start and end.
 
-Invariants: the cookie's value is made anew at each sign-in, at the start and at the end of a support session, and
-only its SHA-256 is kept; a session ends 12 hours after it was last used, 7 days after it began, and with whatever
-ends the person's sessions (sign-out by an administrator, suspension, a new password), support sessions led by that
-person included.
+Invariants: the cookie's value is generated anew at each sign-in, and at the start and the end of a support session;
+only its SHA-256 is stored. A session ends 12 hours after its last use, 7 days after its start, and with anything that
+ends the person's sessions (sign-out by an administrator, suspension, a new password), including support sessions that
+the person leads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def begin(
     not_after: datetime | None = None,
     impersonation_id: UUID | None = None,
 ) -> Begun:
-    """Begin a session, ending the one it `replaces`."""
+    """Start a session, ending the one it `replaces`."""
     if replaces is not None:
         await end(tx, replaces)
     cookie = new_secret()
@@ -62,7 +62,7 @@ async def begin(
 
 
 async def end(tx: Transaction, session_id: UUID) -> None:
-    """End one session, and the support session that it carries."""
+    """End one session, and its support session."""
     await tx.execute(
         """
         WITH ended AS (DELETE FROM sessions WHERE id = $1 RETURNING impersonation_id)
@@ -74,8 +74,8 @@ async def end(tx: Transaction, session_id: UUID) -> None:
 
 
 async def end_all(tx: Transaction, user_id: UUID) -> int:
-    """End every session of a person, support sessions in their account and led by them included, and sign-ins that
-    wait for a code; returns how many sessions."""
+    """End every session of a person, including support sessions in their account and those they lead, and pending
+    sign-ins; returns how many sessions."""
     await tx.execute(
         "UPDATE impersonations SET ended_at = now() WHERE $1 IN (customer_id, operator_id) AND ended_at IS NULL",
         user_id,
@@ -98,5 +98,5 @@ async def end_everybodys(tx: Transaction) -> int:
 
 
 async def remove_ended_sessions(database: Database, keep: timedelta) -> int:
-    """Remove sessions that ended longer ago than `keep`; returns how many. Until then they say who was signed in."""
+    """Remove sessions that ended longer ago than `keep`; returns how many. Until then they show who was signed in."""
     return await remove_rows(database, "sessions", "expires_at < now() - $1::interval", keep)

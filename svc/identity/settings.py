@@ -1,6 +1,7 @@
-"""What administrators decide for the whole service. One not stored has its default.
+"""The settings that administrators choose for the whole service. An unset one has its default.
 
-Here is what every service has; each has a model of its own with what is peculiar to it, and declares the operations.
+This module holds the settings that every service has; each service extends the model by its own and declares the
+operations.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def read_settings(queryable: Queryable) -> Settings:
 
 
 async def read_as(model: type[SettingsT], queryable: Queryable) -> SettingsT:
-    """The settings of a service, by its own model."""
+    """The settings of a service, as its own model."""
     rows = await queryable.fetch("SELECT name, value FROM settings")
     known = model.model_fields
     return model.model_validate({row["name"]: row["value"] for row in rows if row["name"] in known})
@@ -92,7 +93,8 @@ async def change_settings(
 
 
 async def _require_second_factor(tx: Transaction, asker: UUID | None) -> None:
-    """End the sessions of administrators who have none. Raises `conflict` where the asker would be one of them."""
+    """End the sessions of administrators without a second factor. Raises `conflict` if the caller would be one of
+    them."""
     if asker is not None and (await second_factor_records.state(tx, asker)).confirmed_at is None:
         raise conflict("You have no second factor yourself.", hint="Set one up first: `svc second-factor enrol`.")
     await second_factor_records.end_sessions_without(tx)

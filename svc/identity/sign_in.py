@@ -1,8 +1,8 @@
 """Sign-in, sign-out and /me.
 
-Invariants: whoever is unknown, has no password or typed a wrong one gets the same answer at the same cost; only who
-proved the password is told of a suspension, and that a code is asked for; who has a second factor, or needs one, has no
-session before a code of it.
+Invariants: an unknown person, one without a password and a wrong password get the same answer at the same cost; a
+suspension, and that a code is needed, are shown only after the correct password; a person who has a second factor, or
+needs one, gets no session without a code of it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
     attempt = SignInAttempt(email, context.caller.address, context.browser)
     await attempt.admit(database)
     async with passwords.turn():
-        # Asked again in turn: failures of those who were before this one count.
+        # Checked again once a slot is free: failures of requests ahead of this one count.
         await attempt.admit(database)
         row = await database.fetchrow(
             """
@@ -140,7 +140,7 @@ async def login(context: Context[IdentityServices], request: LoginRequest) -> Lo
         )
 
     async def proceed(tx: Transaction) -> LoginResult | CodeNeeded:
-        # A password that was changed, or a suspension, while the hash was computed counts.
+        # Catches a password change or a suspension while the hash was computed.
         still = await tx.fetchval(
             "SELECT true FROM users WHERE id = $1 AND suspended_at IS NULL AND password_hash = $2 FOR UPDATE",
             row["id"],
@@ -169,12 +169,12 @@ async def confirm_code(context: Context[IdentityServices], request: CodeRequest)
     services, pending = context.services, request.pending
 
     async def work(tx: Transaction) -> SignedInByCode | None:
-        """None for a wrong code, which is to be counted."""
+        """None for a wrong code, so that the transaction commits its count."""
         user_id = await pending_sign_ins.owner(tx, pending)
         if user_id is None:
             raise _ended()
         person = await person_records.locked(tx, user_id)
-        # Of several at once, those before this one have counted their codes and used it up.
+        # Of concurrent requests, earlier ones have counted their codes or used up the sign-in.
         if await pending_sign_ins.owner(tx, pending) is None:
             raise _ended()
         attempt = SignInAttempt(person.email, context.caller.address, context.browser, CODES)
@@ -214,7 +214,7 @@ async def _ask_for_code(context: Context[IdentityServices], tx: Transaction, per
 async def _signed_in(
     context: Context[IdentityServices], tx: Transaction, attempt: SignInAttempt, person: Person
 ) -> LoginResult:
-    """Begin the session of somebody who has proved all that they have to."""
+    """Start the session of a person who has given all required proofs."""
     recognised = await attempt.succeeded(tx)
     context.effects.know_browser = recognised.browser
     await note_sign_in(tx, person.id)
@@ -225,7 +225,7 @@ async def _signed_in(
 
 
 def _worth_telling(codes: list[str] | None, proof: Proof | None) -> str | None:
-    """What a sign-in by code has changed, for the person's mail."""
+    """The change that a sign-in by code made, for the mail to the person; None if it made none."""
     if codes is not None:
         return second_factor_mail.SET_UP
     if proof is not None and proof.recovery_codes_left is not None:
@@ -327,5 +327,5 @@ async def begin_session(
 
 
 def _as(caller: Caller, user: SignedIn | Person, via: Via) -> Caller:
-    """Whose doing it is, once they have said who they are."""
+    """The caller as this person, once they have identified themselves."""
     return replace(caller, actor_id=user.id, actor=user.email, role=user.role.value, via=via, token_id=None)

@@ -1,7 +1,7 @@
-"""Links by which a billing system, which has recognised a customer, signs their browser in: what both services share.
+"""Sign-in links: a billing system that has authenticated a customer signs their browser in. Shared by both services.
 
-Invariants: a link that does not work says the same whatever the reason, so that nobody learns whose it was; who made it
-is written down with the session that it begins.
+Invariants: a link that does not work gives the same answer whatever the reason, so that it reveals no owner; its
+creator is recorded with the session that it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SignInLink(Model):
 async def begin_linked_session(
     context: Context[IdentityServices], tx: Transaction, person: Person, made_by: str
 ) -> LoginResult:
-    """No second factor is asked for: whoever may make a link may be any customer, and vouches for this one."""
+    """No second factor is asked for: the creator of a link can act as any customer, and vouches for this one."""
     await note_sign_in(tx, person.id)
     user = SignedIn(id=person.id, email=person.email, name=person.name, role=person.role)
     return await begin_session(context, tx, user, via=Via.SESSION, details={"link_made_by": made_by})

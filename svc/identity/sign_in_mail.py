@@ -1,4 +1,4 @@
-"""A mail about a sign-in from a browser or an address that the account was not signed in to from before."""
+"""A mail about a sign-in from a browser or an address that is new to the account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc_actors.mail import MailKind, Outbox
 from svc_actors.store import Transaction
 
 MAILS_AN_HOUR: Final = 5
-"""Whoever has the password shall not fill the mailbox that tells of it."""
+"""A limit, so that somebody who has the password cannot fill the mailbox with notices of it."""
 
 log = structlog.get_logger(__name__)
 
@@ -24,8 +24,8 @@ log = structlog.get_logger(__name__)
 async def tell(
     tx: Transaction, outbox: Outbox, person: Person, recognised: Recognised, address: str, user_agent: str | None
 ) -> None:
-    """Write the mail where there is something to tell. `person` is as they were before.
-    Never keeps anybody from signing in: a full queue is logged."""
+    """Write the mail if the browser or the address is new. `person` is as before the sign-in. A full queue is logged
+    and never prevents the sign-in."""
     new = recognised.new
     if new is None or person.last_sign_in_at is None or not outbox.configured:
         return

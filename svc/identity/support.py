@@ -1,11 +1,11 @@
 """Support sessions: an administrator inside a customer's account, for 30 minutes, to look (specification,
 Authentication).
 
-Invariants: one begins only from an administrator's own browser session, never from a token, never in another support
-session, one at a time of each, and only in a customer's account; its beginning, as all that is done in it, is written
-down as the customer's, with both parties named, so that the customer reads of it; the cookie is made anew at its start
-and its end, and the operator's own session, which ended when it began, is begun anew for no longer than it would have
-lasted.
+Invariants: a support session starts only from an administrator's own browser session, never from a token or from
+another support session, and only in a customer's account; an administrator leads one at a time. Its start and
+everything done in it are in the audit as the customer's, with both parties named, so that the customer can read it. The
+cookie is generated anew at its start and its end. The operator's own session ended when the support session started;
+afterwards a new one starts, which lasts no longer than the old one would have.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def impersonate(context: Context[IdentityServices], request: ImpersonateRe
     if principal.session_id is None:
         raise forbidden("A support session starts from a browser session, never from a token.")
     async with context.services.database.transaction() as tx:
-        # Both people, in one order whoever asks: the operator's row makes two beginnings take turns.
+        # Lock both people, always in the same order: the operator's row serialises two starts.
         await tx.execute("SELECT FROM users WHERE id = ANY($1) ORDER BY id FOR UPDATE", [request.id, principal.user_id])
         customer = await person_records.person(tx, request.id)
         if customer.id == principal.user_id:

@@ -1,12 +1,12 @@
-"""The throttle of sign-ins: each failure past a few makes the next try wait, longer each time, up to a bound.
+"""The throttle of sign-ins: each failure beyond a few makes the next attempt wait, longer each time, up to a bound.
 
-Failures are counted for the account, for the address, and for both together, which bounds most tightly: who guesses
-from one address soon waits minutes. An address is an IPv4 address or an IPv6 /64, which is what one subscriber has.
-Tries made while one has to wait are not judged, and do not prolong the wait. Counts are forgotten 15 minutes after the
-last failure, and the account's at a sign-in. Codes of a second factor are counted by themselves, and more tightly.
+Failures are counted for the account, for the address, and for both together, which is the tightest: guessing from one
+address soon means waits of minutes. An address is an IPv4 address or an IPv6 /64, which is what one subscriber has.
+Attempts during a wait are not evaluated and do not prolong it. Counts expire 15 minutes after the last failure, and the
+account's at a sign-in. Codes of a second factor are counted separately, and more tightly.
 
 Strangers must not lock the owner out: a browser or an address that has signed in to the account within 90 days is
-familiar, and is bounded by its own failures alone, whatever others did to the account or from the address.
+familiar. It is limited by its own failures alone, whatever others did to the account or from the address.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from svc_actors.secrets import fingerprint, new_secret
 from svc_actors.store import Database, Queryable
 
 FAMILIAR_DAYS = 90
-"""As long as people leave a service alone and expect it to know them still."""
+"""As long as people stay away from a service and still expect to be recognised."""
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """After `free` failures, waits of 1, 2, 4 ... seconds, up to `longest`; all are forgotten so many seconds after the
-    last."""
+    """After `free` failures, waits of 1, 2, 4 ... seconds, up to `longest`. The count expires `forgotten` seconds after
+    the last failure."""
 
     free: int
     longest: float
@@ -36,14 +36,14 @@ class _Bound:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is bounded together. `kind` begins the subjects under which failures are counted."""
+    """Limits that apply together. The subjects of the counts start with `kind`."""
 
     kind: str
     account: _Bound
     address: _Bound
     pair: _Bound
     familiar: _Bound
-    """The only one of a browser or an address that the account is known to sign in from."""
+    """The only limit for a browser or an address that the account is known to sign in from."""
 
 
 PASSWORDS = Limits(
@@ -55,19 +55,19 @@ PASSWORDS = Limits(
 )
 CODES = Limits(
     "code:",
-    # Whoever tries codes has the password, from wherever they come. A code that is guessed is right once in 333,333
-    # times (three steps of a million): with a try an hour, once in 38 years.
+    # An attempt at a code proves the password, from wherever it comes. A guessed code is right once in 333,333 times
+    # (three steps of a million): with one attempt an hour, once in 38 years.
     account=_Bound(free=10, longest=3600, forgotten=7200),
     address=_Bound(free=50, longest=60),
     pair=_Bound(free=5, longest=300),
-    # As the account's: an address that many share is familiar to each of them.
+    # The same as the account's: a shared address is familiar to each of its users.
     familiar=_Bound(free=5, longest=3600, forgotten=7200),
 )
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """By what a sign-in was known. `browser` is the cookie that the browser is to show at its next one."""
+    """How a sign-in was recognised. `browser` is the cookie for the browser to send at its next one."""
 
     browser: str
     new_browser: bool
@@ -75,14 +75,14 @@ class Recognised:
 
     @property
     def new(self) -> str | None:
-        """What was not there before, for people to read."""
+        """What was new, as text for people."""
         if self.new_browser and self.new_address:
             return "a browser and an address"
         return "a browser" if self.new_browser else "an address" if self.new_address else None
 
 
 class SignInAttempt:
-    """One try to sign in as `email` from `address`, by a browser that was given the cookie `browser` before."""
+    """One attempt to sign in as `email` from `address`, by a browser with the cookie `browser`."""
 
     def __init__(self, email: str, address: str | None, browser: str | None, limits: Limits = PASSWORDS) -> None:
         self._limits = limits
@@ -92,7 +92,7 @@ class SignInAttempt:
         self._bounds: dict[str, _Bound] = {}
 
     async def admit(self, database: Queryable) -> None:
-        """Raise `rate_limited`, with `details.retry_after` in seconds, while this try has to wait."""
+        """Raise `rate_limited`, with `details.retry_after` in seconds, while this attempt has to wait."""
         self._bounds = await self._bounds_of(database)
         left = await database.fetchval(
             """
@@ -140,8 +140,8 @@ class SignInAttempt:
         )
 
     async def succeeded(self, tx: Queryable) -> Recognised:
-        """Forget the account's failures, and make browser and address familiar. The browser keeps the cookie that it
-        has, or gets a new one."""
+        """Forget the account's failures, and make browser and address familiar. The browser keeps its cookie or gets a
+        new one."""
         browser = self._browser or new_secret()
         marks = [f"address:{self._place}", _mark(browser)]
         await tx.execute(
@@ -156,7 +156,7 @@ class SignInAttempt:
                 )
             ],
         )
-        # What is read sees the table as it was before what is written (PostgreSQL, Data-Modifying Statements in WITH).
+        # Reads see the table as it was before the writes (PostgreSQL, Data-Modifying Statements in WITH).
         known = await tx.fetch(
             """
             WITH seen AS (
@@ -175,7 +175,7 @@ class SignInAttempt:
 
     async def _bounds_of(self, database: Queryable) -> dict[str, _Bound]:
         marks = [f"address:{self._place}", *([_mark(self._browser)] if self._browser else [])]
-        # Of both, the browser: others may share its address.
+        # If both are familiar, the browser counts: others may share its address.
         familiar = await database.fetchval(
             """
             SELECT max(mark) FROM familiar_sign_ins
@@ -200,8 +200,8 @@ def _mark(browser: str) -> str:
 
 
 async def forget_old_failures(database: Database) -> int:
-    """Remove counts past their time, and who has not been seen for long; returns how many counts. For the composer to
-    run from time to time."""
+    """Remove expired counts, and browsers and addresses not seen for long; returns how many counts. The composer runs
+    this periodically."""
     removed = await database.change("DELETE FROM sign_in_attempts WHERE forget_at < now()")
     await database.execute(
         "DELETE FROM familiar_sign_ins WHERE seen_at < now() - make_interval(days => $1)", FAMILIAR_DAYS

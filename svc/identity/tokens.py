@@ -1,8 +1,8 @@
-"""API tokens of the caller's own: listed, made (the token is shown once), revoked.
+"""The caller's own API tokens: listed, created (the token is shown once), revoked.
 
-Invariants: a token is made in a session or with the scope admin, may not do more than what made it, and does not
-outlive it: neither its end nor its revocation; its owner's role bounds it whatever its scopes. One without scopes has
-its owner's full authority. Who is no operator has `MOST_TOKENS` that have not expired.
+Invariants: a token is created in a session or with the scope admin. It may do no more than the credential that created
+it, and does not outlive it: neither its expiry nor its revocation. Its owner's role bounds it whatever its scopes. A
+token without scopes has its owner's full authority. Only operators may have more than `MOST_TOKENS` unexpired tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from svc_actors.store import Target, Transaction, audit
 operations = Operations[IdentityServices]()
 
 MOST_TOKENS: Final = 100
-"""A person has one for each program; each is a row, and one of the audit."""
+"""A person has one for each program; each token is a row, and an entry of the audit."""
 _COLUMNS = "id, user_id, name, scopes, last_four, created_at, expires_at, last_used_at"
 
 
@@ -130,8 +130,8 @@ async def add_token(
     scopes: list[str] | None,
     days: int,
 ) -> ApiTokenCreated:
-    """Make a token that acts as `owner`, for `days` (0: for ever); without `scopes` with the owner's full authority.
-    Raises `invalid` for a scope that is none, `forbidden` for one that its maker has not, `capacity`."""
+    """Create a token that acts as `owner`, for `days` (0: never expires); without `scopes` it has the owner's full
+    authority. Raises `invalid` for an unknown scope, `forbidden` for one that its creator lacks, `capacity`."""
     realm = context.services.realm
     _check_scopes(realm, scopes, context.principal.scopes)
     if not context.principal.is_operator:
@@ -173,7 +173,7 @@ async def _require_allowed(tx: Transaction, owner: UUID) -> None:
 
 
 def _check_scopes(realm: Realm, wanted: list[str] | None, own: frozenset[str] | None) -> None:
-    """`own` are those of what makes the token. Full authority is every scope."""
+    """`own` are the scopes of the creating credential. Full authority includes every scope."""
     unknown = [scope for scope in wanted or () if scope not in realm.scopes.names]
     if unknown:
         raise wrong_field("scopes", f"there is no scope {unknown[0]}; there are {', '.join(realm.scopes.names)}")

@@ -13,7 +13,7 @@ import segno
 STEP_SECONDS: Final = 30
 DIGITS: Final = 6
 _WINDOW: Final = 1
-"""Steps before and after this one whose codes are taken: phones and typing are that far off."""
+"""Steps before and after the current one whose codes are accepted, for clock drift and slow typing."""
 _SECRET_BYTES: Final = 20
 """What RFC 4226, section 4, recommends."""
 
@@ -31,8 +31,8 @@ def code_at(secret: bytes, step: int) -> str:
 
 
 def step_of(secret: bytes, code: str, now: float, *, after: int) -> int | None:
-    """Which step `code` is of, at `now` in Unix seconds, of those later than `after`; None for any other code. Every
-    code costs the same."""
+    """The step, later than `after`, that `code` belongs to at `now` in Unix seconds; None for any other code. Every
+    code takes the same time."""
     current = int(now // STEP_SECONDS)
     found = None
     for step in range(current - _WINDOW, current + _WINDOW + 1):
@@ -46,7 +46,7 @@ def in_letters(secret: bytes) -> str:
 
 
 def otpauth_url(secret: bytes, issuer: str, account: str) -> str:
-    """What an authenticator reads of a QR code (github.com/google/google-authenticator, Key Uri Format)."""
+    """The URL that an authenticator reads from a QR code (github.com/google/google-authenticator, Key Uri Format)."""
     issuer = quote(issuer.replace(":", " "), safe="")
     label = f"{issuer}:{quote(account, safe='@')}"
     return (
@@ -56,6 +56,6 @@ def otpauth_url(secret: bytes, issuer: str, account: str) -> str:
 
 
 def qr_code(url: str) -> str:
-    """A picture of the URL for a phone to read, as the address of an SVG that a page shows."""
+    """The URL as a QR code for a phone to scan: the address of an SVG image that a page shows."""
     picture: str = segno.make_qr(url).svg_data_uri(scale=4, light="#fff")
     return picture

@@ -1,5 +1,5 @@
-"""/users: names to pick from, for putting people into projects. It shows no phone and no suspension reason; the
-whole person is at /admin/users."""
+"""/users: names to choose project members from. It shows no phone and no suspension reason; /admin/users shows the
+whole person."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def update_user(context: Context[IdentityServices], request: UserUpdateReq
 async def update_person(
     context: Context[IdentityServices], tx: Transaction, user_id: UUID, request: Request
 ) -> person_records.Person:
-    """Apply the fields that `request` carries beside `id`, and record which they were."""
+    """Apply the fields that `request` carries besides `id`, and record which they were."""
     changes = request.model_dump(exclude={"id"}, exclude_unset=True, exclude_none=True)
     if "role" in changes:
         check_role(context.services.realm, changes["role"])
@@ -144,7 +144,8 @@ async def update_person(
 
 
 def check_role(realm: Realm, role: Role) -> None:
-    """Raise `invalid` for a role that is not given in this service. Members are invited by those whose they are."""
+    """Raise `invalid` for a role that this service does not assign. Members are invited by the customer they work
+    for."""
     given = realm.roles - {Role.MEMBER}
     if role not in given:
         known = ", ".join(each.value for each in Role if each in given)

@@ -1,4 +1,4 @@
-"""What operations on webhooks share, of any service."""
+"""The parts of webhook operations that all services share."""
 
 from __future__ import annotations
 
