@@ -1,4 +1,4 @@
-"""Which projects a caller may see. A foreign id and an absent one are the same to a customer: `not_found`."""
+"""Which projects a caller may see. To a customer, another's id and an absent one look the same: `not_found`."""
 
 from __future__ import annotations
 

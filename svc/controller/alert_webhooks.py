@@ -1,4 +1,4 @@
-"""Alerts by webhook: who is told which, what was sent, and what became of it. For administrators alone."""
+"""Alert webhooks: which alerts go to which URL, and the log of deliveries. Administrators only."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ async def replay(context: Context[Controller], request: AlertDeliveryRequest) ->
 
 
 def _target(row: Record) -> Target:
-    """The audit is kept for years: of a URL it has the host, since receivers put keys of theirs into paths."""
+    """The audit is kept for years, so it gets only the host of a URL: receivers put keys into paths."""
     return Target("webhook", row["id"], ReceiverUrl.parse(row["url"]).host)
 
 

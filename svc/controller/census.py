@@ -1,4 +1,4 @@
-"""The fleet in numbers, as /metrics tells them: read from the database at a scrape, from what lists keep counted."""
+"""Counts of the fleet for /metrics: read from the database at a scrape, from the counts that lists maintain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc_actors.errors import ServiceError
 from svc_actors.store import Database
 
 DEADLINE: Final = 3.0
-"""Seconds. Prometheus gives a scrape ten, and the figures of the process itself are wanted when the database hangs."""
+"""Seconds. Prometheus allows ten a scrape, and the process's own figures are needed even while the database hangs."""
 
 Numbers = Mapping[tuple[str, ...], float]
 
@@ -28,22 +28,22 @@ class Census:
     machines: Numbers = field(default_factory=dict)
     """By status."""
     tasks: Numbers = field(default_factory=dict)
-    """The open ones, by operation and status."""
+    """The open tasks, by operation and status."""
     task_ages: Numbers = field(default_factory=dict)
-    """Of the oldest open task of an operation, in seconds."""
+    """The age of the oldest open task of an operation, in seconds."""
     alerts: Numbers = field(default_factory=dict)
-    """The open ones, by severity."""
+    """The open alerts, by severity."""
     mails: Numbers = field(default_factory=dict)
-    """Those that wait, by kind."""
+    """The waiting mails, by kind."""
     mail_ages: Numbers = field(default_factory=dict)
-    """Of the oldest of a kind that waits, in seconds."""
+    """The age of the oldest waiting mail of a kind, in seconds."""
     pool_sizes: Numbers = field(default_factory=dict)
-    """Addresses (of IPv6, sub-prefixes), by network and pool; those of enabled pools."""
+    """Addresses (of IPv6, sub-prefixes) by network and pool, of enabled pools only."""
     pool_free: Numbers = field(default_factory=dict)
 
 
 class CensusTaker:
-    """Keeps the last census. While the database does not answer it is an empty one, and `database_up` is false."""
+    """Holds the last census. If the database did not answer, the census is empty and `database_up` is false."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The certificate that browsers and clients of the API are shown: what it is, and by ACME another one at once."""
+"""The certificate shown to browsers and API clients: its details, and ordering a new one by ACME at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from svc_actors.errors import conflict, not_ready
 operations = Operations[Controller]()
 
 NAME: Final = "service"
-"""Of the controller's certificate among those that are got by ACME."""
+"""The name of the controller's certificate among those from ACME."""
 
 
 class Source(StrEnum):
@@ -69,7 +69,8 @@ def issued_file(data_dir: Path) -> Path:
 
 
 def install(data_dir: Path, issued: Issued) -> None:
-    """Put a certificate where the listener takes it up. The database has it as well: this is its copy for OpenSSL."""
+    """Write a certificate to the file that the listener reads. The database has it as well; this copy is for
+    OpenSSL."""
     file = issued_file(data_dir)
     content = issued.key + issued.chain.encode()
     if file.exists() and file.read_bytes() == content:

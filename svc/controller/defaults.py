@@ -1,7 +1,7 @@
-"""What a new controller starts with, so that the first machine needs no preparation: a location, a project, a network
-behind nat, three plans, and the catalogue of publishers' images.
+"""The defaults of a new controller, so that the first machine needs no preparation: a location, a project, a network
+behind NAT, three plans, and the catalogue of publishers' images.
 
-Made once: what an operator renames or removes afterwards does not come back.
+They are created once: a default that an operator renames or removes does not come back.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from svc_actors.store import Database, Transaction
 NAT_NETWORKS: Final = tuple(
     IPv4Network(text) for text in ("10.77.0.0/16", "10.177.0.0/16", "172.27.0.0/16", "192.168.128.0/17")
 )
-"""The first that holds no address of this host is the default network's: with one that does, the hosts that carry it
-would answer for the controller's own address or its neighbours'."""
+"""The default network is the first that holds no address of this host: otherwise the hosts that carry it would answer
+for the controller's own address or its neighbours'."""
 _LOCK: Final = 0x5356_4445
 _PLANS: Final = (
     # name, slug, vcpus, memory in MiB, disk in GiB
@@ -29,7 +29,7 @@ _PLANS: Final = (
 
 
 async def seed_defaults(database: Database) -> None:
-    """At every start: the defaults, unless they were made before, and what is new in the catalogue."""
+    """Run at every start: creates the defaults once, and adds what is new in the catalogue."""
     await _make_once(database)
     await ensure_catalogue(database)
 
@@ -54,14 +54,15 @@ async def _make_once(database: Database) -> None:
 
 
 def _nat_network() -> IPv4Network:
-    """None is free on a host with addresses in all four: its administrator sees the refusal, and makes another pool."""
+    """If the host has addresses in all four, the first is returned: its administrator sees the refusal and creates
+    another pool."""
     own = _own_addresses()
     return next((network for network in NAT_NETWORKS if not any(one in network for one in own)), NAT_NETWORKS[0])
 
 
 def _own_addresses(path: Path = Path("/proc/net/fib_trie")) -> list[IPv4Address]:
-    """By the routes to this host's own addresses, which the kernel lists without any program: below each address stand
-    the routes to it, of which there may be several."""
+    """Read from the kernel's routes to this host's own addresses. Each address is followed by its routes, of which
+    there may be several."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -77,7 +78,7 @@ def _own_addresses(path: Path = Path("/proc/net/fib_trie")) -> list[IPv4Address]
 
 
 def _resolvers(path: Path = Path("/etc/resolv.conf")) -> list[IPv4Address]:
-    """The name servers of this host that a guest behind nat can reach as well: not those on its loopback."""
+    """The name servers of this host that a guest behind NAT can reach: those not on its loopback."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a person has in this service: projects with their machines, keys, tokens, sessions."""
+"""What a person owns in this service: projects with their machines, keys, tokens, sessions."""
 
 from __future__ import annotations
 

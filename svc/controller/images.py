@@ -1,4 +1,4 @@
-"""Images: what machines are made from. Administrators write; everyone reads those that are enabled."""
+"""Images that machines are created from. Administrators write; everyone reads the enabled ones."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ async def add_image(context: Context[Controller], request: ImageCreateRequest) -
     upload=True,
 )
 async def upload_image(context: Context[Controller], request: ImageRequest) -> Image:
-    """The file, beneath the data folder, with its digest computed on the way; then the record."""
+    """Write the file below the data folder, computing its digest on the way, then add the record."""
     database = context.services.database
     row = await database.fetchrow("SELECT source, slug FROM images WHERE id = $1 AND kind <> 'empty'", request.id)
     if row is None:

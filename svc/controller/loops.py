@@ -1,4 +1,4 @@
-"""The controller's background loops, by the names that its alerts and its log give them; a watch may have several."""
+"""The controller's background loops, by their names in alerts and in the log; one watch may have several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody new begins with: a project, since machines, groups and bills belong to one."""
+"""What a new person starts with: a project, since machines, groups and bills belong to one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from svc_actors.store import Transaction
 
 
 async def give_project(tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
-    """A customer gets a project of their own, called by their address; administrators and staff see every project."""
+    """Give a customer a project of their own, named after their address; administrators and staff see every project
+    anyway."""
     if role is not Role.CUSTOMER:
         return
-    # A project may have been called so by hand; then this one has a number behind it.
+    # An operator may have given a project this name; then this one gets a number appended.
     await tx.execute(
         """
         WITH made AS (

@@ -1,4 +1,4 @@
-"""GET /overview: counts at a glance; and GET /search: everything the caller may see that has a text in its name."""
+"""GET /overview: counts at a glance; and GET /search: everything the caller may see with a text in its name."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _searches(principal: Principal, q: str) -> list[tuple[ResultKind, str, Condi
 
 
 def _machines(principal: Principal, q: str) -> Condition:
-    """Twenty at most of each way of finding them, so that a text which most of them have costs no more than another."""
+    """At most twenty matches of each search, so that a text that most machines have costs no more than another."""
     own = joined([NOT_DELETED, visible_projects(principal, "vms.project_id")])
     ways = [named(q)]
     if holders := holders_of(q):

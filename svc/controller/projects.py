@@ -1,4 +1,4 @@
-"""Projects: what machines belong to, and who is in them. Administrators make projects and choose members; a member
+"""Projects and their members; machines belong to projects. Administrators create projects and choose members; a member
 sees the project and its machines."""
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ async def list_members(context: Context[Controller], request: MemberList) -> Pag
         sortable={"email": "u.email", "name": "u.name"},
         default_sort="email",
         request=request,
-        # A person may be in several projects; a row of members is one.
+        # A person may be in several projects; a row of members is one membership.
         tie="m.ctid",
     )
     return Page[Member].of([Member(**dict(row)) for row in rows], total, request)

@@ -1,4 +1,4 @@
-"""The controller among services (vm-controller-api.md, Authentication and Errors)."""
+"""How the controller differs from other services of the kernel (vm-controller-api.md, Authentication and Errors)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The services a controller operation can use: what `Context.services` is for every handler of the controller."""
+"""The services that a controller operation can use: the type of `Context.services` in every handler of the
+controller."""
 
 from __future__ import annotations
 
@@ -44,12 +45,12 @@ class Controller:
     windows_passwords: WindowsPasswords
     outbox: Outbox
     receivers: Receivers
-    """Of alerts by webhook."""
+    """For alert webhooks."""
     agent: AgentRelease
-    """What nodes are upgraded to."""
+    """The release that nodes are upgraded to."""
     loops: ControllerLoops
     certificate: Keeper[Http01] | None = None
-    """Of the certificate by ACME, where the settings want one."""
+    """Keeps the certificate from ACME, if the settings ask for one."""
     downloads: Downloads = field(default_factory=Downloads)
     realm: Realm = REALM
 

@@ -1,6 +1,6 @@
-"""The first administrator of a controller, and the project that they begin with.
+"""The first administrator of a controller, and the project that they start with.
 
-Invariant: the first administrator is made once, with the token that was minted for it.
+Invariant: the first administrator is created once, with the token that was issued for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SetupRequest(Request):
 
 
 async def ensure_setup_token(database: Database) -> str | None:
-    """A fresh token for POST /setup, which ends any earlier one; None once there is an administrator."""
+    """A new token for POST /setup, which revokes any earlier one; None once there is an administrator."""
     async with database.transaction() as tx:
         await tx.execute("SELECT pg_advisory_xact_lock($1)", _SETUP_LOCK)
         if await _administrator_exists(tx):

@@ -1,4 +1,4 @@
-"""Tasks: what is under way or was done, its log, and its cancellation. `TaskModel` is what every order answers with."""
+"""Tasks: current and past work, its log, and its cancellation. Every order answers with a `TaskModel`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TASK_COLUMNS = ("id", "op", "status", "resource=resource_name", "progress", "cre
 
 LOG_PAGE = 1000
 
-# A task that has not ended ends later than any that has.
+# A task that has not ended sorts after any that has.
 _SORTABLE: Sortable = {
     "created_at": "created_at",
     "ended_at": "ended_at",
@@ -137,7 +137,7 @@ async def list_tasks(context: Context[Controller], request: TaskList) -> Page[Ta
 
 
 def _kept(request: TaskList, principal: Principal) -> Condition | None:
-    """How many tasks the list has, by what is kept count of: those that have ended, and the few that have not."""
+    """The number of tasks in the list, from maintained counts of ended tasks, plus the few open ones."""
     wanted = (request.status, request.op, request.resource_kind)
     if request.q or request.node:
         return None
@@ -164,7 +164,7 @@ def _kept(request: TaskList, principal: Principal) -> Condition | None:
 
 
 def _blocks(request: TaskList, principal: Principal) -> Blocks | None:
-    """All tasks by the day on which they were made: those that have ended by kept numbers, the others one by one."""
+    """All tasks by the day on which they were created: ended ones from maintained counts, open ones one by one."""
     filters = (request.q, request.status, request.op, request.resource_kind, request.node)
     if not principal.is_operator or any(filters):
         return None
@@ -182,8 +182,8 @@ async def page_of_tasks(
     kept: Condition | None = None,
     blocks: Blocks | None = None,
 ) -> Page[TaskModel]:
-    """The tasks that the caller may see and the conditions (on columns of `tasks`) leave. `kept` is their number where
-    that is known without counting, `blocks` the numbers of parts of them."""
+    """The tasks that the caller may see and that meet the conditions (on columns of `tasks`). `kept` is their number if
+    it is known without counting, `blocks` the numbers of parts of them."""
     rows, total = await paginate(
         queryable,
         select="SELECT * FROM tasks",
@@ -205,7 +205,7 @@ async def page_of_tasks(
 
 
 def node_filter(node_id: UUID | None, principal: Principal, column: str) -> Condition:
-    """The filter by node, which would tell a customer about placement: theirs is empty."""
+    """The filter by node. It would reveal placement to a customer, so theirs matches nothing."""
     if node_id is not None and not principal.is_operator:
         return Condition("false")
     return equals(column, node_id)
@@ -231,7 +231,7 @@ async def task_log(context: Context[Controller], request: TaskLogRequest) -> lis
 
 
 _KEEPS_THE_OWNER_OUT: Final = frozenset({"vm.backup", "vm.backups.forget"})
-"""What may take hours in which the machine takes no other order: whose machine it is may have it back."""
+"""Tasks that may take hours, during which the machine takes no other order: the machine's owner may cancel them."""
 
 
 @operations.declare(

@@ -1,4 +1,4 @@
-"""Backups of machines: what is scheduled, what there is, one more, and a machine restored from one.
+"""Backups of machines: schedules, the list, a backup on demand, and restoring a machine from a backup.
 
 A customer sees their own machines.
 """
@@ -113,7 +113,7 @@ async def list_schedule(context: Context[Controller], request: BackupList) -> Pa
             equals("vms.project_id", request.project),
             named(request.q),
         ],
-        # What is counted of copies is counted for the machines of the page alone.
+        # Copies are counted for the machines of this page only.
         sortable={"vm_name": "vms.name", "created_at": "vms.created_at"},
         default_sort="vm_name",
         request=request,

@@ -1,4 +1,4 @@
-"""Backups of machines that were deleted: what is still kept, until when, and its removal before that."""
+"""Backups of deleted machines: which are still kept, until when, and how to remove them earlier."""
 
 from __future__ import annotations
 

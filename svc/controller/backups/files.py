@@ -1,7 +1,7 @@
-"""Single files of a machine's backup: its copy is opened on the machine's node, listed, and read part by part.
+"""Single files of a machine's backup: a copy is opened on the machine's node, listed, and read part by part.
 
-Whoever may restore the machine may read its backups, and nobody else: a support session may not. Opening and each
-download are in the audit.
+A caller who may restore the machine may read its backups; nobody else may, nor may a support session. Opening a copy
+and each download are in the audit.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ async def download_file(context: Context[Controller], request: CopyDownloadReque
     version = _version(request.backup_id, told)
     if request.version is not None and request.version != version:
         raise conflict("The file has changed since the download started.", hint="Start again at offset 0.")
-    # Whichever part is asked for first, a row tells of it: a download need not begin at 0.
+    # The first part requested writes an audit row, whichever it is: a download need not start at 0.
     download = (context.principal.user_id, request.id, f"{told.volume}:{told.path}", version)
     if context.services.downloads.begins(download, anew=request.offset == 0):
         await _record(context, vm, request, told)
@@ -235,6 +235,6 @@ def _target(vm: Record) -> Target:
 
 
 def _version(copy_id: UUID, told: CopiedPart) -> str:
-    """A copy never changes: the file's place in it is all that tells it from another."""
+    """The file's version: a copy never changes, so the copy and the file's place in it identify the content."""
     told_of = f"{copy_id} {told.volume} {told.size_bytes} {told.modified} {told.path}"
     return hashlib.sha256(told_of.encode()).hexdigest()[:32]

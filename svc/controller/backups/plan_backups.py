@@ -1,4 +1,4 @@
-"""The backup policy of a plan. Saving one removes no copy: that is done with each machine's next backup."""
+"""The backup policy of a plan. Saving one removes no copies: each machine's next backup does."""
 
 from __future__ import annotations
 

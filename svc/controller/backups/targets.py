@@ -1,6 +1,6 @@
-"""Where machines' backups go when not to what is mounted on their node: administrators' alone.
+"""Backup targets: where machines' backups go instead of a mount on their node. Administrators only.
 
-`backup.target.use` says which nodes: one, those of a location, or all that have no other.
+`backup.target.use` says which nodes use a target: one node, those of a location, or all without another target.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A creation that finds only nodes on their way waits for them, for a while, instead of being refused.
+"""If a creation finds only nodes that are still arriving, it waits for them for a while instead of being refused.
 
-A node is on its way when its agent is connected and its first inventory has not been taken in, or when it has joined a
-moment ago and its agent still probes the host. A node that is simply away is not waited for.
+A node is arriving if its agent is connected and its first inventory is not yet processed, or if it joined a moment ago
+and its agent still probes the host. A node that is simply away is not waited for.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from svc_actors.store import Gone, SlowReader, Subscription
 T = TypeVar("T")
 
 LONGEST_WAIT: Final = 25.0
-"""Seconds. Shorter than clients wait for an answer (35 s on the command line), so that they are told why."""
+"""Seconds. Shorter than clients wait for an answer (35 s on the command line), so that they get the reason."""
 
 _JOINING_SECONDS: Final = 120.0
-"""How long a node that has never connected counts as on its way."""
+"""How long a node that has never connected counts as arriving."""
 
 
 async def once_nodes_have_come(
     services: Controller, create: Callable[[], Awaitable[T]], *, node_id: UUID | None, location_id: UUID | None
 ) -> T:
-    """What `create` gives. While it raises `NodesAway` and a node is on its way, it is tried again when one has come
+    """The result of `create`. While `create` raises `NodesAway` and a node is arriving, it is retried when a node comes
     online. Only the waiting in between has a deadline: a creation is never cut off."""
     deadline = trio.current_time() + LONGEST_WAIT
     try:
@@ -41,7 +41,7 @@ async def once_nodes_have_come(
     async with services.events.subscribe(None) as events:
         while True:
             try:
-                return await create()  # At once: a node may have come before the subscription.
+                return await create()  # At once: a node may have come online before the subscription.
             except NodesAway:
                 if not await _node_comes_online(events, deadline):
                     raise
@@ -71,5 +71,5 @@ async def _node_comes_online(events: Subscription, deadline: float) -> bool:
                 if event.kind == ControllerEvent.NODE and event.payload["change"] == NodeState.ONLINE.value:
                     return True
         except (SlowReader, Gone):
-            return False  # Busier than this reader can follow: the caller is told to try again.
+            return False  # More events than this reader can follow: the caller is asked to try again.
     return False

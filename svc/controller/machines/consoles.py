@@ -1,4 +1,5 @@
-"""POST /vms/{id}/console: a ticket for one console of one machine. The console itself is svc_console's websocket."""
+"""POST /vms/{id}/console: a ticket for one console of one machine. svc_console's websocket serves the console
+itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A machine's creation: what is asked for is resolved and checked here, then placed and recorded at once
-(`svc_actors.controller.machines.creation`). The same idempotency key never makes a second machine."""
+"""Creating a machine: the request is resolved and checked here, then placed and recorded at once
+(`svc_actors.controller.machines.creation`). The same idempotency key never creates a second machine."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def create(context: Context[Controller], request: VMCreateRequest) -> VMCr
         context, key=request.idempotency_key, request=request, run=lambda: _create(context, request)
     )
     if replayed:
-        # The answer may hold a password: who has lost the project since then is not told it again.
+        # The answer may hold a password: a caller who has lost the project since then does not get it again.
         await require_visible(context.services.database, context.principal, answer.vm.project_id, what="machine")
     if replayed or answer.replayed:
         context.effects.status = 200
@@ -151,7 +151,7 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
     except ServiceError as refused:
         if key is None or refused.code is not ErrorCode.CONFLICT:
             raise
-        # The claim of the key was lost (its process was held up), and another caller with it has been quicker.
+        # The claim of the key was lost (its process was held up), and another caller with the key was quicker.
         made = await find_by_key(database, key)
         if made is None:
             raise
@@ -169,8 +169,8 @@ async def _create(context: Context[Controller], request: VMCreateRequest) -> VMC
 
 @dataclass(frozen=True)
 class WayIn:
-    """How the owner gets into the machine. `password` None: by a key alone, or by the password that a Windows sets for
-    itself in its `first_boot`."""
+    """How the owner gets into the machine. `password` None: by a key alone, or by the password that a Windows guest
+    sets for itself in its `first_boot`."""
 
     mode: AccessMode
     account: str
@@ -206,8 +206,8 @@ async def _way_in(
 async def resolve(
     queryable: Queryable, principal: Principal, request: VMCreateRequest, key: IdempotencyKey | None
 ) -> tuple[NewMachine, WayIn]:
-    """What is asked for, with every name looked up and every size known. The password comes last: its crypt is made
-    for nothing that is refused here."""
+    """The request with every name looked up and every size known. The password comes last, so that no crypt is computed
+    for a request that is refused here."""
     if request.node_id is not None and principal.role is not Role.ADMINISTRATOR:
         raise forbidden("Only administrators name the node of a machine.")
     source = await _source(queryable, principal, request)
@@ -249,14 +249,14 @@ async def resolve(
 
 
 def begin(services: Controller, new: NewMachine, created: Created) -> None:
-    """Have the machine made that was decided on."""
+    """Start the task that creates the machine."""
     if new.first_boot is not None and new.first_boot.password is not None:
         services.windows_passwords.keep(created.vm_id, new.first_boot.password)
     services.tasks.begin(created.task)
 
 
 async def made_before(context: Context[Controller], request: VMCreateRequest, made: Record) -> VMCreateResult:
-    """The answer to an order whose first answer was lost with the process that had made the machine."""
+    """The answer to a repeated order whose first answer was lost when its process died after creating the machine."""
     database, principal = context.services.database, context.principal
     task = await get_task(database, made["task_id"])
     if task is None:
@@ -293,7 +293,7 @@ async def _source(queryable: Queryable, principal: Principal, request: VMCreateR
 
 
 async def _plan(queryable: Queryable, request: VMCreateRequest, source: BackupSource | None) -> Record | None:
-    """The plan that is named, or that of the machine whose backup it is where no size is given either."""
+    """The named plan; without a plan and a size, the plan of the machine that the backup is of."""
     sizes = (request.vcpus, request.memory_mib, request.disk_gib)
     if source is not None and request.plan is None and all(size is None for size in sizes):
         return await enabled_plan(queryable, request.plan_id or source.plan_id, None)
@@ -309,7 +309,7 @@ async def _image(queryable: Queryable, request: VMCreateRequest) -> Record:
 
 
 async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str | None) -> Record:
-    """`id`, `login_user`, `os_family` and `kind` of the image that one of the two names. Raises invalid, not_found."""
+    """`id`, `login_user`, `os_family` and `kind` of the image given by id or slug. Raises invalid, not_found."""
     if (image_id is None) == (slug is None):
         raise wrong_field("image_id", "give this, or image (its slug)")
     row = await queryable.fetchrow(f"{_IMAGE} AND kind = 'disk'", image_id, slug)
@@ -319,7 +319,7 @@ async def enabled_image(queryable: Queryable, image_id: UUID | None, slug: str |
 
 
 async def enabled_iso(queryable: Queryable, iso_id: UUID | None, slug: str | None) -> Record:
-    """As `enabled_image`, of an ISO."""
+    """As `enabled_image`, for an ISO."""
     if iso_id is not None and slug is not None:
         raise wrong_field("iso_id", "give this or iso, not both")
     row = await queryable.fetchrow(f"{_IMAGE} AND kind = 'iso'", iso_id, slug)
@@ -329,7 +329,7 @@ async def enabled_iso(queryable: Queryable, iso_id: UUID | None, slug: str | Non
 
 
 async def enabled_plan(queryable: Queryable, plan_id: UUID | None, slug: str | None) -> Record | None:
-    """The plan that one of the two names; None where neither is given. Raises invalid, not_found."""
+    """The plan given by id or slug; None if neither is given. Raises invalid, not_found."""
     if plan_id is None and slug is None:
         return None
     if plan_id is not None and slug is not None:
@@ -355,6 +355,6 @@ def _sizes(request: VMCreateRequest, plan: Record | None, principal: Principal) 
 
 
 def _as_hostname(name: str) -> str:
-    """A machine's name as a host name (RFC 1123): its letters small, what does not fit a hyphen."""
+    """A machine's name as a host name (RFC 1123): in lower case, with hyphens for characters that are not allowed."""
     labels = [re.sub(r"[^a-z0-9-]", "-", label).strip("-") for label in name.lower().split(".")]
     return ".".join(label for label in labels if label) or "machine"

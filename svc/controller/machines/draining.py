@@ -1,4 +1,4 @@
-"""Draining a node in maintenance: all its machines move to others."""
+"""Draining a node in maintenance: moves all its machines to other nodes."""
 
 from __future__ import annotations
 

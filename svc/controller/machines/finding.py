@@ -1,7 +1,7 @@
-"""Finding machines by what is known of them: a part of the name, an address, the beginning of the id.
+"""Finding machines by part of the name, by an address, or by the start of the id.
 
-Every condition here is served by an index, and for each there is one alone: an OR over several tables would be served
-by none. So what is asked for several ways is a union of ids.
+Each condition here is served by an index, and each by a different one: no index serves an OR over several tables. A
+search over several of them is therefore a union of ids.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from svc.registry.paging import EVERYTHING, Condition, contains, joined, literal
 _PIECES: Final = "text_pieces(ARRAY[name, hostname])"
 _LIKE_AN_ADDRESS: Final = re.compile(r"(?=.*[.:])[0-9a-f.:/]+", re.IGNORECASE)
 _LEAST_OF_AN_ID: Final = 6
-"""Characters: fewer would be a word rather than the beginning of an id."""
+"""Characters: fewer would be a word rather than the start of an id."""
 
 
 def named(q: str | None) -> Condition:
-    """Machines with the text in their name or host name; all of them without a text."""
+    """Machines with the text in their name or host name; all machines without a text."""
     if not q:
         return EVERYTHING
     texts = contains(q, "name", "hostname", pieces=_PIECES)
@@ -29,7 +29,7 @@ def named(q: str | None) -> Condition:
 
 
 def named_or_addressed(q: str | None) -> Condition:
-    """Machines with the text in their name or host name, or with an address that begins with it."""
+    """Machines with the text in their name or host name, or with an address that starts with it."""
     holders = holders_of(q) if q else None
     if holders is None:
         return named(q)
@@ -38,8 +38,8 @@ def named_or_addressed(q: str | None) -> Condition:
 
 
 def holders_of(q: str) -> Condition | None:
-    """A SELECT of the ids of machines with an address that begins with `q`, or an IPv6 sub-prefix that `q` lies in;
-    None where `q` looks like no address."""
+    """A SELECT of the ids of machines with an address that starts with `q`, or an IPv6 sub-prefix that contains `q`;
+    None if `q` does not look like an address."""
     if not _LIKE_AN_ADDRESS.fullmatch(q):
         return None
     beginning = Condition(
@@ -60,7 +60,7 @@ def holders_of(q: str) -> Condition | None:
 
 
 def id_begins(q: str, column: str) -> Condition | None:
-    """True where the id in `column` begins with `q`; None where `q` looks like the beginning of none."""
+    """True where the id in `column` starts with `q`; None if `q` cannot be the start of an id."""
     digits = q.lower().replace("-", "")
     if len(q) < _LEAST_OF_AN_ID or len(digits) > 32 or set(digits) - set("0123456789abcdef"):
         return None

@@ -1,4 +1,4 @@
-"""A machine made from a backup: what it takes over from the machine that the backup is of."""
+"""A machine created from a backup: what it takes over from the machine that was backed up."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _GIB: Final = 1024**3
 
 @dataclass(frozen=True)
 class BackupSource:
-    """`image`: `id`, `login_user`, `os_family` and `kind`, of the image that the machine was made from. `node_id`: at
-    whose target the backup lies; None: every node reaches it."""
+    """`image`: `id`, `login_user`, `os_family` and `kind` of the image that the machine was created from. `node_id`:
+    the node whose target holds the backup; None: every node reaches it."""
 
     held: Held
     node_id: UUID | None
@@ -38,7 +38,7 @@ class BackupSource:
 
 
 async def backup_source(queryable: Queryable, principal: Principal, backup_id: UUID) -> BackupSource:
-    """The copies of a deleted machine are the administrators'. Raises not_found, conflict."""
+    """Only administrators may use the copies of a deleted machine. Raises not_found, conflict."""
     row = await queryable.fetchrow(
         """SELECT vms.*, copies.node_id AS copy_node_id, copies.target_id AS copy_target_id,
                   copies.disks, images.enabled

@@ -1,8 +1,8 @@
-"""How somebody gets into a new machine: the account, its password, its SSH keys.
+"""How the owner gets into a new machine: the account, its password, its SSH keys.
 
-Invariant: a chosen password leaves this module only as its SHA-512 crypt, and as itself only for a Windows, which takes
-no crypt; a generated one also as itself, for the one answer that shows it (specification, Password rule for
-set_password).
+Invariant: a chosen password leaves this module only as its SHA-512 crypt; in the clear only for Windows, which takes no
+crypt. A generated password is also returned in the clear, for the one answer that shows it (specification, Password
+rule for set_password).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _threads = trio.CapacityLimiter(2)
 
 @dataclass(frozen=True)
 class GuestPassword:
-    """`generated` is the password itself where the service made it."""
+    """`generated` is the password itself if the service generated it."""
 
     hash: str
     generated: str | None = field(repr=False)
@@ -42,14 +42,14 @@ class GuestPassword:
 
 @dataclass(frozen=True)
 class WindowsPassword:
-    """As `GuestPassword`, of a guest that takes no crypt."""
+    """As `GuestPassword`, for a guest that takes no crypt."""
 
     itself: str = field(repr=False)
     generated: str | None = field(repr=False)
 
 
 async def password(chosen: str | None, account: str, *, field: str) -> GuestPassword:
-    """The password that the caller chose, or a generated one. Raises invalid when the chosen one breaks the policy."""
+    """The caller's password, or a generated one. Raises invalid if the caller's breaks the policy."""
     if chosen is None:
         made_up = _made_up(account)
         return GuestPassword(await _crypt(made_up), made_up)
@@ -76,7 +76,7 @@ def _made_up(account: str) -> str:
 async def ssh_keys(
     queryable: Queryable, principal: Principal, given: Sequence[str], key_ids: Sequence[UUID]
 ) -> tuple[str, ...]:
-    """The keys given as text and those named by id, each once. Raises invalid, not_found."""
+    """The keys given as text and those given by id, without duplicates. Raises invalid, not_found."""
     keys = [parse_public_key(key, field="ssh_keys")[0] for key in given]
     if key_ids:
         rows = await queryable.fetch(
@@ -92,7 +92,7 @@ async def ssh_keys(
 
 
 def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> None:
-    """Raise invalid where nobody could get into the machine, or what was given does not fit the access mode."""
+    """Raise invalid if nobody could get into the machine, or if the credentials do not fit the access mode."""
     has_keys = any(keys)
     if mode is AccessMode.ROOT_KEY and password:
         raise wrong_field(
@@ -109,7 +109,7 @@ def require_way_in(mode: AccessMode, *, password: bool, keys: Iterable[str]) -> 
 
 
 def require_windows(mode: AccessMode | None, user_data: str | None) -> None:
-    """Raise invalid for what a Windows machine cannot be given: it has its administrator account alone, and no
+    """Raise invalid for settings that a Windows machine does not take: it only has its administrator account, and no
     cloud-init."""
     if user_data is not None:
         raise wrong_field("user_data", "must be left out: a Windows machine has no cloud-init")
@@ -118,7 +118,7 @@ def require_windows(mode: AccessMode | None, user_data: str | None) -> None:
 
 
 def require_none(given: Mapping[str, object]) -> None:
-    """Raise invalid for any way into a machine that is installed from an ISO: whoever installs it makes its
+    """Raise invalid for any credentials of a machine that is installed from an ISO: its installer creates the
     accounts."""
     for name, value in given.items():
         if value:

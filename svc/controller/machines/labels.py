@@ -1,4 +1,4 @@
-"""Labels of machines, and the selector that finds machines by them."""
+"""Labels of machines, and the selector that filters machines by them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Selector = Annotated[
 
 
 def has_labels(selector: str | None, column: str = "vms.labels") -> Condition:
-    """True of machines, or of what else has labels in `column`, with each of those that the selector names, and the
-    value of those that it gives one."""
+    """True for rows with labels in `column` that have each label of the selector, with the selector's value if it gives
+    one."""
     if selector is None:
         return EVERYTHING
     terms = [term.partition("=") for term in selector.split(",")]
     keys = [key for key, equals, _ in terms if not equals]
-    # What is written twice with two values finds nothing: no machine has both.
+    # A key given with two values matches nothing: no machine has both.
     values = [{key: value} for key, equals, value in terms if equals]
     clauses = [f"{column} <> '{{}}'", f"{column} ?& $1::text[]"]
     clauses += [f"{column} @> ${number}::jsonb" for number, _ in enumerate(values, start=2)]

@@ -1,4 +1,4 @@
-"""Machines: the list, one of them, and what is known of it."""
+"""Machines: the list, one machine, and its metrics and history."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def list_machines(context: Context[Controller], request: VMList) -> Page[V
 
 
 def _kept(request: VMList, principal: Principal) -> Condition | None:
-    """How many machines the list has, where that is kept count of: by node and status, or by project."""
+    """The number of machines in the list, if a maintained count has it: by node and status, or by project."""
     if request.q or request.label:
         return None
     if principal.is_operator and request.project is None:
@@ -135,7 +135,7 @@ def _kept(request: VMList, principal: Principal) -> Condition | None:
 
 
 def _blocks(request: VMList, principal: Principal) -> Blocks | None:
-    """All machines by the day on which they were made."""
+    """All machines by the day on which they were created."""
     if not principal.is_operator or any((request.q, request.label, request.project, request.node, request.status)):
         return None
     numbers = "SELECT utc_day_begins(words[1]) AS bound, number FROM list_numbers WHERE list = 'vms by day'"
@@ -143,7 +143,7 @@ def _blocks(request: VMList, principal: Principal) -> Blocks | None:
 
 
 def _groups(request: VMList, principal: Principal) -> Groups | None:
-    """Machines by the status that is shown, of one node or of all."""
+    """Machines by displayed status, of one node or of all."""
     if not principal.is_operator or request.q or request.label or request.project:
         return None
     shown = shown_status("words[1]")
@@ -185,8 +185,8 @@ async def machine_tasks(context: Context[Controller], request: VMTasksRequest) -
     columns=("at", "actor", "operation", "outcome"),
 )
 async def machine_activity(context: Context[Controller], request: VMActivityRequest) -> Page[AuditEntry]:
-    """A customer reads what was done within the project and what they tried themselves: attempts of strangers, which
-    were refused, are of no project, and tell nothing of the machine."""
+    """A customer reads what was done within the project and what they tried themselves. Refused attempts of strangers
+    belong to no project and are not shown: they say nothing of the machine."""
     database, principal = context.services.database, context.principal
     machine = await visible_machine(database, principal, request.id)
     own = Condition("project_id = $1 OR actor_id = $2", (machine["project_id"], principal.user_id))

@@ -1,6 +1,6 @@
-"""The CD-ROM drive of a machine: an ISO image of the store is put into it, and ejected.
+"""The CD-ROM drive of a machine: insert an ISO image of the store, and eject it.
 
-Both are decided by the machine's actor and carried out by the task that the answer names.
+The machine's actor decides both; the task that the answer names carries them out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Moving a machine to another node: which nodes could take it, and how; and the move itself."""
+"""Moving a machine to another node: which nodes could take it and how, and the move itself."""
 
 from __future__ import annotations
 

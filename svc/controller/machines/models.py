@@ -1,6 +1,6 @@
-"""What the API says of a machine, and the SQL that says it: one statement for a list of any size.
+"""The API's models of a machine, and the SQL that fills them: one statement for a list of any size.
 
-`unknown` is shown while the machine's node is not online; placement (the node) is shown to staff and administrators.
+`unknown` is shown while the machine's node is not online; only staff and administrators see the placement (the node).
 """
 
 from __future__ import annotations
@@ -179,24 +179,25 @@ _AWAY: Final = "ARRAY(SELECT id FROM nodes WHERE state <> 'online')"
 
 
 def shown_status(status: str) -> str:
-    """The SQL of the status that is shown for a stored one, beside the machine's node."""
+    """The SQL expression of the displayed status for the stored one; needs the machine's row of `nodes`."""
     return f"CASE WHEN nodes.state <> 'online' AND {status} IN {_UNSEEN} THEN 'unknown' ELSE {status} END"
 
 
 def has_status(status: VMStatus | None) -> Condition:
-    """True of the machines that show this status; all without one. Said of what is stored, so that an index serves."""
+    """True for machines with this displayed status; for all without one. Stated in terms of stored columns, so that an
+    index can be used."""
     if status is None:
         return EVERYTHING
     if status is VMStatus.UNKNOWN:
         return Condition(f"vms.node_id = ANY({_AWAY}) AND vms.status IN {_UNSEEN}")
     if status.value not in UNKNOWN_WHILE_AWAY:
         return Condition("vms.status = $1", (status.value,))
-    # NOT IN is a look into a hash table for each machine; <> ALL would compare with each node that is away.
+    # NOT IN is a hash table lookup for each machine; <> ALL would compare with each node that is away.
     here = "vms.node_id IS NULL OR vms.node_id NOT IN (SELECT id FROM nodes WHERE state <> 'online')"
     return Condition(f"vms.status = $1 AND ({here})", (status.value,))
 
 
-# Outer joins by a primary key cost nothing where only rows are counted: the planner leaves them out.
+# Outer joins by a primary key cost nothing if only rows are counted: the planner drops them.
 VM_SELECT: Final = f"""
 SELECT vms.*, {shown_status("vms.status")} AS shown_status, projects.name AS project_name, nodes.name AS node_name,
        plans.name AS plan_name, images.name AS image_name, images.login_user, images.os_family,

@@ -1,5 +1,5 @@
-"""What may be ordered of a machine: power, changes, a password, removal. Each is decided by its Machine actor, answers
-as soon as the decision is stored, and is carried out by the task it answers with."""
+"""Orders for a machine: power, changes, a password, removal. The machine's Machine actor decides each. The answer comes
+as soon as the decision is stored and names the task that carries it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: the sizes that machines are sold in. A plan that machines have stays until the last of them is gone."""
+"""Plans: the sizes that machines are sold in. A plan in use stays until the last of its machines is gone."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Plan(Model):
         )
 
 
-# $1 is the month that runs.
+# $1 is the current month.
 _PLANS: Final = f"""
 SELECT plans.*, policy.allowance_gib, policy.direction, policy.action, policy.throttle_mbps,
        (SELECT to_json(later) FROM plan_traffic later WHERE later.plan_id = plans.id AND later.effective_from > $1

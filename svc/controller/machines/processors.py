@@ -1,4 +1,4 @@
-"""A machine is given another processor. Decided by its Machine actor, and carried out by the task that is answered."""
+"""Changing a machine's processor. Its Machine actor decides; the task in the answer carries it out."""
 
 from __future__ import annotations
 

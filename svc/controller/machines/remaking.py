@@ -1,7 +1,8 @@
-"""A machine is given another size, or another system, and stays the machine that it is: name, addresses and history.
+"""Resizing a machine or reinstalling it. It stays the same machine: name, addresses and history remain.
 
-Each is decided by its Machine actor and carried out by the task that the answer names. Billing systems reach the same
-functions (`svc.controller.provisioning.changes`)."""
+The machine's actor decides each; the task that the answer names carries it out. Billing systems call the same functions
+(`svc.controller.provisioning.changes`).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from svc_actors.store import Queryable, Record
 operations = Operations[Controller]()
 
 Iso = tuple[UUID | None, str | None]
-"""An ISO by its id or its slug, or neither."""
+"""The id and the slug of an ISO; at most one of them is given."""
 Slug = Annotated[str, Field(max_length=100), LINE]
 Key = Annotated[
     str,
@@ -113,8 +114,8 @@ class VMReinstallResult(Model):
 
 @dataclass(frozen=True)
 class Reinstalled:
-    """What a reinstallation has begun, and the way into the new system. `begun`: by this call, and not by one before
-    with the same key."""
+    """The task of a reinstallation, and the way into the new system. `begun`: this call started it, and not an earlier
+    one with the same key."""
 
     task: Task
     account: str
@@ -189,7 +190,7 @@ def of_plan(plan: Record, *, reboot: bool, bounded: bool) -> NewSize:
 
 
 def of_sizes(sizes: Sizes, *, reboot: bool) -> NewSize:
-    """The machine keeps its plan, for what that says of traffic and addresses."""
+    """The machine keeps its plan for the plan's limits on traffic and addresses."""
     return NewSize(None, sizes.vcpus, sizes.memory_mib, sizes.disk_gib, reboot, bounded=False)
 
 
@@ -212,8 +213,8 @@ async def reinstall_machine(
     key: str | None,
     decide: Decide | None = None,
 ) -> Reinstalled:
-    """`row` is what `visible_machine` gives. `key`, of the caller, keeps an order whose answer was lost in a crash from
-    being done a second time."""
+    """`row` is the result of `visible_machine`. `key`, the caller's, keeps an order whose answer was lost in a crash
+    from being done twice."""
     services, principal = context.services, context.principal
     wanted = await _image(services.database, row, system.image_id, image, iso)
     if wanted["kind"] == "iso":
@@ -252,7 +253,7 @@ async def reinstall_machine(
     task, begun = await _begin(context, row, new, decide)
     if begun:
         return Reinstalled(task, account, new.generated, begun=True)
-    # Of an order that came again the password is the one that was made up first, while it is still needed.
+    # For a repeated order this is the password generated the first time, while it is still needed.
     sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", row["id"])
     return Reinstalled(task, account, Seed.unsealed(services.sealer, sealed).generated, begun=False)
 
@@ -268,7 +269,7 @@ async def _install(
     key: str | None,
     decide: Decide | None,
 ) -> Reinstalled:
-    """From an ISO, on an empty disk."""
+    """Install from an ISO, on an empty disk."""
     given = {name: getattr(system, name) for name in ("access_mode", "set_password", "password", "ssh_keys")}
     guest_access.require_none(given | {"ssh_key_ids": ssh_key_ids, "user_data": user_data})
     new = NewSystem(
@@ -295,7 +296,8 @@ def _order(principal: Principal, key: str | None) -> str | None:
 
 
 async def offers_password(queryable: Queryable, row: Record, system: System, image: str | None) -> bool:
-    """Is there an account with a password, by the access mode and the image that were chosen or are the machine's?"""
+    """Whether the system has an account with a password, by the access mode and image that are given or else are the
+    machine's."""
     wanted = await _image(queryable, row, system.image_id, image)
     if wanted["kind"] == "iso":
         return False

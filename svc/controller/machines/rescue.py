@@ -1,6 +1,7 @@
-"""The rescue of a machine that does not boot: a small system from memory, with its disks attached and not mounted.
+"""Rescue of a machine that does not boot: a small system from memory, with the machine's disks attached and not
+mounted.
 
-Both are decided by the machine's actor and carried out by the task that the answer names.
+The machine's actor decides its start and end; the task that the answer names carries them out.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ async def _rescue(context: Context[Controller], request: VMRescueRequest, row: R
     task, begun = await machine.ask(Machine.rescue, context.caller, new)
     generated: str | None = new.generated
     if not begun:
-        # Of an order that came again the password is the one that was made up first, while it is still needed.
+        # For a repeated order this is the password generated the first time, while it is still needed.
         sealed = await services.database.fetchval("SELECT sealed_seed FROM vms WHERE id = $1", request.id)
         generated = Seed.unsealed(services.sealer, sealed).generated
     return VMRescueResult(

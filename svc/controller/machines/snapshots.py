@@ -1,6 +1,6 @@
-"""Snapshots of a machine's disks, inside the disks: to go back to after a change, and no backup.
+"""Snapshots of a machine's disks, inside the disks: to go back to after a change. They are no backup.
 
-Each is decided by the machine's actor and carried out by the task that the answer names.
+The machine's actor decides each order; the task that the answer names carries it out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SSH public keys of people (RFC 4253, section 6.6; OpenSSH's one-line form), offered when a machine is made.
+"""SSH public keys of people (RFC 4253, section 6.6; OpenSSH's one-line form), offered when a machine is created.
 
-Invariant: what is stored is a well-formed key line without options or newlines, so it can be written to a machine as
-it is. Who is no operator has `MOST_KEYS`.
+Invariant: a stored key is a well-formed key line without options or newlines, so it can be written to a machine as it
+is. Only operators may have more than `MOST_KEYS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svc_actors.store import Target, Transaction, UniqueViolationError, audit
 operations = Operations[Controller]()
 
 MOST_KEYS: Final = 100
-"""A key has up to 16 KiB."""
+"""A limit, since a key has up to 16 KiB."""
 _SELECT = """
 SELECT k.id, k.user_id, u.email AS owner, k.name, k.public_key, k.fingerprint, k.created_at
 FROM ssh_keys AS k JOIN users AS u ON u.id = k.user_id"""

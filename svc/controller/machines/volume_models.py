@@ -1,4 +1,4 @@
-"""What the API says of a volume, and what it is asked."""
+"""The API's models of volumes: answers and requests."""
 
 from __future__ import annotations
 

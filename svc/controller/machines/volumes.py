@@ -1,6 +1,8 @@
-"""Volumes: disks beside a machine's first. They outlive it, and the disks that a deletion keeps are volumes as well.
+"""Volumes: a machine's disks besides its first. They outlive the machine; disks that a deletion keeps become volumes
+too.
 
-Of an attached volume the machine's actor decides; of a free one the order is decided here, under the lock of its row.
+The machine's actor decides about an attached volume; orders for a free volume are decided here, under a lock on its
+row.
 """
 
 from __future__ import annotations

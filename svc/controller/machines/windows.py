@@ -1,4 +1,4 @@
-"""What a Windows machine's first boot has led to, and the password that it has set for itself."""
+"""The state of a Windows machine's first boot, and the password that it has set for itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A machine's network as its owner sees and changes it: NICs, addresses, groups, rate; and whether its host has it.
+"""A machine's network as its owner sees and changes it: NICs, addresses, groups, rate; and whether its host has applied
+it.
 
 A change is answered as soon as it is recorded; the machine's host follows (`status`). Customers choose among the pools
-that the machine may have a further address of (`pools`), within what their plan allows.
+from which the machine may get another address (`pools`), within the limits of their plan.
 """
 
 from __future__ import annotations
@@ -261,7 +262,7 @@ def _status(vm: Record, *, online: bool) -> NetworkStatus:
 
 
 def _error(vm: Record, status: NetworkStatus, principal: Principal) -> str | None:
-    """The host's own words name what is the provider's alone."""
+    """Customers do not see the host's own error text: it names details of the provider's."""
     if status is not NetworkStatus.FAILED:
         return None
     return str(vm["net_error"]) if principal.is_operator else _REFUSED

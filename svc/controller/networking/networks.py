@@ -1,4 +1,4 @@
-"""Networks: what pools belong to, and which of them new machines are on."""
+"""Networks: groups of pools, and which networks new machines are on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of a pool: who holds what, what is set aside and why, and freeing by force. For administrators."""
+"""The addresses of a pool: their holders, reservations with their reasons, and force-freeing. Administrators only."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def _kept(request: AllocationList) -> Condition:
 
 
 def _held_as(q: str | None, pool_id: UUID) -> Condition:
-    """Addresses that begin with the text, and those whose machine, or the note on them, contains it. Each arm has an
-    index of its own, which an OR over three tables would not use."""
+    """Addresses that start with the text, and those whose machine, or the note on them, contains it. Each arm uses its
+    own index; an OR over three tables would use none."""
     if not q:
         return EVERYTHING
     return Condition(
@@ -300,7 +300,8 @@ async def force_free_address(context: Context[Controller], request: NotedAddress
 
 
 def _reserved_as(q: str | None, pool_id: UUID) -> Condition:
-    """Kind and note contain the text, or any address of the reservation begins with it, its ends or between."""
+    """The kind or note contains the text, or any address of the reservation starts with it: an end or one in
+    between."""
     if not q:
         return EVERYTHING
     said = contains(q, "reservations.kind", "reservations.note")

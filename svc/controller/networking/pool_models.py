@@ -1,4 +1,4 @@
-"""What the API shows of a pool, and what a pool is made of."""
+"""The API's models of a pool: answers and requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc_actors.store import Queryable, Record
 
 
 def _address(given: object) -> IPv4Address | IPv6Address:
-    """A zone (`fe80::1%eth0`) is one of a single host, and numbers are nobody's way to write an address."""
+    """Refuses a zone (`fe80::1%eth0`), which means something on one host only, and numbers."""
     if isinstance(given, str) and "%" not in given:
         try:
             return ip_address(given)
@@ -29,7 +29,7 @@ def _address(given: object) -> IPv4Address | IPv6Address:
 
 
 def _network(given: object) -> IPv4Network | IPv6Network:
-    """A network, or one address for itself alone."""
+    """A network, or a single address."""
     if isinstance(given, str) and "%" not in given:
         try:
             meant = ip_network(given, strict=False)
@@ -43,7 +43,8 @@ def _network(given: object) -> IPv4Network | IPv6Network:
 
 
 def _held_address(given: object) -> IPv4Address | IPv6Address:
-    """192.0.2.0/28 is sixteen addresses, so it is refused; 192.0.2.5/28 is one, as a machine's NIC has it."""
+    """192.0.2.0/28 is sixteen addresses and is refused; 192.0.2.5/28 is one address with its prefix, as on a machine's
+    NIC."""
     if isinstance(given, str) and "%" not in given:
         try:
             interface = ip_interface(given) if "/" in given else ip_interface(ip_address(given))
@@ -58,7 +59,7 @@ def _held_address(given: object) -> IPv4Address | IPv6Address:
 
 Address = Annotated[IPv4Address | IPv6Address, PlainValidator(_address, json_schema_input_type=str)]
 HeldAddress = Annotated[IPv4Address | IPv6Address, PlainValidator(_held_address, json_schema_input_type=str)]
-"""An address, or an IPv6 sub-prefix as lists show it, which stands for its first."""
+"""An address, or an IPv6 sub-prefix as lists show it, which means its first address."""
 Cidr = Annotated[IPv4Network | IPv6Network, PlainValidator(_network, json_schema_input_type=str)]
 Vlan = Annotated[int, Field(ge=1, le=4094, description="The VLAN of a bridged pool.")]
 Nameservers = Annotated[list[Address], Field(max_length=8, description="An address of a DNS server.")]

@@ -1,5 +1,4 @@
-"""Pools of addresses: how full they are, changed, and removed. For administrators; what is in them is
-`pool_addresses`."""
+"""Pools of addresses: usage, changes and removal. Administrators only. Their addresses are in `pool_addresses`."""
 
 from __future__ import annotations
 
@@ -155,7 +154,7 @@ async def delete_pool(context: Context[Controller], request: PoolRequest) -> Non
 
 
 def _plain(value: object) -> object:
-    """As JSON has it."""
+    """A value as JSON has it."""
     if isinstance(value, list):
         return [str(each) for each in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,4 +1,4 @@
-"""What the API shows of security groups and takes for them; a rule that contradicts itself is refused by field."""
+"""The API's models of security groups. A rule that contradicts itself is refused, naming the field."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RuleCreateRequest(Request):
     note: Annotated[Text, Field(description="What it is for.")] = ""
 
     def rule(self) -> FirewallRule:
-        """The rule, whole. Raises `invalid`, naming the field, where the fields contradict each other."""
+        """The complete rule. Raises `invalid`, naming the field, if the fields contradict each other."""
         family = self.family
         if self.cidr is not None:
             if family is not None and family != self.cidr.version:

@@ -1,7 +1,7 @@
 """Security groups: rules about machines' own traffic, and which machines are in which groups.
 
-A customer has the groups of their own projects, and may use those that administrators offer to all projects. A change
-is answered as soon as it is recorded; the hosts of the machines in the group follow.
+A customer has the groups of their own projects, and may use the groups that administrators offer to all projects. A
+change is answered as soon as it is recorded; the hosts of the group's machines follow.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ async def _show(queryable: Queryable, principal: Principal, group_id: UUID) -> S
 
 
 async def _shown(queryable: Queryable, principal: Principal, rows: Sequence[Record]) -> list[SecurityGroup]:
-    """The groups with their rules, oldest first, and with how many machines the caller sees in each."""
+    """The groups with their rules, oldest first, each with the number of its machines that the caller sees."""
     ids = [row["id"] for row in rows]
     rules: dict[UUID, list[SecurityGroupRule]] = {group_id: [] for group_id in ids}
     for row in await queryable.fetch(
@@ -284,7 +284,7 @@ def _rule(row: Record) -> SecurityGroupRule:
 
 
 def _told(rule: SecurityGroupRule) -> dict[str, Any]:
-    """The rule as the audit has it: what was said of it, without what was left out."""
+    """The rule as the audit has it: the given fields only."""
     return rule.model_dump(mode="json", exclude={"created_at"}, exclude_none=True)
 
 

@@ -1,7 +1,7 @@
-"""How a node joins: a one-time token, the script that a new host runs, and the exchange that makes it a node.
+"""How a node joins: a one-time token, the script that a new host runs, and the exchange that makes the host a node.
 
-The host trusts nothing but what came with the token: the command pins the key of the server that the script is read
-from, and the script takes the controller's authority only if its SHA-256 is the fingerprint it was given.
+The host trusts only what came with the token: the command pins the key of the server that it reads the script from, and
+the script accepts the controller's authority only if its SHA-256 is the fingerprint it was given.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ async def node_package(context: Context[Controller], request: Empty) -> bytes:
 
 
 def _command(services: Controller, token: str, fingerprint: str) -> str:
-    """curl checks the pinned key also with -k, which is there because nothing vouches for the certificate yet. It asks
-    for the nodes' name, by which the controller shows a certificate of its own authority."""
+    """curl checks the pinned key also with -k, which is needed because no authority vouches for the certificate yet. It
+    asks for the nodes' name, for which the controller shows a certificate of its own authority."""
     config = services.config
     url, host, port = config.public_url, config.url_host, config.api_port
     certificate = services.authority.server_certificate(config.data_dir, config.public_host)

@@ -1,7 +1,7 @@
-"""A node that will not come back: an administrator says so, since no host can.
+"""Marking a node as lost: an administrator says that it will not come back, since no host can.
 
-Its machines are deleted without it from then on. Their addresses stay `releasing`, because a host that is thought dead
-may still use them: `pool.force_free` hands each out again.
+From then on its machines are deleted without it. Their addresses stay `releasing`, because a host that is thought dead
+may still use them; `pool.force_free` releases each.
 """
 
 from __future__ import annotations

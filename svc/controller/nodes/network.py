@@ -1,4 +1,4 @@
-"""What a node was last seen to carry of machines' networks, and in what it is other than the records."""
+"""The machines' networks that a node was last seen to carry, and how they differ from the records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Nodes as an administrator sees and changes them. How a node joins is in `nodes_joining`.
+"""Nodes as an administrator sees and changes them. How a node joins is in `joining`.
 
-Capacity and health are what the node last said: the last heartbeat of a connected node, the last kept figures of any
+Capacity and health are the node's last report: the last heartbeat of a connected node, the last stored figures of any
 other.
 """
 
@@ -366,7 +366,7 @@ def _shown(
 
 @dataclass(frozen=True)
 class _LastUpgrade:
-    """The last task that was to upgrade a node's agent, to `release`."""
+    """The last task that upgraded a node's agent, to `release`, or tried to."""
 
     status: TaskStatus
     release: str

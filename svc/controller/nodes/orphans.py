@@ -1,6 +1,7 @@
-"""What only hosts have, and what only records have, after the controller was restored from a backup (docs/backup.md).
+"""Machines that only hosts have, and those that only records have, after the controller was restored from a backup
+(docs/backup.md).
 
-Adopting believes the host, discarding the records.
+Adopting a machine believes the host; discarding it believes the records.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ async def list_orphans(context: Context[Controller], request: Empty) -> list[Orp
             try:
                 kept[row["vm_id"]] = await kept_machine(context.services.gateway, row["node_id"], row["vm_id"])
             except (ServiceError, NodeUnavailable):
-                return  # Shown without what its agent would say.
+                return  # Shown without the agent's answer.
 
     with trio.move_on_after(_SHOWN_WITHIN):
         async with trio.open_nursery() as nursery:
@@ -201,7 +202,7 @@ async def write_off_node(context: Context[Controller], request: OrphanNode) -> N
 
 
 async def _delete_from_host(context: Context[Controller], node_id: UUID, request: OrphanDiscard) -> None:
-    """Written down first: what the host is told cannot be taken back."""
+    """Recorded first, since a command to a host cannot be taken back."""
     services = context.services
 
     async def work(tx: Transaction) -> None:

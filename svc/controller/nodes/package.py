@@ -1,7 +1,8 @@
-"""The node agent as a wheel of its own, made from the installed package: a host needs nothing of the controller's.
+"""The node agent as a wheel of its own, built from the installed package: a host needs nothing of the controller's.
 
-The same sources give the same bytes. With the code come the locks that it is installed from (tools/lock-agent): what a
-host installs as root is what was chosen here, by its hashes, whatever its package index offers.
+The same sources give the same bytes. The wheel contains the lock files that the agent is installed from
+(tools/lock-agent): a host installs as root only the versions chosen here, verified by their hashes, whatever its
+package index offers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def agent_package() -> bytes:
 
 
 def agent_release(data_dir: Path) -> AgentRelease:
-    """The wheel as a file that nodes can be offered, and what tells it apart."""
+    """The wheel as a file offered to nodes, with its identity."""
     wheel = agent_package()
     digest = hashlib.sha256(wheel).hexdigest()
     folder = data_dir / "agent"
@@ -75,7 +76,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 
 def requirements() -> list[str]:
-    """What the distribution's `node` extra requires, and what everything requires."""
+    """What the distribution's `node` extra requires, and its base requirements."""
     needed = []
     for requirement in metadata.requires(_DISTRIBUTION) or []:
         name, _, marker = (part.strip() for part in requirement.partition(";"))

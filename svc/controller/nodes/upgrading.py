@@ -1,4 +1,4 @@
-"""Orders to replace the agents of nodes by the release that the controller brings (docs/upgrades.md)."""
+"""Orders to upgrade nodes' agents to the release that the controller brings (docs/upgrades.md)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def _order(
         node_id=node.id,
         project_id=None,
         parameters=upgrade_parameters(context.services.agent, together, at_once),
-        # It waits for its turn as long as the others take; its own work on the node has a deadline.
+        # It waits for its turn as long as the other nodes take; its own work on the node has a deadline.
         timeout=None,
     )
 

@@ -1,1 +1,1 @@
-"""The provisioning API: what billing systems order, look at and end (vm-controller-api.md, Provisioning API)."""
+"""The provisioning API: how billing systems order, read and end services (vm-controller-api.md, Provisioning API)."""

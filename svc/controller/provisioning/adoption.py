@@ -1,4 +1,4 @@
-"""Adoption: a billing system takes over machines that are there already, one reference after another."""
+"""Adoption: a billing system takes over existing machines, one reference at a time."""
 
 from __future__ import annotations
 

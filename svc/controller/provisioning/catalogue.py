@@ -1,4 +1,5 @@
-"""What a billing system asks before it sells anything: who answers, what may be ordered, what a suspension does."""
+"""What a billing system reads before it sells anything: which server answers, what can be ordered, what a suspension
+does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A service's machine is given another plan, another size or another system, by the same orders as anybody's machine;
-the service's line about it is written in the transaction that decides them."""
+"""Changing the plan, size or system of a service's machine, by the same orders as for any machine. The service's own
+row is updated in the transaction that decides the order."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def reinstall(context: Context[Controller], request: ReinstallRequest) -> 
 
 
 async def _machine(context: Context[Controller], service_id: UUID, order: ServiceOrder) -> Record:
-    """The service's machine. Raises conflict where the service is in no state for the order."""
+    """The service's machine. Raises conflict if the service's state does not allow the order."""
     database = context.services.database
     service = await records.get_service(database, service_id)
     records.moved(service, order)

@@ -1,7 +1,7 @@
-"""A service is ordered: its customer, its machine by the same path as a customer's own order, and its row, once.
+"""Ordering a service creates its customer, its machine (by the same path as a customer's own order), and its row, once.
 
 The service and its machine are one transaction (`create_machine`), so a crash leaves both or neither; the customer and
-their project come before, and a repeated order finds them.
+their project are created before, and a repeated order finds them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ async def _create(context: Context[Controller], request: ProvisionCreateRequest)
         made = await find_by_key(database, key)
         if made is None or made["id"] != before.vm_id:
             raise records.reference_taken(request.integration, request.external_ref)
-        # The first answer was lost with the process that had made the machine.
+        # The first answer was lost when its process died after creating the machine.
         answer = await made_before(context, _machine_order(request, before.project_id), made)
         return ProvisionResult(service=await shown_service(database, before.id), **dict(answer))
     customer = await database.transact(partial(_customer, context=context, request=request))
@@ -201,7 +201,7 @@ async def _result(
 
 
 async def _customer(tx: Transaction, *, context: Context[Controller], request: ProvisionCreateRequest) -> _Customer:
-    """The customer of this address, made where there is none, and the project that the machine goes into."""
+    """The customer with this address, created if absent, and the project that the machine goes into."""
     user_id = await tx.fetchval("SELECT id FROM users WHERE email = $1", request.customer_email)
     if user_id is None:
         user_id = await person_records.add(
@@ -255,7 +255,8 @@ def _machine_order(request: ProvisionCreateRequest, project_id: UUID) -> VMCreat
 
 
 def _without_secrets(order: VMCreateRequest) -> Mapping[str, Any]:
-    """A retry makes a password up where one was chosen: a chosen one is kept nowhere."""
+    """Without secrets: a retry may generate a password that was chosen the first time, and a chosen one is stored
+    nowhere."""
     kept = order.model_dump(mode="json", exclude={"set_password", "user_data"}, exclude_none=True)
     return kept | {"password": order.password or order.set_password is not None}
 

@@ -1,4 +1,4 @@
-"""What the provisioning API says of a service."""
+"""The provisioning API's models of a service."""
 
 from __future__ import annotations
 

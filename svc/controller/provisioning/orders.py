@@ -1,4 +1,4 @@
-"""What a billing system orders of a service that exists. Each is decided in one transaction and answered at once; the
+"""Orders of a billing system for an existing service. Each is decided in one transaction and answered at once; the
 machine follows (`svc_actors.controller.provisioning.settling`). Repeating an order changes nothing."""
 
 from __future__ import annotations
@@ -110,6 +110,6 @@ async def _decided(
     try:
         await settle(services.database, services.actors, service_id)
     except DomainError as error:
-        # It is decided; the watch asks the machine again.
+        # The decision is stored; the watch asks the machine again.
         log.info("service.machine_follows_later", service_id=str(service_id), error=str(error))
     return await shown_service(services.database, service_id)

@@ -1,4 +1,4 @@
-"""Services looked at: listed, one by id or by the billing system's own, what became of it, what it has used."""
+"""Reading services: the list, one by id or by the billing system's own reference, its events, its usage."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from svc_actors.errors import not_found
 operations = Operations[Controller]()
 
 _OF_A_SERVICE: Final = "SELECT $1 = 'vm' AND EXISTS (SELECT FROM services WHERE vm_id = $2)"
-"""A token for billing systems sees no other machines' tasks."""
+"""A billing system's token sees no tasks of other machines."""
 
 LAST_EVENTS: Final = 1000
-"""What GET events answers with at most, newest first."""
+"""The most events in an answer of GET events, newest first."""
 
 
 class ServiceList(PageRequest):

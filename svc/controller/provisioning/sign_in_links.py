@@ -1,10 +1,10 @@
-"""Single sign-on: a link that signs a browser in as the customer of a service, for a billing system that has recognised
-them.
+"""Single sign-on: a link that signs a browser in as the customer of a service, for a billing system that has
+authenticated them.
 
-Links are administrators' to make, as support sessions are: whoever may make one can be any customer.
+Links are administrators' to create, as support sessions are: a creator of links can act as any customer.
 
 Invariants: a link works once, for 90 seconds, and only into a customer's account that is not suspended; it leads to a
-path of this service and nowhere else; who made it is written down with the session that it begins; only its SHA-256 is
+path of this service and nowhere else; its creator is recorded with the session that it starts; only its SHA-256 is
 stored.
 """
 
@@ -84,7 +84,7 @@ async def make_link(context: Context[Controller], request: ServiceRequest) -> Si
 async def redeem(context: Context[Controller], request: RedeemRequest) -> str:
 
     async def work(tx: Transaction) -> str:
-        # Of two that come at once one finds no row.
+        # Of two concurrent uses, one finds no row.
         link = await tx.fetchrow(
             """DELETE FROM service_sign_in_links WHERE token_hash = $1 AND expires_at > now()
                RETURNING service_id, made_by""",

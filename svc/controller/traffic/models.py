@@ -1,5 +1,5 @@
-"""What the API says of traffic. Every figure is a floor and never high; `resets`, `samples` and `first_at` say why it
-may be low (docs/traffic.md)."""
+"""The API's models of traffic. Every figure is a lower bound; `resets`, `samples` and `first_at` say why it may be too
+low (docs/traffic.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AskedPeriod = Annotated[
 
 
 def asked_period(text: str | None) -> Period:
-    """The month asked for, or the one that runs. Raises `invalid` for one that has not begun."""
+    """The requested month, or the current one. Raises `invalid` for a month that has not started."""
     present = period_of(utc_now())
     if text is None:
         return present
@@ -103,7 +103,7 @@ def state_of(policy: Policy, counted_bytes: int) -> TrafficState:
 
 
 def percent_of(policy: Policy, counted_bytes: int) -> float | None:
-    """Rounded down to a tenth: 100 is used up, and 99.9 is not."""
+    """Rounded down to a tenth: 100 means used up, and 99.9 does not."""
     if policy.allowance_bytes is None:
         return None
     return counted_bytes * 1000 // policy.allowance_bytes / 10

@@ -1,4 +1,4 @@
-"""The traffic policy of a plan: what loosens counts at once, what tightens from the next month on."""
+"""The traffic policy of a plan: a looser limit applies at once, a tighter one from the next month."""
 
 from __future__ import annotations
 

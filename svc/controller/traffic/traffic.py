@@ -1,7 +1,7 @@
-"""Traffic: what machines have transferred, what their plans allow, and what was done about those beyond it.
+"""Traffic: what machines have transferred, their plans' limits, and the action taken on machines over their limit.
 
 A customer sees their own machines and the totals of these alone. Deleted machines stay in the months in which they have
-transferred something: what they owe is still to be billed.
+transferred something, since that is still to be billed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COUNTED: Final = (
     """coalesce(used.sent, 0) + CASE policy.direction WHEN 'both' THEN coalesce(used.received, 0) ELSE 0 END"""
 )
 
-# $1 is the period, which the first of the list's conditions brings.
+# $1 is the period; the list's first condition brings it.
 _MONTHS: Final = f"""vms
 LEFT JOIN plans ON plans.id = vms.plan_id
 LEFT JOIN {policies("$1")} policy ON policy.plan_id = vms.plan_id
@@ -179,7 +179,7 @@ async def _last_months(queryable: Queryable, vm_id: UUID) -> list[TrafficMonth]:
 
 
 def _in_period(period: Period) -> Condition:
-    """Machines that there were in the month, as far as is known, and any that was counted in it."""
+    """Machines that existed in the month, as far as is known, and any with traffic counted in it."""
     return Condition(
         "$1::text IS NOT NULL AND (used.vm_id IS NOT NULL OR (vms.deleted_at IS NULL AND vms.created_at < $2))",
         (period, start_of(next_period(period))),
@@ -187,7 +187,7 @@ def _in_period(period: Period) -> Condition:
 
 
 def _kept(period: Period) -> Condition | None:
-    """How many machines there are in the present month: all, and those deleted ones that were counted in it."""
+    """The number of machines in the present month: all, and the deleted ones with traffic counted in it."""
     if period != period_of(utc_now()):
         return None
     return Condition(
@@ -210,7 +210,7 @@ async def _totals(queryable: Queryable, period: Period, own: list[Condition]) ->
 
 
 async def _periods(queryable: Queryable, own: list[Condition]) -> list[str]:
-    """Every month from the first reading to the present, without a look at each reading."""
+    """Every month from the first reading to the present, without reading every row."""
     present = period_of(utc_now())
     condition = joined(own)
     first = await queryable.fetchval(
