@@ -1,1 +1,1 @@
-"""The hosting panel: what it can do, area by area. It shares registry and identity with the controller."""
+"""The hosting panel's operations, by area. It shares registry and identity with the controller."""

@@ -1,11 +1,11 @@
-"""Whose sites a caller may see: their own, and those of accounts that they are a member of.
+"""Which sites a caller may use: their own, and those of accounts that they are a member of.
 
-Invariants: a foreign id and an absent one are the same: `not_found`. Members are looked up anew with every row, so a
-membership that has ended, or whose account is suspended, opens nothing from then on. What a member sees but their role
-does not allow is `forbidden`, by `visible_row`; a list leaves it out. So it is with what takes a membership of the
-whole account (`member_roles.whole_accounts_only`), for a member of one site. What changes something of a site is
-decided under the lock of its row (`locked_site_of`), as its handover is: a check before the lock says nothing of who
-owns it behind.
+Invariants: another's id and an absent one look the same: `not_found`. Members are looked up anew with every row, so a
+membership that has ended, or whose account is suspended, opens nothing from then on. If a member sees a row but their
+role does not allow the operation, `visible_row` raises `forbidden` and a list leaves the row out. The same goes for a
+member of one site and an operation that needs a membership of the whole account (`member_roles.whole_accounts_only`). A
+change to a site is decided under the lock of its row (`locked_site_of`), as its handover is: a check before the lock
+says nothing of who owns the site after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from svc_actors.store import Queryable, Record, Transaction
 IN_FORCE: Final = """account_members AS member JOIN users AS account ON account.id = member.account_id
     WHERE member.user_id = $1 AND member.role = ANY($2) AND member.accepted_at IS NOT NULL
       AND account.suspended_at IS NULL"""
-"""The memberships of a person ($1) with one of the roles ($2) that open anything now."""
+"""The memberships of a person ($1) with one of the roles ($2) that are in force."""
 
 OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
     UNION ALL SELECT member.account_id FROM {IN_FORCE} AND member.site_id IS NULL"""
@@ -35,7 +35,8 @@ OWN_OR_MEMBER: Final = f"""SELECT $1::uuid
 _SINGLE_SITES: Final = f"""SELECT shared.id FROM sites AS shared JOIN (SELECT member.site_id FROM {IN_FORCE}
         AND member.account_id = (SELECT owner_id FROM sites AS held WHERE held.id = member.site_id)) AS let_in
     ON shared.id = let_in.site_id OR shared.staging_of = let_in.site_id"""
-"""Sites of the account that let the person in, and their staging copies: one that has another owner by now is not."""
+"""Sites of the account that let the person in, and their staging copies. A site that has another owner by now is left
+out."""
 _ALL_ROLES: Final = frozenset(MEMBER_ROLES)
 
 
@@ -52,8 +53,8 @@ class SiteChange(SiteRequest):
 
 
 def visible_sites(principal: Principal, owner: str = "sites.owner_id", site: str = "sites.id") -> Condition:
-    """The rows of sites that the caller may do with what they are about to: a condition of SQL with its own arguments.
-    `owner` and `site` say whose a row is, and of which site."""
+    """The sites that the caller may use for the current operation, as a condition of SQL. `owner` and `site` are the
+    columns of a row's owner and site."""
     return _sites_of(principal, owner, site)
 
 
@@ -63,7 +64,7 @@ def _sites_of(principal: Principal, owner: str, site: str) -> Condition:
     args = (principal.user_id, sorted(principal.member_roles))
     if principal.whole_accounts_only:
         return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER}))", args)
-    # Arrays that are found once, so that the rows are looked for in their indexes.
+    # Arrays are computed once, so that the rows are found by their indexes.
     return Condition(f"{owner} = ANY(ARRAY({OWN_OR_MEMBER})) OR {site} = ANY(ARRAY({_SINGLE_SITES}))", args)
 
 
@@ -78,8 +79,8 @@ async def visible_row(
     site: str = "sites.id",
     lock: str = "",
 ) -> Record:
-    """The row of `select` that meets `where`, if it is of a site that the caller may do this with. Raises `absent`, and
-    `forbidden` for a member whose role does not allow it."""
+    """The row of `select` that meets `where`, if the caller may do this with its site. Raises `absent`, and `forbidden`
+    for a member whose role does not allow it."""
     seeing = replace(principal, member_roles=_ALL_ROLES, whole_accounts_only=False)
     for asking in (principal, seeing):
         found = joined([where, _sites_of(asking, owner, site)])
@@ -94,8 +95,8 @@ async def visible_row(
 async def accounts_open_to(
     queryable: Queryable, principal: Principal, *, whatever_role: bool = False
 ) -> dict[str, UUID]:
-    """Others' accounts that the caller may do this in as a whole, by their owners' addresses; with `whatever_role`
-    those that they are a member of at all."""
+    """Other people's accounts in which the caller may do this as a whole, by their owners' addresses; with
+    `whatever_role` all accounts that they are a member of."""
     roles = _ALL_ROLES if whatever_role else principal.member_roles
     rows = await queryable.fetch(
         f"SELECT id, email FROM users WHERE id IN ({OWN_OR_MEMBER}) AND id <> $1", principal.user_id, sorted(roles)
@@ -104,8 +105,8 @@ async def accounts_open_to(
 
 
 async def site_of(queryable: Queryable, principal: Principal, site_id: UUID, *, whole_account: bool = False) -> SiteRow:
-    """The site, if the caller may do this with it; `whole_account`: not as a member of this site alone. Raises
-    not_found, forbidden."""
+    """The site, if the caller may do this with it. `whole_account`: a membership of this site alone is not enough.
+    Raises not_found, forbidden."""
     if whole_account:
         principal = replace(principal, whole_accounts_only=True)
     select = f"SELECT {SITE_COLUMNS} FROM sites"
@@ -116,9 +117,9 @@ async def site_of(queryable: Queryable, principal: Principal, site_id: UUID, *, 
 async def locked_site_of(
     tx: Transaction, principal: Principal, site_id: UUID, *, whole_account: bool = False
 ) -> SiteRow:
-    """As `site_of`, with the row locked until the transaction ends. Who may do it is looked at behind the lock: whoever
-    waited for a handover of the site, or for the end of their membership, finds what it left. And before it: nobody
-    waits for a site that they may not see, or has others wait for it."""
+    """As `site_of`, with the row locked until the transaction ends. Permission is checked again behind the lock: a
+    handover of the site, or the end of a membership, may have committed while this waited. It is checked before as
+    well, so that nobody waits for a site that they may not see, or makes others wait."""
     site = await site_of(tx, principal, site_id, whole_account=whole_account)
     await lock_site(tx, site.id)
     return await site_of(tx, principal, site.id, whole_account=whole_account)

@@ -1,8 +1,8 @@
-"""DELETE /users/{id}: an account is suspended at once and removed by a job. One that owns something stays. A deletion
-that a restart has interrupted goes on as a new job; one that fails gives the account back.
+"""DELETE /users/{id}: the account is suspended at once and removed by a job; an account that owns something is refused.
+A deletion that a restart interrupted continues as a new job; one that fails restores the account.
 
-Invariant: nothing of somebody's is destroyed because their account goes: who deletes it has deleted that, or given it
-to somebody else, and knows what it was.
+Invariant: deleting an account destroys nothing that it owns. Whoever deletes it has deleted those things before, or
+given them to somebody else, and knows what they were.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def delete(context: Context[Panel], request: PersonRequest) -> JobModel:
 
 
 class AccountDeletion:
-    """The work of the job. Done again it finds nobody, and that is well."""
+    """The work of the job. Repeated, it finds no such person and succeeds."""
 
     def __init__(self, database: Database, remove_backups: Callable[[UUID], Awaitable[None]]) -> None:
         self._database = database
@@ -66,7 +66,7 @@ class AccountDeletion:
     async def remove_account(self, run: JobRun) -> None:
         user_id = UUID(run.parameters["user_id"])
         await _refuse_owner(self._database, user_id)
-        # Of sites that were deleted: what is kept of them is kept for this person alone.
+        # Backups of deleted sites: they are kept for this person alone.
         await self._remove_backups(user_id)
 
         async def work(tx: Transaction) -> None:
@@ -79,8 +79,8 @@ class AccountDeletion:
             raise _owns("something") from None
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """A deletion that was interrupted goes on; one that has failed or was cancelled leaves the account as it was
-        before it. One that an administrator has restored meanwhile stays as they want it."""
+        """An interrupted deletion continues. A failed or cancelled one restores the account's previous state, unless an
+        administrator has restored it meanwhile."""
         user_id = UUID(job.parameters["user_id"])
         reason = await tx.fetchval("SELECT suspension_reason FROM users WHERE id = $1 FOR UPDATE", user_id)
         if job.status is JobStatus.SUCCEEDED or reason != _REASON:
@@ -97,7 +97,7 @@ class AccountDeletion:
 
 
 async def _enqueue(tx: Transaction, title: str, parameters: Mapping[str, Any]) -> Job:
-    """`parameters`: whose account it is, and for what it had been suspended before, if it was."""
+    """`parameters`: the account's person, and the reason of an earlier suspension, if there was one."""
     return await enqueue(
         tx,
         NewJob(kind=KIND, title=title, job_class=JobClass.SYSTEM, steps=("remove_account",), parameters=parameters),

@@ -61,7 +61,7 @@ CUSTOMERS: Final = Condition("users.role = 'customer'")
 
 
 def account_model(row: Record) -> Account:
-    """What `SELECT_ACCOUNTS` gives."""
+    """The account of a row of `SELECT_ACCOUNTS`."""
     columns = {name: row[name] for name in Allowances.__dataclass_fields__}
     allowed = WITHOUT_PLAN if row["plan_id"] is None else Allowances(**columns)
     used = Use(row["sites_used"], row["databases_used"], row["disk_used"], row["traffic_used"])

@@ -1,8 +1,8 @@
-"""DELETE /accounts/{id}: the end of a customer: every site of theirs is deleted, then the account.
+"""DELETE /accounts/{id}: terminates a customer: deletes every site of theirs, then the account.
 
-The account is suspended at once, in the transaction that queues the job: nobody adds to what is being removed. Every
-step may be repeated; a termination that a restart has interrupted goes on as a new job. One that fails leaves the
-account suspended, and can be ordered again.
+The account is suspended at once, in the transaction that queues the job, so nobody adds to what is being removed. Every
+step can be repeated; a termination that a restart interrupted continues as a new job. One that fails leaves the account
+suspended, and can be ordered again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KIND: Final = TERMINATION
 STEPS: Final = ("delete_sites", "remove_zones", "remove_account")
 _REASON: Final = "This account is being terminated."
 _LOOK: Final = 0.5
-"""Seconds between two looks at sites whose deletion is under way."""
+"""Seconds between two checks of sites whose deletion is under way."""
 
 
 class AccountTerminateRequest(AccountOrder):
@@ -87,14 +87,14 @@ class AccountTermination:
         self._remove_backups = remove_backups
 
     async def delete_sites(self, run: JobRun) -> None:
-        """By the deletion that every site has, of which as many run at once as there are slots for."""
+        """Delete the sites by the usual deletion; as many run at once as the job queue has slots."""
         ordered_here = set[UUID]()
         while sites := await self._database.fetch(
             f"SELECT {SITE_COLUMNS} FROM sites WHERE owner_id = $1 ORDER BY number", _account(run)
         ):
             for site in map(as_site, sites):
                 if site.status in (SiteStatus.DELETING, SiteStatus.CREATING):
-                    continue  # What is being created is active or failed in a moment.
+                    continue  # a site that is being created is active or failed in a moment
                 if site.id in ordered_here:
                     raise unavailable(
                         f"{site.domain} was not deleted: {site.reason}", hint="Terminate the account again."
@@ -108,9 +108,9 @@ class AccountTermination:
 
         async def work(tx: Transaction) -> None:
             row = await tx.fetchrow(f"SELECT {SITE_COLUMNS} FROM sites WHERE id = $1 FOR NO KEY UPDATE", site_id)
-            # A staging copy goes with its site, perhaps since the sites were looked at.
+            # A staging copy is deleted with its site, perhaps since the sites were listed.
             if row is not None and row["status"] != SiteStatus.DELETING:
-                # Backups go with the account, so none is made for it.
+                # Backups are removed with the account, so no final one is made.
                 await delete_site(tx, service_itself("site.delete"), as_site(row), final_backup=False)
 
         await self._database.transact(work)
@@ -130,7 +130,7 @@ class AccountTermination:
         await self._database.transact(work)
 
     async def ended(self, tx: Transaction, job: Job) -> None:
-        """One that was interrupted goes on."""
+        """A termination that was interrupted continues."""
         if job.error == INTERRUPTED:
             await _enqueue(tx, UUID(job.parameters["user_id"]), job.parameters["email"])
 

@@ -1,4 +1,5 @@
-"""What the panel's administrators do for people beside what identity has: whole accounts, tokens in their name."""
+"""What the panel's administrators do for people besides identity's operations: whole accounts, and tokens in their
+name."""
 
 from __future__ import annotations
 

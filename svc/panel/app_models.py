@@ -148,7 +148,7 @@ class AppLogRequest(SiteRequest):
 
 
 def require_entry(runtime: AppRuntime, entry: str) -> None:
-    """Raises `invalid` for one that is none of this runtime."""
+    """Raises `invalid` for an entry that does not fit this runtime."""
     if runtime is AppRuntime.PYTHON and re.fullmatch(_CALLABLE, entry, re.ASCII) is None:
         raise wrong_field("entry", "of Python it is module:callable, such as app:application")
     if runtime is AppRuntime.NODE and re.fullmatch(_SCRIPT, entry) is None:

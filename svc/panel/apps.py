@@ -1,4 +1,4 @@
-"""Applications of sites of the type app: what is served, and its starts, stops and restarts."""
+"""Applications of sites of the type app: their configuration, and start, stop and restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of a site's files: packing and unpacking, which are jobs."""
+"""Archives of a site's files: packing and unpacking, as jobs."""
 
 from __future__ import annotations
 

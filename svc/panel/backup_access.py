@@ -1,4 +1,4 @@
-"""Which backup a caller means, and which site gets it."""
+"""Which backup a caller may use, and which site it is restored into."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from svc_actors.panel.backups.records import BACKUP_COLUMNS, BACKUP_SOURCE, OWNE
 from svc_actors.store import Queryable, Record, Transaction
 
 OF_SITE: Final = (OWNER, "backup_repositories.site_id")
-"""SQL of whose a backup is, and of which site."""
+"""SQL of a backup's owner and of its site."""
 
 
 async def visible_backup(
     queryable: Queryable, principal: Principal, select: str, backup_id: UUID, *, lock: str = ""
 ) -> Record:
-    """The row of `select` of a backup that the caller may do this with. Raises not_found, and forbidden."""
+    """The row of `select` of a backup that the caller may use for this. Raises not_found, and forbidden."""
     owner, site = OF_SITE
     where, absent = Condition("backups.id = $1", (backup_id,)), not_found("There is no such backup.")
     return await visible_row(queryable, principal, select, where, absent, owner=owner, site=site, lock=lock)
 
 
 async def backup_of(queryable: Queryable, principal: Principal, backup_id: UUID, *, lock: str = "") -> BackupRow:
-    """The backup, if the caller may do this with it. Raises not_found, and forbidden."""
+    """The backup, if the caller may use it for this. Raises not_found, and forbidden."""
     select = f"SELECT {BACKUP_COLUMNS} FROM {BACKUP_SOURCE}"
     return as_backup(await visible_backup(queryable, principal, select, backup_id, lock=lock))
 
@@ -36,7 +36,7 @@ async def locked_backup(tx: Transaction, principal: Principal, backup_id: UUID) 
 
 
 def site_to_restore(backup: BackupRow, wanted: UUID | None) -> UUID:
-    """Raises `conflict` where the backup's own is gone, and no other is said."""
+    """Raises `conflict` if the backup's own site is gone and no other is named."""
     site_id = wanted or backup.site_id
     if site_id is None:
         raise conflict(

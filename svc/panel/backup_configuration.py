@@ -1,4 +1,4 @@
-"""What restoring the configuration of a backup would change: shown before it is ordered."""
+"""The changes that restoring a backup's configuration would make: shown before the restore is ordered."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ async def show_configuration(context: Context[Panel], request: BackupConfigurati
 
 
 def what_is_allowed(config: PanelConfig, php_versions: Collection[str]) -> Allowed:
-    """Names of the provider's own domain are given by administrators, and by no backup."""
+    """Names of the provider's own domain are assigned by administrators, never by a backup."""
     name = partial(name_of_a_site, config, provider=False)
     return Allowed(name, php_versions, config.dns.authority(config.public_host).nameservers)

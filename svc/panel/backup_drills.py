@@ -1,4 +1,4 @@
-"""Drills: backups that are restored where nobody reaches them, to know that they can be. Administrators' alone."""
+"""Restore drills: backups are restored where nobody reaches them, to prove that they can be. Administrators only."""
 
 from __future__ import annotations
 

@@ -69,11 +69,11 @@ SELECT backups.id, backup_repositories.site_id, coalesce(sites.domain, backup_re
         FROM backup_copies JOIN backup_targets ON backup_targets.id = target_id
         WHERE backup_id = backups.id) AS copies
 FROM {BACKUP_SOURCE}"""
-"""{OWNER} is whose they are."""
+"""{OWNER} is the owner of the backups."""
 
 
 def backup_model(row: Record) -> Backup:
-    """What `SELECT_BACKUPS` gives."""
+    """The backup of a row of `SELECT_BACKUPS`."""
     return Backup.model_validate(dict(row))
 
 

@@ -1,4 +1,4 @@
-"""Where copies of backups go, and the keys of repositories: administrators' alone."""
+"""Targets for copies of backups, and the keys of repositories. Administrators only."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from svc_actors.store import Queryable, Transaction, audit
 operations = Operations[Panel]()
 
 _MARK_SECONDS: Final = 10.0
-"""For one empty file, on a disk or a mount that is to take backups."""
+"""For creating one empty file on a disk or a mount that is to take backups."""
 _marking: Final = trio.CapacityLimiter(8)
-"""Of its own: threads that wait for mounts which never answer keep nobody else's."""
+"""A limiter of its own: threads that wait for dead mounts take no slots from other work."""
 
 _SELECT = """
 SELECT backup_targets.*, copy.at AS last_copy_at, copy.error AS last_error
@@ -197,11 +197,11 @@ async def _add(context: Context[Panel], name: str, settings: AnySettings, secret
 
 
 async def _mark(marker: Path) -> None:
-    """Before the target is recorded: one without its marker takes nothing. That of a target that is refused after all
-    is an empty file that nothing reads."""
+    """Create the marker before the target is recorded: a target without it takes no backups. If the target is then
+    refused, an empty file remains that nothing reads."""
     try:
         with trio.fail_after(_MARK_SECONDS):
-            # Its thread waits as long as the mount does, and nobody waits for it.
+            # The thread waits as long as the mount does, but the caller does not wait for the thread.
             await trio.to_thread.run_sync(marker.touch, abandon_on_cancel=True, limiter=_marking)
     except OSError as error:
         raise wrong_field("path", f"cannot be written to ({error.strerror})") from error

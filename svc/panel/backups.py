@@ -1,4 +1,4 @@
-"""Backups of sites: made, listed, restored and deleted, and when they are made by themselves."""
+"""Backups of sites: created, listed, restored and deleted, and their schedules."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def restore(context: Context[Panel], request: BackupRestoreRequest) -> Job
         if backup.status is not BackupStatus.COMPLETED:
             raise conflict(f"The backup is {backup.status.value}; only a completed one is restored.")
         parts = sorted(set(request.parts or USUAL_PARTS))
-        # Of the configuration are names, and records of the zones that the account's sites share.
+        # The configuration holds names, and records of the zones that the account's sites share.
         whole_account = BackupPart.CONFIGURATION in parts
         wanted = site_to_restore(backup, request.site)
         site = await locked_site_of(tx, context.principal, wanted, whole_account=whole_account)

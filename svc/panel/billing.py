@@ -1,8 +1,8 @@
-"""What a billing system orders: accounts created, suspended, put back, moved to another plan, ended.
+"""A billing system's orders: accounts created, suspended, reactivated, moved to another plan, terminated.
 
-Every order takes an idempotency key, by the rules of `svc.registry.idempotency`, and is idempotent besides: an account
-that is suspended can be suspended again, with another reason perhaps. What an order decides is one transaction; the
-server follows it, and goes on following where it could not at once.
+Every order takes an idempotency key, by the rules of `svc.registry.idempotency`, and is idempotent without one too: a
+suspended account can be suspended again, perhaps with another reason. The decision of an order is one transaction; the
+server follows it, and keeps trying if it could not at once.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
     async def work(tx: Transaction) -> tuple[UUID, UUID | None]:
         made = await tx.fetchval("SELECT user_id FROM hosting_accounts WHERE ordered_by = $1", ordered_by)
         if made is not None:
-            # By a call with this key that was ended before it had answered.
+            # Created by an earlier call with this key that ended before it had answered.
             site = await tx.fetchval("SELECT id FROM sites WHERE owner_id = $1 AND domain = $2", made, request.domain)
             return made, site
         user_id = await _customer(tx, request, password_hash)
@@ -213,7 +213,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
         try:
             await services.actors.ref(SiteActor, str(site_id)).ask(SiteActor.build)
         except ServiceError as error:
-            # The account is there, and its site says what became of it: created on, or failed with the reason.
+            # The account exists, and its site shows the outcome: creation continues, or failed with a reason.
             log.warning("account.first_site_not_built", site=str(site_id), error=error.message)
     account = await shown_account(services.database, context.principal, account_id)
     site = await shown_site(services.database, context.principal, site_id) if site_id is not None else None
@@ -221,7 +221,7 @@ async def _create(context: Context[Panel], request: AccountCreateRequest) -> Acc
 
 
 async def _customer(tx: Transaction, request: AccountCreateRequest, password_hash: str | None) -> UUID:
-    """Somebody new, or a member of others' accounts who buys one of their own; raises `conflict` for anybody else."""
+    """A new person, or a member of other accounts who gets one of their own. Raises `conflict` for anybody else."""
     values = {"name": request.name, "phone": request.phone, "company": request.company}
     member = await tx.fetchrow(
         "SELECT id, password_hash FROM users WHERE email = $1 AND role = $2 FOR UPDATE", request.email, Role.MEMBER
@@ -230,7 +230,7 @@ async def _customer(tx: Transaction, request: AccountCreateRequest, password_has
         return await person_records.add(
             tx, email=request.email, role=Role.CUSTOMER, password_hash=password_hash, **values
         )
-    kept = member["password_hash"] or password_hash  # One that they have chosen stays theirs.
+    kept = member["password_hash"] or password_hash  # A password that they have chosen stays.
     await person_records.change(tx, member["id"], values | {"role": Role.CUSTOMER, "password_hash": kept})
     made: UUID = member["id"]
     return made
@@ -312,7 +312,7 @@ async def change_plan(context: Context[Panel], request: AccountPlanRequest) -> A
 
 
 async def _refuse_while_ended(tx: Transaction, person: person_records.Person) -> None:
-    """Raises `conflict`: sites would be shown again that are about to be deleted."""
+    """Raises `conflict` while a termination runs: sites that are about to be deleted would be served again."""
     job = await tx.fetchval(
         """SELECT id FROM jobs WHERE kind = $1 AND status IN ('queued', 'running') AND parameters ->> 'user_id' = $2""",
         TERMINATION,
@@ -328,7 +328,7 @@ async def _refuse_while_ended(tx: Transaction, person: person_records.Person) ->
 async def _decided(
     context: Context[Panel], request: AccountOrder, work: Callable[[Transaction], Awaitable[list[UUID]]]
 ) -> Account:
-    """Decide on an account in one transaction, which gives the sites that the server is to follow."""
+    """Decide about an account in one transaction. `work` returns the sites that the server must update."""
 
     async def run() -> Account:
         changed = await context.services.database.transact(work)
@@ -339,7 +339,7 @@ async def _decided(
 
 
 async def ordered(context: Context[Panel], key: str | None, request: Request, run: Callable[[], Awaitable[T]]) -> T:
-    """The answer of `run`, once for each key; 200 tells a replay from an order that has made something."""
+    """The answer of `run`, executed once for each key. Status 200 marks a replay of an order that created something."""
     answer, replayed = await run_idempotent(context, key=key, request=request, run=run)
     if replayed:
         context.effects.status = 200
@@ -347,7 +347,7 @@ async def ordered(context: Context[Panel], key: str | None, request: Request, ru
 
 
 async def locked_customer(tx: Transaction, account_id: UUID) -> person_records.Person:
-    """The customer, whose row is locked. Raises not_found, and `conflict` for an administrator."""
+    """The customer, with the row locked. Raises not_found, and `conflict` for a person who is no customer."""
     person = await person_records.locked(tx, account_id)
     if person.role is not Role.CUSTOMER:
         raise conflict(f"{person.email} is not a customer; nothing was changed.")

@@ -1,4 +1,4 @@
-"""A mail to the owner of a site that gets no certificate, while there is time to mend the cause."""
+"""A mail to the owner of a site whose certificate cannot be obtained, while there is time to fix the cause."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def telling_owners(outbox: Outbox) -> TellOwner:
 
 
 async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble) -> None:
-    """Never keeps the failure from being recorded: a full queue is logged."""
+    """A full queue is logged and never prevents the failure from being recorded."""
     if not outbox.configured:
         return
     settings, owner = await read_settings(tx), await person(tx, site.owner_id)
@@ -59,7 +59,7 @@ async def _tell(outbox: Outbox, tx: Transaction, site: SiteRow, trouble: Trouble
     try:
         await outbox.write(tx, mail)
     except ServiceError as error:
-        # Both are found before the queue is written to, so the transaction goes on.
+        # Both are raised before the queue is written to, so the transaction can continue.
         if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.INVALID):
             raise
         log.warning("certificate.mail_not_written", site=str(site.id), error=error.message)

@@ -1,4 +1,4 @@
-"""Certificates of sites: what is served, and where it comes from (hosting-panel-api.md: POST /sites/{id}/ssl)."""
+"""Certificates of sites: the one in use, and where it comes from (hosting-panel-api.md: POST /sites/{id}/ssl)."""
 
 from __future__ import annotations
 
@@ -116,11 +116,12 @@ async def get_certificate(context: Context[Panel], request: SiteCertificateReque
     scope=Scope.WRITE,
 )
 async def issue_certificate(context: Context[Panel], request: CertificateIssueRequest) -> CertificateView:
-    # A wildcard is for names of the account's other sites as well.
+    # A wildcard also covers names of the account's other sites.
     site = await site_of(
         context.services.database, context.principal, request.id, whole_account=bool(request.wildcards)
     )
-    # An administrator answers for the account that all sites share.
+    # All sites share the server's account at the authority, and administrators answer for it: they need not wait after
+    # a failure.
     patience = None if context.principal.is_operator else AFTER_FAILURE
     wish = Wish(request.challenge, request.wildcards)
     await context.services.certificates.issue(context.caller, site, wish, patience)

@@ -1,4 +1,4 @@
-"""What the panel is told when it starts, and nothing that can change while it runs."""
+"""The panel's configuration: given when it starts, and constant while it runs."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ HTTPS_PORT = 443
 
 @dataclass(frozen=True)
 class PanelConfig:
-    """`public_host` is the name by which browsers reach the panel, and which sites are served beside."""
+    """`public_host` is the name at which browsers reach the panel; the sites are served on the same host."""
 
     data_dir: Path
     public_host: str
     socket: Path
-    """Where the core listens: for web and for `svc` on this server."""
+    """The socket on which the core listens: for the web tier and for `svc` on this server."""
     web_user: str = "svc-web"
-    """Whose processes may carry other people's requests to the core."""
+    """The account whose processes may pass on other people's requests to the core."""
     port: int = 7443
     sites_http_port: int = 80
     sites_https_port: int = 443
     further_origins: tuple[str, ...] = ()
     acme: AcmeSettings | None = None
-    """Where the certificates of sites and of the panel come from; without it sites have those that are uploaded."""
+    """The ACME authority for the certificates of sites and of the panel; without it sites have uploaded ones only."""
     certificate: tuple[Path, Path] | None = None
-    """The panel's own instead: PEM files of the certificate with its chain, and of its key."""
+    """The panel's own certificate instead: PEM files of the certificate with its chain, and of its key."""
     mail: MailSettings | None = None
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     sftp: SftpSettings = field(default_factory=SftpSettings)
     dns: DnsSettings = field(default_factory=DnsSettings)
     wordpress: WordPressSource = field(default_factory=WordPressSource)
-    """Where the files of new WordPress sites come from."""
+    """The source of the files of new WordPress sites."""
     license_key: Ed25519PublicKey | None = None
-    """What licences are verified with; without it none is installed."""
+    """Verifies licences; without it none can be installed."""
     update_source: str | None = None
     """Where newer releases of the panel are looked for: an HTTPS address or a folder."""
 
@@ -71,20 +71,20 @@ class PanelConfig:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """By which browsers reach the panel, for its certificate."""
+        """The names at which browsers reach the panel, for its certificate."""
         return tuple(dict.fromkeys((self.public_host, "localhost", "127.0.0.1", "::1")))
 
     @property
     def reserved_names(self) -> frozenset[str]:
-        """Hosts that are no site's, nor is what is below them: those under which browsers see the panel, since cookies
-        of a host are sent to all of its ports, and the DNS name servers, on which every zone depends."""
+        """Names that no site may have, nor names below them: those at which browsers see the panel, since a host's
+        cookies are sent to all of its ports, and the DNS name servers, on which every zone depends."""
         origins = (urlsplit(origin).hostname or "" for origin in self.origins)
         names = (self.public_host, *origins, *self.dns.nameservers)
         return frozenset(name.rstrip(".").lower() for name in names) - {""}
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Where browsers see the panel's own pages."""
+        """The origins at which browsers see the panel's own pages."""
         hosts = (self.url_host, "localhost", "127.0.0.1", "[::1]")
         default = [f"https://{host}" for host in hosts] if self.port == HTTPS_PORT else []
         return (*(f"https://{host}:{self.port}" for host in hosts), *default, *self.further_origins)

@@ -1,4 +1,4 @@
-"""What the API says of databases, their users and exports, and the fields that name them."""
+"""The API's models of databases, their users and exports, and the fields that name them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ FROM database_users JOIN sites ON sites.id = database_users.site_id"""
 
 
 async def database_models(context: Context[Panel], rows: list[Record]) -> list[SiteDatabase]:
-    """What `SELECT_DATABASES` gives, with sizes."""
+    """The databases of rows of `SELECT_DATABASES`, with their sizes."""
     databases = context.services.databases
     sizes: dict[tuple[EngineKind, str], int] = {}
     for kind in {EngineKind(row["engine"]) for row in rows}:
@@ -105,7 +105,7 @@ async def database_models(context: Context[Panel], rows: list[Record]) -> list[S
         try:
             found = await databases.server(kind).sizes(names)
         except DatabaseError:
-            continue  # Shown without: who lists databases shall see them while an engine is away.
+            continue  # without sizes: databases must be listed even while an engine is down
         sizes.update({(kind, name): size for name, size in found.items()})
     return [
         SiteDatabase(
@@ -118,7 +118,7 @@ async def database_models(context: Context[Panel], rows: list[Record]) -> list[S
 
 
 def user_model(row: Record) -> DatabaseUser:
-    """What `SELECT_USERS` gives."""
+    """The user of a row of `SELECT_USERS`."""
     members = dict(row)
     grants = [
         DatabaseGrant(database_id=database_id, database=name, access=Access(access))
@@ -128,12 +128,12 @@ def user_model(row: Record) -> DatabaseUser:
 
 
 async def shown_database(context: Context[Panel], database_id: UUID) -> SiteDatabase:
-    """Raises not_found for one that the caller may not see."""
+    """Raises not_found for a database that the caller may not see."""
     return (await database_models(context, [await _database(context, SELECT_DATABASES, database_id)]))[0]
 
 
 async def require_database(context: Context[Panel], database_id: UUID) -> None:
-    """Raises not_found for one that the caller may not see."""
+    """Raises not_found for a database that the caller may not see."""
     await _database(context, "SELECT FROM databases JOIN sites ON sites.id = databases.site_id", database_id)
 
 
@@ -143,13 +143,13 @@ async def _database(context: Context[Panel], select: str, database_id: UUID) -> 
 
 
 async def locked_database(tx: Transaction, context: Context[Panel], database_id: UUID) -> DatabaseRow:
-    """The row locked, behind that of its site. Raises not_found for one that the caller may not see."""
+    """The row locked, after that of its site. Raises not_found for a database that the caller may not see."""
     await _locked_site(tx, context, "databases", database_id)
     return await lock_database(tx, database_id)
 
 
 async def locked_user(tx: Transaction, context: Context[Panel], user_id: UUID) -> DatabaseUserRow:
-    """The row locked, behind that of its site. Raises not_found for one that the caller may not see."""
+    """The row locked, after that of its site. Raises not_found for a user that the caller may not see."""
     await _locked_site(tx, context, "database_users", user_id)
     return await lock_user(tx, user_id)
 
@@ -157,14 +157,14 @@ async def locked_user(tx: Transaction, context: Context[Panel], user_id: UUID) -
 async def _locked_site(
     tx: Transaction, context: Context[Panel], table: Literal["databases", "database_users"], row_id: UUID
 ) -> None:
-    """Where there is no such row, what locks it says so."""
+    """Lock the site of a row. If the row does not exist, locking the row itself reports that."""
     site_id = await tx.fetchval(f"SELECT site_id FROM {table} WHERE id = $1", row_id)
     if site_id is not None:
         await locked_site_of(tx, context.principal, site_id)
 
 
 async def shown_user(context: Context[Panel], user_id: UUID) -> DatabaseUser:
-    """Raises not_found for one that the caller may not see, or that is being deleted."""
+    """Raises not_found for a user that the caller may not see, or that is being deleted."""
     where = Condition("database_users.id = $1 AND database_users.status = 'active'", (user_id,))
     absent = not_found("There is no such database user.")
     return user_model(await visible_row(context.services.database, context.principal, SELECT_USERS, where, absent))

@@ -1,4 +1,4 @@
-"""Users of databases: what they may do with which, and their passwords, each shown once."""
+"""Users of databases: their privileges on each database, and their passwords, each shown once."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ async def _set_access(
     await require_database(context, database_id)
 
     async def work(tx: Transaction) -> None:
-        # First the database, as its deletion does.
+        # The database first, in the same order as its deletion.
         database = await locked_database(tx, context, database_id)
         await set_access(tx, context.caller, await lock_user(tx, user_id), database, access)
 

@@ -1,4 +1,4 @@
-"""Paths of a site that visitors are refused, whatever lies there."""
+"""Paths of a site that are refused to visitors, whatever is there."""
 
 from __future__ import annotations
 

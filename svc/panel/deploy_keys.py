@@ -1,7 +1,7 @@
-"""Deploy keys: how deployments of an application come to private git repositories, by SSH.
+"""Deploy keys: how deployments of an application read private git repositories, by SSH.
 
-Asked without the host's key it shows those of the host and makes nothing, as `ssh` asks before it connects for the
-first time. The public half of the pair that is made then is given to the host of the repository, by its owner.
+Without the host's key in the request, the answer shows the host's keys and creates nothing, as `ssh` asks before it
+first connects. The owner then registers the public half of the created key pair with the repository's host.
 """
 
 from __future__ import annotations

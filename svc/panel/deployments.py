@@ -1,4 +1,4 @@
-"""Deployments of applications: new code in the place of what runs, and the way back."""
+"""Deployments of applications: new code replaces the running one, and can be rolled back."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class DeployRequest(SiteChange):
 
     @property
     def source(self) -> Source:
-        """Raises `invalid` where not one of the two is said."""
+        """Raises `invalid` unless exactly one of the two is given."""
         if self.git_url is not None and self.archive is None:
             return Source(git_url=self.git_url, git_ref=self.git_ref or "HEAD")
         if self.git_url is not None or self.archive is None:
@@ -122,7 +122,7 @@ class DeployRequest(SiteChange):
         return Source(archive=self.archive)
 
     def require_fitting(self, runtime: AppRuntime) -> None:
-        """Raises `invalid` where the application is of another runtime than what is to build it."""
+        """Raises `invalid` if the application has another runtime than the build needs."""
         if self.build not in _BUILDS[runtime]:
             fitting = ", ".join(build.value for build in _BUILDS[runtime])
             raise wrong_field("build", f"the application is one of {runtime.value}, which takes {fitting}")

@@ -1,4 +1,4 @@
-"""What is wrong with a site, and the six repairs."""
+"""Diagnosis of a site, and the six repairs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""DNS of sites: the records of their zones, and the pointing of their names to this server.
+"""DNS of sites: the records of their zones, and whether their names point to this server.
 
 A zone is the registrable domain of a site's name: all sites of its customer in that domain share it, and no other
-customer has a name in it (`site_domains.registrable`). It is made with its first record.
+customer has a name in it (`site_domains.registrable`). It is created with its first record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ operations = Operations[Panel]()
 
 @dataclass(frozen=True)
 class SiteName:
-    """One name of a site, and the zone that it is in."""
+    """One name of a site, and its zone."""
 
     name: str
     zone: str
@@ -176,7 +176,7 @@ async def _names(queryable: Queryable, site: SiteRow) -> list[SiteName]:
 
 
 def _zone(names: Sequence[SiteName], site: SiteRow, asked: str | None) -> str:
-    """The zone of the site's domain, or the one that was asked for. Raises invalid for one that is not the site's."""
+    """The zone of the site's domain, or the requested one. Raises invalid for a zone that is not the site's."""
     zones = [name.zone for name in names]
     if asked is None:
         return next(name.zone for name in names if name.name == site.domain)
@@ -190,7 +190,7 @@ def _zone(names: Sequence[SiteName], site: SiteRow, asked: str | None) -> str:
 
 
 async def _zone_of_record(context: Context[Panel], request: RecordRequest) -> tuple[SiteRow, str]:
-    """The site, and the zone of a record, if it is one of the site's. Raises not_found."""
+    """The site, and the zone of a record, if the record is in one of the site's zones. Raises not_found."""
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     zone: str | None = await database.fetchval(
@@ -209,7 +209,7 @@ async def _zone_of_record(context: Context[Panel], request: RecordRequest) -> tu
 async def _delegation(
     zone: str, authority: Authority, nameservers: Callable[[str], Awaitable[frozenset[str]]]
 ) -> Delegation:
-    """What the parent of the zone says."""
+    """The delegation that the zone's parent answers with."""
     expected = authority.nameservers
     try:
         found = await nameservers(zone)

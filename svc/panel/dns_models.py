@@ -1,4 +1,4 @@
-"""What the API shows of zones and takes for them."""
+"""The API's models of zones: answers and requests."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def record_model(row: RecordRow) -> DnsRecord:
 
 
 def zone_model(name: str, row: ZoneRow | None, authority: Authority) -> DnsZone:
-    """`row` is None of a zone that has no records yet."""
+    """`row` is None for a zone that has no records yet."""
     return DnsZone(
         name=name,
         exists=row is not None,

@@ -110,7 +110,7 @@ async def download(context: Context[Panel], request: ExportDownloadRequest) -> E
     if export.size is None or export.sha256 is None:
         raise conflict("The export is not finished.", hint="Wait for its job.")
     page = await read_page(services.config.folders, export, request.offset, request.limit)
-    # Whichever page is asked for first, a row tells of it: a download need not begin at 0.
+    # The first part requested writes an audit row, whichever it is: a download need not start at 0.
     began = (context.principal.user_id, row["site_id"], f"export {export.id}", export.sha256)
     if services.downloads.begins(began, anew=request.offset == 0):
 

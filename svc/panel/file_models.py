@@ -1,5 +1,5 @@
-"""Types of the file manager's requests and answers. A path is a type of its own: what it may be is decided here once,
-and where it leads by the helper that opens it (`svc_actors.host.confined`)."""
+"""Models of the file manager's requests and answers. A path is a type of its own: its syntax is checked here once, and
+the helper that opens it checks where it leads (`svc_actors.host.confined`)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PATH_WORDS: Final = (
     "a path beneath the site's folder, such as public/index.html: no / at its ends, no . and no .. in it"
 )
 MAX_TEXT_BYTES: Final = 512 << 10
-"""Of a file that is read or written as text."""
+"""The size limit of a file that is read or written as text."""
 CHUNK_BYTES: Final = 512 << 10
-"""What a part of an upload should have, so that its request stays below 1 MB."""
+"""The recommended size of an upload's parts, so that a request stays below 1 MB."""
 MAX_CHUNK_TEXT: Final = 960_000
 MAX_PAGE_BYTES: Final = 1 << 20
 
 
 def _in_fours(text: str) -> str:
-    """The rest is for the helper, which decodes it: a pattern over a part of an upload takes as long as decoding."""
+    """The helper checks the rest when it decodes: a pattern over a part of an upload would take as long as decoding."""
     if len(text) % 4 or not text.isascii():
         raise PydanticCustomError("shape", "must be {words}", {"words": "base64"})
     return text

@@ -1,8 +1,8 @@
-"""The file manager: what a site's files are, and changes to them, by the site's own account and beneath its folder.
+"""The file manager: lists a site's files and changes them, as the site's own account and below its folder.
 
-Changes to files cannot be rolled back with a transaction, so the row of the audit is written behind the change; what
-was refused or failed leaves its row by the registry. Reading a file's content is a read of a secret: in it may be the
-password of a database.
+A transaction cannot roll back changes to files, so the audit row is written after the change; the registry writes the
+row of a refusal or a failure. Reading a file's content counts as reading a secret: it may hold the password of a
+database.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ async def download_file(context: Context[Panel], request: FileDownloadRequest) -
     version = answer.result["version"]
     if request.version is not None and request.version != version:
         raise conflict("The file has changed since the download started.", hint="Start again at offset 0.")
-    # Whichever page is asked for first, a row tells of it: a download need not begin at 0.
+    # The first part requested writes an audit row, whichever it is: a download need not start at 0.
     download = (context.principal.user_id, site.id, request.path, version)
     if context.services.downloads.begins(download, anew=request.offset == 0):
         await _record(context, site, request.path, {"size": answer.result["size"]})
@@ -343,7 +343,7 @@ async def _change(
     seconds: float = 10.0,
     adds: int | None = None,
 ) -> tuple[SiteRow, Answer]:
-    """`adds`: so many bytes at least come to what the site has on the disk."""
+    """`adds`: the change adds at least so many bytes to the site's disk usage."""
     site, folder = await _of(context, site_id)
     if adds is not None:
         await require_disk_room(context.services.database, site.id, adds)
@@ -358,5 +358,5 @@ async def _record(context: Context[Panel], site: SiteRow, path: str, details: Ma
 
 
 def file_target(site: SiteRow, path: str) -> Target:
-    """The site, by what was done in it: its owner may read the row."""
+    """The site is the target, named with the path, so that its owner may read the audit row."""
     return Target("site", site.id, f"{site.domain}: {path}"[:200], site.owner_id)

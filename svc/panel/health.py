@@ -1,4 +1,4 @@
-"""Health of the server: what each check says, and what changed in the last 30 days."""
+"""Health of the server: the result of each check, and the changes of the last 30 days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of other hosts, which somebody confirms before anything is told to them."""
+"""Host keys of other servers, which a person confirms before anything is sent there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ShownKey(Model):
 
 
 def confirmed(keys: Sequence[HostKey], fingerprint: str, host: str) -> HostKey:
-    """The one of those that the host shows. Raises `conflict` where it is none of them."""
+    """The host's key with this fingerprint. Raises `conflict` if it shows none."""
     for key in keys:
         if key.fingerprint == fingerprint:
             return key

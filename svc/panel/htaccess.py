@@ -1,4 +1,4 @@
-"""What becomes of a site's .htaccess files: nginx does not read them, and each of their directives gets a verdict."""
+"""A site's .htaccess files: nginx does not read them, so each of their directives gets a verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HtaccessReport(Model):
     Route.get("/sites/{id}/htaccess"),
     access=Access.SIGNED_IN,
     scope=Scope.READ,
-    # As what is in any file of a site: there may be passwords in one.
+    # Like the content of any file of a site: it may hold passwords.
     secret=True,
 )
 async def analyse(context: Context[Panel], request: SiteRequest) -> HtaccessReport:

@@ -1,4 +1,4 @@
-"""What the API shows of imports, and takes for them."""
+"""The API's models of imports: answers and requests."""
 
 from __future__ import annotations
 

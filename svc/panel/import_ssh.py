@@ -1,7 +1,7 @@
-"""Sites are fetched from other hosts by SSH (hosting-panel-api.md, Migration): POST /imports/ssh.
+"""Fetching sites from other hosts by SSH (hosting-panel-api.md, Migration): POST /imports/ssh.
 
-Asked without a host key it shows those of the host and begins nothing, as `ssh` asks before it connects for the first
-time. What is fetched is an import like one that was uploaded (`svc.panel.imports`).
+Without a host key in the request, the answer shows the host's keys and starts nothing, as `ssh` asks before it first
+connects. The fetched archive is an import like an uploaded one (`svc.panel.imports`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def import_by_ssh(context: Context[Panel], request: SshImportRequest) -> S
 
 
 def _secrets(request: SshImportRequest) -> Secrets:
-    """Raises `invalid`. Passwords are lines in what is written for the programs that take them."""
+    """Raises `invalid`. Passwords are passed as lines to the programs that use them, so they must be one line."""
     given = {
         name: secret.get_secret_value()
         for name in ("password", "private_key", "database_password")

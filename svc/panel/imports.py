@@ -1,4 +1,4 @@
-"""Sites of other hosts come here: an archive of theirs is uploaded, its plan is gone through, and it is applied
+"""Importing sites from other hosts: an archive is uploaded, its plan is reviewed, and it is applied
 (hosting-panel-api.md, Migration)."""
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ async def delete_import(context: Context[Panel], request: ImportRequest) -> Impo
 
 
 def _require_choices(context: Context[Panel], row: ImportRow, choices: Choices) -> None:
-    """Raises `invalid` where they fit no plan, `conflict` and `forbidden` for names that may not be the caller's."""
+    """Raises `invalid` for choices that do not fit the plan, `conflict` and `forbidden` for names that the caller may
+    not use."""
     account = row.account
     known = {item.id for item in items_of(account, ServerFacts(()), choices)}
     for item in sorted(choices.without - known):
@@ -196,7 +197,7 @@ async def _visible(context: Context[Panel], import_id: UUID) -> ImportRow:
 
 
 async def owner_of(tx: Transaction, context: Context[Panel], email: str | None) -> UUID:
-    """Whose the sites become. Raises `forbidden` for somebody else's."""
+    """The owner of the imported sites. Raises `forbidden` for another person."""
     principal = context.principal
     if principal.is_operator:
         if email is not None:
@@ -204,7 +205,7 @@ async def owner_of(tx: Transaction, context: Context[Panel], email: str | None) 
         if principal.user_id is None:
             raise wrong_field("owner_email", "give the address of the person who will own the sites")
     elif principal.role is Role.MEMBER:
-        # Somebody who owns nothing, and has no plan that bounds what they upload.
+        # A member owns nothing, and no plan limits what they upload.
         raise beyond_role(principal.member_roles)
     elif email not in (None, principal.email):
         raise forbidden("Only administrators import sites for others.")

@@ -1,5 +1,4 @@
-"""Jobs: what is under way or was done, its log, and its cancellation. `JobModel` is what every slow operation answers
-with."""
+"""Jobs: current and past work, its log, and its cancellation. Every slow operation answers with a `JobModel`."""
 
 from __future__ import annotations
 
@@ -29,10 +28,11 @@ operations = Operations[Panel]()
 LOG_PAGE = 1000
 LONGEST_WAIT = 25
 CANCEL_WAIT = 10.0
-"""How long the answer to a cancellation waits for the work to give up; it goes on giving up behind that."""
+"""How long the answer to a cancellation waits for the work to stop; afterwards it continues stopping in the
+background."""
 _OF_SITE = (
     "jobs.owner_id",
-    # Not those of its owner before, nor the server's own about it.
+    # Without jobs of a previous owner, and without the server's own jobs about the site.
     "(SELECT sites.id FROM sites WHERE sites.id = jobs.site_id AND sites.owner_id = jobs.owner_id)",
 )
 _KIND = Shape("[a-z][a-z0-9_]*([.][a-z0-9_]+)*", "a kind of job, as site.delete")
@@ -107,7 +107,8 @@ class JobModel(Model):
 
 
 async def job_answer(queryable: Queryable, job: Job) -> JobModel:
-    """What an operation answers that has queued this job; in the transaction that queued it, so that it is `queued`."""
+    """The answer of an operation that has queued this job. Called in the transaction that queued it, so the job is
+    `queued`."""
     return JobModel.told(job, (await steps_of(queryable, [job.id]))[job.id])
 
 

@@ -1,6 +1,6 @@
-"""Licensing: which edition this is, and the licence of it, if there is one. For administrators alone.
+"""Licensing: the edition of this server, and its licence, if it has one. Administrators only.
 
-In the beta everything is open to everybody, with a licence and without: nothing here is asked by anything else.
+In the beta every feature is available with and without a licence: nothing else reads this.
 """
 
 from __future__ import annotations

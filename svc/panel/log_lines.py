@@ -1,4 +1,4 @@
-"""What reading a log asks for and gives, whichever log it is."""
+"""Request and answer of reading a log, the same for every log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LogLines(Model):
 
 
 async def log_part(log: Path, *, after: str | None, text: str | None, most: int) -> LogPart:
-    """As `read_log`; a text that is no cursor is the caller's mistake."""
+    """As `read_log`; an invalid cursor is the caller's mistake."""
     try:
         return await trio.to_thread.run_sync(lambda: read_log(log, after=after, text=text, most=most))
     except BadCursorError as error:

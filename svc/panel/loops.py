@@ -1,4 +1,4 @@
-"""The panel's background loops, by the names that its alerts and its log give them."""
+"""The panel's background loops, by their names in alerts and in the log."""
 
 from __future__ import annotations
 

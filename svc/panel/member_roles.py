@@ -1,8 +1,8 @@
 """What a member of a customer's account may do: the one table of roles.
 
-A role names operations as scopes do, by the beginnings of their names cut at a dot. What no role names is the
-customer's alone: an operation that is new is closed to members until somebody opens it here. The customer has no role:
-whoever owns a site may do everything with it.
+A role names operations as scopes do, by prefixes of their names that end at a dot. An operation that no role names is
+the customer's alone: a new operation is closed to members until it is added here. The customer has no role: the owner
+of a site may do everything with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MemberRole(StrEnum):
 
 @dataclass(frozen=True)
 class Rights:
-    """`sees`: what changes nothing and reveals no secret. `may`: whatever there is of it."""
+    """`sees`: operations that change nothing and reveal no secret. `may`: all operations."""
 
     sees: tuple[str, ...]
     may: tuple[str, ...] = ()
@@ -83,12 +83,12 @@ MEMBER_ROLES: Final[Mapping[MemberRole, Rights]] = {
 }
 
 _OF_WHOLE_ACCOUNTS: Final = ("backup.configuration", "dns", "domain")
-"""What is about a domain: all sites of the account in it share its zone, and any of its names may be claimed by one. A
-member of one site has no part in it, whatever their role."""
+"""Operations about a domain: all sites of the account in it share its zone, and any site may claim any of its names. A
+member of one site may not use them, whatever their role."""
 
 
 def about_sites(operation: Scoped) -> bool:
-    """Whether it is about one site, or about who may work in it, or about where it came from."""
+    """Whether an operation is about one site, about who may work in it, or about where it came from."""
     return _names((*_SITES, "member", "migration"), operation)
 
 
@@ -98,13 +98,13 @@ def roles_for(operation: Scoped) -> frozenset[str]:
 
 
 def whole_accounts_only(operation: Scoped) -> bool:
-    """Whether a membership of one site opens nothing of it."""
+    """Whether a membership of one site is not enough for the operation."""
     return _names(_OF_WHOLE_ACCOUNTS, operation)
 
 
 def beyond_role(sufficient: frozenset[str], *, whole_account: bool = False) -> ServiceError:
-    """What a member is told of an operation that other roles may call; `sufficient` are those, with `whole_account` of
-    members of all of it."""
+    """The refusal of an operation to a member; `sufficient` are the roles that may call it, with `whole_account` only
+    as members of all of the account."""
     if not sufficient:
         return forbidden("Members may not do this.", hint="The owner of the account can.")
     needed = [role.value for role in MEMBER_ROLES if role in sufficient]

@@ -1,8 +1,8 @@
 """Members: people whom a customer lets work in their account, or in one site of it, with a role (`member_roles`).
 
-Invariants: nobody is a member before they have accepted, so that an account cannot be pushed on anybody; until then
-their customer is told no more of them than the address that was invited, so that inviting does not tell who is known
-here. Members are the customer's to change, and an administrator's; a member may leave.
+Invariants: nobody is a member before they accept, so an account cannot be forced on anybody; until then the customer
+only sees the invited address, so that an invitation does not reveal who has an account here. The customer and
+administrators may change members; a member may leave.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ async def accept(context: Context[Panel], request: MemberRequest) -> Membership:
     async def work(tx: Transaction) -> Membership:
         row = await _own(tx, context.principal, request.id)
         if row is None:
-            # Whoever may see it is told that it is another's to accept.
+            # A caller who may see the membership gets the reason: only the invited person can accept it.
             await _changed(tx, context.principal, request.id)
             raise forbidden(
                 "Only the person who was invited can accept this invitation; nothing was changed.",
@@ -274,7 +274,7 @@ async def remove(context: Context[Panel], request: MemberRequest) -> None:
         await members.remove_member(tx, request.id)
         target = members.member_target(request.id, row["email"], row["account_id"])
         await audit.record(tx, context.caller, target, {"role": row["role"], "site": row["domain"]})
-        # Made by an invitation that nobody has used: nothing is left of it.
+        # The person was created by an invitation that nobody used: delete them too.
         if await tx.fetchval(
             """SELECT true FROM users WHERE id = $1 AND role = 'member' AND password_hash IS NULL
                AND last_sign_in_at IS NULL AND NOT EXISTS (SELECT FROM account_members WHERE user_id = $1)
@@ -287,7 +287,7 @@ async def remove(context: Context[Panel], request: MemberRequest) -> None:
 
 
 async def _where(tx: Transaction, principal: Principal, request: MemberInviteRequest) -> tuple[UUID, str | None]:
-    """The account, and the domain of the one site, if it is one."""
+    """The account, and the domain if it is for one site."""
     if request.site_id is not None:
         site = await locked_site_of(tx, principal, request.site_id)
         if request.account_id not in (None, site.owner_id):
@@ -326,7 +326,7 @@ async def _own(tx: Transaction, principal: Principal, member_id: UUID) -> Record
 
 
 async def _changed(queryable: Queryable, principal: Principal, member_id: UUID) -> Record:
-    """The membership, for whoever may change it. Raises not_found, forbidden."""
+    """The membership, if the caller may change it. Raises not_found, forbidden."""
     return await visible_row(
         queryable,
         principal,
@@ -351,7 +351,7 @@ async def _mail(
     domain: str | None,
     role: MemberRole,
 ) -> None:
-    """Tell them, with a link to choose a password if they have none."""
+    """Mail them the invitation, with a link to set a password if they have none."""
     outbox = context.services.outbox
     url, until = f"{outbox.base_url}/#/memberships", None
     if not await tx.fetchval("SELECT password_hash IS NOT NULL FROM users WHERE id = $1", person.id):

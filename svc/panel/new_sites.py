@@ -1,4 +1,4 @@
-"""What a site of each type is ordered with, and how it is recorded: of `site.create` and of `account.create`."""
+"""The order of a new site of each type, and its record: for `site.create` and `account.create`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SiteFields(Request):
 
 @dataclass(frozen=True)
 class PlannedSite:
-    """Everything but its owner is known to be possible."""
+    """Everything but its owner has been checked."""
 
     type: SiteType
     domain: SiteName
@@ -59,7 +59,7 @@ class PlannedSite:
 
     @property
     def by_job(self) -> bool:
-        """A job makes it; the others are made by the site's actor (`Site.build`)."""
+        """A job creates it; the site's actor creates the other types (`Site.build`)."""
         return self.wordpress is not None
 
     async def record(self, tx: Transaction, caller: Caller, owner_id: UUID, limits: Limits) -> SiteRow:
@@ -82,7 +82,7 @@ async def plan_site(
     aliases: Sequence[SiteName],
     admin_email: Email | None,
 ) -> PlannedSite:
-    """Raises `invalid` for what the type does not have, or needs."""
+    """Raises `invalid` for options that the type does not have, and for missing ones."""
     ordered = await wordpress_order(
         context.services.wordpress, type_, domain.name, admin_email, request.title, request.language
     )
@@ -105,7 +105,7 @@ async def _php(context: Context[Panel], type_: SiteType, request: SiteFields) ->
 
 
 def _application(type_: SiteType, request: SiteFields) -> Mapping[str, str] | None:
-    """What is served of a site of the type app."""
+    """The application of a site of the type app."""
     if type_ is not SiteType.APP:
         if request.runtime is not None or request.entry is not None:
             raise wrong_field("runtime", f"a site of the type {type_.value} has no application")

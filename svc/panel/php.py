@@ -1,4 +1,4 @@
-"""PHP of sites: its version and settings, and which versions and extensions this server has."""
+"""PHP of sites: version and settings, and the versions and extensions of this server."""
 
 from __future__ import annotations
 

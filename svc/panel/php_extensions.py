@@ -1,4 +1,4 @@
-"""Extensions of the server's PHP: for administrators alone."""
+"""Extensions of the server's PHP. Administrators only."""
 
 from __future__ import annotations
 

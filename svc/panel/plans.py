@@ -1,7 +1,7 @@
-"""Plans: what a provider sells. Allowances of a whole account, and what each of its sites begins with.
+"""Plans: what a provider sells. They hold the limits of a whole account, and the initial settings of its sites.
 
-A plan that is changed counts at once for everybody who has it. Nothing is ever deleted because there is more than is
-allowed: what is over stays, is told, and keeps further from being added.
+A changed plan applies at once to everybody who has it. Nothing is deleted because an account is over its limits: what
+is over them stays and is reported, and nothing more can be added.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Paths of a site that ask for a password.
+"""Paths of a site that need a password.
 
-A password is kept as a hash that the web server compares; one that the panel makes up is shown once.
+A password is stored as a hash that the web server compares; a generated one is shown once.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ async def _site_of(context: Context[Panel], protected_id: UUID) -> UUID:
 
 
 async def _verifier(password: str | None) -> tuple[str | None, str]:
-    """What was made up, where none was given; and what the web server compares with."""
+    """The generated password, if none was given, and the hash that the web server compares with."""
     if password is not None:
         return None, await hash_visitors_password(password)
     made_up = new_secret()

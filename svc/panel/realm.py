@@ -1,4 +1,4 @@
-"""The panel among services (hosting-panel-api.md, Authentication and Errors)."""
+"""How the panel differs from other services of the kernel (hosting-panel-api.md, Authentication and Errors)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Done(Model):
 
 
 class PanelFailures(Failures):
-    """Exactly `code`, `message` and `hint`."""
+    """The envelope has exactly `code`, `message` and `hint`."""
 
     def members(self, error: ServiceError, request_id: str | None) -> dict[str, object]:
         return {"code": self.code(error.code).value, "message": error.message, "hint": error.hint or ""}
@@ -43,7 +43,7 @@ REALM = Realm(
     title="Hosting Panel",
     token_prefix="svc_",  # noqa: S106 - the public start of a token
     session_cookie="svc_session",
-    # Whose a site is: its owner is the only one in their "project".
+    # Sites have owners instead of projects: an owner is the only one in their "project".
     projects_of=lambda user: f"SELECT {user}::uuid",
     nothing=Done,
     public_events=frozenset({EventKind.SYSTEM}),

@@ -1,6 +1,7 @@
-"""Recovery of a server that was lost: manifests, the key that opens them, and becoming the server of one.
+"""Recovery of a lost server: manifests, the key that opens them, and turning a new server into the lost one.
 
-Administrators' alone; on a new server, before there is one, root's of the server."""
+Administrators only; on a new server without an administrator, root of the server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redirects of a site: visitors of a path are sent elsewhere."""
+"""Redirects of a site: visitors of a path are sent to another URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases of the panel itself: which runs, which is offered, how the last trial ended. For administrators alone."""
+"""Releases of the panel itself: the running one, the offered one, and how the last trial ended. Administrators only."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def install(context: Context[Panel], request: Empty) -> JobModel:
 
 
 def _offered(seen: ReleaseLook | None, own: OwnRelease | None) -> OfferedRelease | None:
-    """Verified again: keys may have changed with the release."""
+    """Verified again: the release may have brought other keys."""
     if own is None or seen is None or seen.line is None:
         return None
     try:

@@ -1,5 +1,5 @@
-"""Types of the requests and answers about scheduled tasks. What a task does is typed: a file of the site for an
-interpreter of the choice, with arguments, or a path of the site itself. There is no command line."""
+"""Models of scheduled tasks. A task is typed: a file of the site for an interpreter of the choice, with arguments, or a
+path of the site. There is no command line."""
 
 from __future__ import annotations
 

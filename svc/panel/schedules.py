@@ -1,4 +1,4 @@
-"""Scheduled tasks of sites: made, changed, run now, and what became of their runs."""
+"""Scheduled tasks of sites: created, changed, run now, and the results of their runs."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def update(context: Context[Panel], request: ScheduleUpdateRequest) -> Sch
         _require_task(locked.kind, given.get("path", locked.path), given.get("args", locked.args))
         values = dict(given)
         if {"cron", "time_zone", "enabled"} & given.keys():
-            # The next time is worked out anew, so one that was enabled again does not make up for what it left out.
+            # The next run is computed anew, so an enabled schedule does not make up for runs it missed.
             cron, zone = given.get("cron", locked.cron), given.get("time_zone", locked.time_zone)
             following = _next(cron, zone, services.clock())
             values["next_run_at"] = following if given.get("enabled", locked.enabled) else None
@@ -170,7 +170,7 @@ async def run_now(context: Context[Panel], request: ScheduleStartRequest) -> Sch
     schedule, _ = await _visible(context, request.id)
 
     async def work(tx: Transaction) -> ScheduleRun:
-        # Locked, so that it is not suspended between this look and the run.
+        # Locked, so that the site is not suspended between this check and the run.
         site = await locked_site_of(tx, context.principal, schedule.site_id)
         if site.status is not SiteStatus.ACTIVE:
             raise conflict(f"The site {site.domain} is {site.status.value}; nothing is run for it.")
@@ -215,7 +215,7 @@ async def show_run(context: Context[Panel], request: ScheduleRunRequest) -> Sche
 
 
 async def _shown(context: Context[Panel], site: SiteRow, schedules: Sequence[Schedule]) -> list[ScheduleModel]:
-    """As the caller may see them. Arguments are like what the runs wrote, which repeats them often enough."""
+    """As the caller may see them. Arguments are as confidential as the output of the runs, which often repeats them."""
     shown = [ScheduleModel.told(schedule) for schedule in schedules]
     rights = await rights_in(context.services.database, context.principal, site)
     if rights.allow(operations["schedule.log"]):
@@ -238,7 +238,7 @@ async def _visible(context: Context[Panel], schedule_id: UUID) -> tuple[Schedule
 
 
 def _require_task(kind: ScheduleKind, path: str, args: Sequence[str]) -> None:
-    """Raises `invalid` where the path or the arguments are none of a task of this kind."""
+    """Raises `invalid` if the path or the arguments do not fit this kind of task."""
     if kind is ScheduleKind.URL:
         if re.fullmatch(URL_PATH, path) is None:
             raise wrong_field("path", "for the kind url it must be a path of the site such as /tasks?now=1")
@@ -264,7 +264,7 @@ def _next(cron: str, zone: str, now: datetime) -> datetime:
 
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """For the audit. Arguments are the customer's own business, and may be secrets; so may what is behind `?`."""
+    """For the audit. Arguments are the customer's own and may be secrets, and so may a query string."""
     told = {name: value for name, value in values.items() if name not in ("args", "next_run_at")}
     if "path" in told:
         told["path"] = told["path"].partition("?")[0]

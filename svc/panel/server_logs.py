@@ -1,6 +1,6 @@
-"""The logs of the programs that serve the sites, for administrators.
+"""The logs of the programs that serve the sites. Administrators only.
 
-The core and the web tier write to the standard output that their supervisor keeps: `journalctl -u svc-panel-core`.
+The core and the web tier write to standard output, which their supervisor stores: `journalctl -u svc-panel-core`.
 """
 
 from __future__ import annotations

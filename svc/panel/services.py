@@ -1,4 +1,4 @@
-"""What `Context.services` is for every handler of the panel."""
+"""The services that a panel operation can use: the type of `Context.services` in every handler of the panel."""
 
 from __future__ import annotations
 
@@ -81,4 +81,4 @@ class Panel:
         return self.config.data_dir / "audit"
 
     async def person_added(self, tx: Transaction, user_id: UUID, email: str, role: Role) -> None:
-        """Somebody new begins with nothing."""
+        """A new person starts with nothing."""

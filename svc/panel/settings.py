@@ -1,4 +1,4 @@
-"""GET and PATCH /settings of the panel: what every service has."""
+"""GET and PATCH /settings of the panel: the settings that every service has."""
 
 from __future__ import annotations
 

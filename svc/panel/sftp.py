@@ -1,7 +1,7 @@
-"""Access accounts of a site: who may sign in to its files by SFTP, as the site's user, and no further than its folder;
-or to a shell, in which commands run as the site's own programs do.
+"""Access accounts of a site: sign-in to its files by SFTP, as the site's user and confined to its folder, or to a
+shell, which runs commands as the site's own programs run.
 
-A password is kept as a hash that the SFTP server compares (yescrypt); one that the panel makes up is shown once.
+A password is stored as a hash that the SFTP server compares (yescrypt); a generated one is shown once.
 """
 
 from __future__ import annotations

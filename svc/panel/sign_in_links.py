@@ -1,8 +1,8 @@
-"""Single sign-on: a link that signs a browser in as a customer, for a billing system that has recognised them.
+"""Single sign-on: a link that signs a browser in as a customer, for a billing system that has authenticated them.
 
-Invariants: a link works once, for some minutes, and only for a customer or a member who is not suspended; who made it
-is written down with the session that it begins; only its SHA-256 is stored. Whoever may make one may set the customer's
-password as well, so no second factor is asked for: the billing system vouches.
+Invariants: a link works once, for some minutes, and only for a customer or a member who is not suspended; its creator
+is recorded with the session that it starts; only its SHA-256 is stored. A creator of links may also set the customer's
+password, so no second factor is asked for: the billing system vouches.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def make_link(context: Context[Panel], request: SignInLinkRequest) -> Sign
         return until
 
     until = await context.services.database.transact(work)
-    # Behind `#`, so that no server and no proxy on the way writes the token into its log.
+    # The token is behind `#`, so that no server and no proxy on the way writes it into its log.
     return SignInLink(url=f"{context.services.outbox.base_url}/#/sign-in-link?token={token}", expires_at=until)
 
 
@@ -102,7 +102,7 @@ async def _who(tx: Transaction, request: SignInLinkRequest) -> Person:
 async def sign_in(context: Context[Panel], request: LinkSignInRequest) -> LoginResult:
 
     async def work(tx: Transaction) -> LoginResult:
-        # Of two that come at once one finds no row.
+        # Of two concurrent uses, one finds no row.
         link = await tx.fetchrow(
             "DELETE FROM sign_in_links WHERE token_hash = $1 AND expires_at > now() RETURNING user_id, made_by",
             fingerprint(request.token),

@@ -1,5 +1,5 @@
-"""Types of fields of sites, their domains and their redirects. What a name or a target is allowed to be is decided
-behind them; here nothing passes that could not be one."""
+"""Types of fields of sites, their domains and their redirects. They only check the syntax; whether a name or a target
+is allowed is decided later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of a site: which there are, and their lines."""
+"""The logs of a site: the list of them, and their lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API says of a site, and how it is read."""
+"""The API's models of a site, and how they are read."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ FROM sites JOIN users ON users.id = sites.owner_id"""
 
 
 def site_model(row: Record) -> Site:
-    """What `SELECT_SITES` gives."""
+    """The site of a row of `SELECT_SITES`."""
     members: dict[str, Any] = dict(row)
     limits = SiteLimits(**{name: members.pop(name) for name in SiteLimits.model_fields})
     php = members.pop("php")

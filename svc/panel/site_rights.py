@@ -1,8 +1,8 @@
 """What a caller may do with one site that they see.
 
-Invariants: the answer is the registry's own: authentication, scope and support session by `authorise`, then whose the
-site is, then the table of roles (`member_roles`). It is for what is shown: each operation checks for itself, behind the
-lock of what it changes, and may refuse for a reason of its own (limits are administrators' to set).
+Invariants: the answer is the registry's own: authentication, scope and support session by `authorise`, then the site's
+owner, then the table of roles (`member_roles`). It is for display: each operation checks for itself, behind the lock of
+what it changes, and may refuse for a reason of its own (only administrators set limits).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from svc_actors.store import Queryable
 
 @dataclass(frozen=True)
 class SiteRights:
-    """`everything`: the site is the caller's own, or they are an administrator. `account_roles` are their roles as a
-    member of the owner's whole account, `site_roles` as one of this site alone."""
+    """`everything`: the site is the caller's own, or they are an operator. `account_roles` are their roles as a member
+    of the owner's whole account, `site_roles` those as a member of this site alone."""
 
     principal: Principal
     everything: bool
@@ -53,7 +53,7 @@ async def rights_in(queryable: Queryable, principal: Principal, site: SiteRow) -
         principal.user_id,
         sorted(MEMBER_ROLES),
         site.owner_id,
-        # Whoever may work in a site may in its staging copy.
+        # A member of a site may also work in its staging copy.
         site.staging_of or site.id,
     )
     return SiteRights(
@@ -72,7 +72,7 @@ class SiteOperations(Model):
 
 
 def declare_rights(offered: Sequence[Operation[Panel, Any, Any]]) -> Operations[Panel]:
-    """The operation that says which of these the caller may use on a site, and itself."""
+    """The operation that lists which of these, and of itself, the caller may use on a site."""
     operations = Operations[Panel]()
 
     @operations.declare(

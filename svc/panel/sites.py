@@ -207,7 +207,7 @@ async def update(context: Context[Panel], request: SiteUpdateRequest) -> SiteUpd
         if request.owner_email is not None:
             await _refuse_staged(tx, locked)
             values["owner_id"] = await person_of(tx, request.owner_email)
-            # More than their plan allows, if the administrator says so; nothing, while they are suspended.
+            # An administrator may exceed the new owner's plan; a suspended new owner gets nothing.
             await lock_owner(tx, values["owner_id"])
             await hand_over(tx, locked, values["owner_id"])
         await change_record(tx, locked, values)
@@ -276,10 +276,10 @@ async def delete(context: Context[Panel], request: SiteDeleteRequest) -> JobMode
 
 
 def usable_name(context: Context[Panel], text: str) -> SiteName:
-    """The name, if it may be a site's of the caller. Raises `invalid` or `forbidden`.
+    """The name, if the caller may give it to a site. Raises `invalid` or `forbidden`.
 
-    A site below the panel's own name could set cookies that browsers send to the panel, and so could one beside it:
-    these are for administrators."""
+    A site below the panel's own name could set cookies that browsers send to the panel, and so could one next to it:
+    these names are for administrators."""
     return name_of_a_site(context.services.config, text, provider=context.principal.is_operator)
 
 
@@ -296,14 +296,14 @@ def name_of_a_site(config: PanelConfig, text: str, *, provider: bool) -> SiteNam
 
 
 def refuse_to_shed(principal: Principal, site: SiteRow) -> None:
-    """Who is not an administrator does not free the names of a site that one has suspended: it could be made again, as
-    if nothing had been. Raises `forbidden`."""
+    """Only administrators may free the names of a site that an administrator suspended: the owner could create it
+    again, as if nothing had happened. Raises `forbidden`."""
     if site.suspended_by not in (None, SuspendedBy.OWNER) and not principal.is_operator:
         raise suspended_by_administrator(site)
 
 
 async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> None:
-    """Raises not_found where the site is not the caller's any more by the time that its row is locked."""
+    """Raises not_found if the caller has lost the site by the time that its row is locked."""
 
     async def allowed(tx: Transaction, locked: SiteRow) -> Changed:
         await site_of(tx, context.principal, locked.id)
@@ -313,7 +313,8 @@ async def ask_change(context: Context[Panel], site_id: UUID, change: Change) -> 
 
 
 async def person_of(tx: Transaction, email: str) -> UUID:
-    """Who may own sites, by their address. Raises not_found, and `conflict` for somebody who has no account."""
+    """The person with this address, who may own sites. Raises not_found, and `conflict` for a person without an
+    account."""
     person = await tx.fetchrow("SELECT id, role FROM users WHERE email = $1", email)
     if person is None:
         raise not_found(f"There is no person with the address {email}.", hint="Create the person first.")
@@ -344,7 +345,7 @@ async def _owner(tx: Transaction, principal: Principal, request: SiteCreateReque
 
 
 async def _account_of_others(tx: Transaction, principal: Principal, email: str | None) -> UUID:
-    """Where a member creates a site: the account that is named, or the only one."""
+    """The account in which a member creates a site: the named one, or the only one."""
     open_to = await accounts_open_to(tx, principal)
     if email is None and len(open_to) > 1:
         raise wrong_field(
@@ -366,7 +367,7 @@ async def _account_of_others(tx: Transaction, principal: Principal, email: str |
 
 
 async def _refuse_staged(tx: Transaction, site: SiteRow) -> None:
-    """A copy is its owner's work, and holds a name of the domain."""
+    """A staging copy is its owner's work, and holds a name of the domain."""
     if site.staging_of is not None:
         raise conflict(f"{site.domain} is a staging copy, and goes with its site; nothing was changed.")
     if await read_staging(tx, site.id) is not None:

@@ -1,4 +1,4 @@
-"""Staging: a copy of a WordPress site to work on, and the way back into the site."""
+"""Staging: a copy of a WordPress site to work on, and pushing changes back into the site."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ operations = Operations[Panel]()
 
 USUAL_NAME: Final = "staging"
 MAIL: Final = "private/mail"
-"""Beneath the folder of the copy."""
+"""The folder, below the copy's, that its mail is written to instead of being sent."""
 
 Label = Annotated[
     str,
@@ -234,7 +234,7 @@ async def create(context: Context[Panel], request: StagingCreateRequest) -> Stag
         copy = await create_site(tx, context.caller, wanted)
         title = f"Staging of {live.domain}"[:200]
         await write_order(tx, copy.id, WordPressOrder(title, ordered.locale, ordered.admin_email))
-        # What is due is done by the live site alone.
+        # Only the live site runs its due tasks.
         await write_cron_scheduled(tx, copy.id)
         await change_record(tx, copy, {"force_https": True})
         job = await copying.order_copy(tx, live, copying.CREATE, f"Copy {live.domain} to {copy.domain}")
@@ -268,7 +268,7 @@ async def refresh(context: Context[Panel], request: StagingRefreshRequest) -> Jo
         job = await copying.order_copy(tx, live, copying.REFRESH, f"Copy {live.domain} to {copy.domain} again")
         await write_move(tx, live, StagingOrder.REFRESH, job_id=job.id)
         if copy.status is SiteStatus.FAILED:
-            # It was never finished.
+            # Its creation had never finished.
             await write_status(tx, copy, site_move(copy.status, SiteOrder.CREATE), None)
         await audit.record(tx, context.caller, live.target, {"copy": copy.domain, "job": job.id})
         return await job_answer(tx, job)
@@ -358,7 +358,7 @@ async def delete(context: Context[Panel], request: StagingDeleteRequest) -> JobM
 
 
 async def _live(tx: Transaction, context: Context[Panel], site_id: UUID) -> SiteRow:
-    """The site, locked, if it is one that has a copy. Raises `conflict`."""
+    """The live site, locked, if it can have a copy. Raises `conflict`."""
     live = await locked_site_of(tx, context.principal, site_id)
     if live.staging_of is not None:
         raise conflict(f"{live.domain} is a staging copy itself.", hint="Name the site that it is a copy of.")
@@ -390,7 +390,7 @@ async def _shown(queryable: Queryable, live: SiteRow) -> Staging:
 
 
 async def _used(tx: Transaction, live: SiteRow) -> int:
-    """Bytes that the site has on the disk, as it was counted last."""
+    """The site's disk usage in bytes, as last counted."""
     return await tx.fetchval("SELECT coalesce((SELECT bytes FROM site_disk_use WHERE site_id = $1), 0)", live.id) or 0
 
 

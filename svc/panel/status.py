@@ -1,4 +1,4 @@
-"""What the server is, and what it holds: `svc status`."""
+"""The server's identity and contents: `svc status`."""
 
 from __future__ import annotations
 

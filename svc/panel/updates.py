@@ -1,4 +1,4 @@
-"""Updates of Debian's packages that the panel drives: for administrators alone."""
+"""Updates of the Debian packages that the panel drives. Administrators only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uploads in parts: one is begun, parts are put at their offsets, and it is finished with the SHA-256 of the whole."""
+"""Uploads in parts: start one, send parts at their offsets, and finish it with the SHA-256 of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API says of webhooks. A secret is in none of these but `WebhookSecret`."""
+"""The API's models of webhooks. Only `WebhookSecret` contains a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks: whom the server tells of its events, what was sent, and what became of it. For administrators alone."""
+"""Webhooks: the URLs that get the server's events, and the log of deliveries. Administrators only."""
 
 from __future__ import annotations
 
@@ -243,15 +243,15 @@ async def replay(context: Context[Panel], request: DeliveryRequest) -> WebhookDe
 
 
 def _tested_with(events: list[str]) -> WebhookEvent:
-    """The event that does the least harm at a receiver which does not look at `test`: nothing of a customer's is made,
-    suspended or lost by it."""
+    """The event that does the least harm at a receiver that ignores `test`: it creates, suspends or deletes nothing of
+    a customer's."""
     if WebhookEvent.UPDATE_INSTALLED in events or events == [endpoints.EVERY_EVENT]:
         return WebhookEvent.UPDATE_INSTALLED
     return WebhookEvent(events[0])
 
 
 def _target(endpoint_id: UUID, row: Record) -> Target:
-    """The audit is kept for years: of a URL it has the host, since receivers put keys of theirs into paths."""
+    """The audit is kept for years, so it gets only the host of a URL: receivers put keys into paths."""
     return Target("webhook", endpoint_id, ReceiverUrl.parse(row["url"]).host)
 
 

@@ -1,4 +1,4 @@
-"""WordPress in sites of that type: what there is, a link that logs its administrator in, plugins, maintenance."""
+"""WordPress in sites of that type: its state, a link that signs its administrator in, plugins, maintenance mode."""
 
 from __future__ import annotations
 
@@ -247,8 +247,8 @@ async def wordpress_order(
     title: WordPressTitle | None,
     language: WordPressLanguage | None,
 ) -> WordPressOrder | None:
-    """What a site is ordered with, if it is a WordPress. Raises `invalid` for what only a WordPress has, and for a
-    language that there is not; `unavailable` where this server has no WordPress."""
+    """The order of a site's WordPress, if its type is wordpress. Raises `invalid` for options of a WordPress on another
+    type and for an unknown language; `unavailable` if this server cannot list languages."""
     if type_ is not SiteType.WORDPRESS:
         for field, value in (("title", title), ("language", language)):
             if value is not None:
@@ -271,7 +271,7 @@ async def _switch(context: Context[Panel], request: SiteChange, plugin: str, *, 
 
 
 async def _installed(context: Context[Panel], request: SiteRequest) -> tuple[SiteRow, WordPressRow]:
-    """The site, if it has a WordPress that runs. Raises `not_found`, and `conflict` for any other."""
+    """The site, if its WordPress is installed and active. Raises `not_found`, and `conflict` for any other."""
     database = context.services.database
     site = await site_of(database, context.principal, request.id)
     ordered = await read_wordpress(database, site.id)
@@ -297,7 +297,7 @@ async def _told(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _address(context: Context[Panel], site: SiteRow) -> str:
-    """By which visitors come: by HTTPS as soon as there is a certificate."""
+    """The address for visitors: HTTPS as soon as there is a certificate."""
     config = context.services.config
     certificate = await read_site_certificate(context.services.database, site.id)
     if certificate.fingerprint is not None:
