@@ -1,1 +1,2 @@
-"""The closed registry of typed operations: what can be asked of the service, by whom, and what it answers."""
+"""The closed registry of typed operations: which operations the service has, who may call them, and what they
+answer."""

@@ -7,9 +7,8 @@
     )
     async def start(context: Context[Controller], request: MachineRequest) -> Task: ...
 
-What can be read off the handler and the route is not said again: the request and response models are the handler's
-own annotations, every method but GET changes something, the command is the operation's name, and what stands in the
-path is given without a flag.
+The handler and the route already say most of it: the request and response models are the handler's annotations, every
+method but GET is a change, the command is the operation's name, and path parameters are positional arguments.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Operations(Generic[ServicesT]):
         return iter(self._declared)
 
     def __getitem__(self, name: str) -> Operation[ServicesT, Any, Any]:
-        """Raises KeyError for one that is not of this area."""
+        """Raises KeyError for an operation of another area."""
         for operation in self._declared:
             if operation.name == name:
                 return operation
@@ -78,9 +77,8 @@ class Operations(Generic[ServicesT]):
     ]:
         """Declare the decorated handler as an operation.
 
-        `Operation` says what the arguments mean, and `Command` what those of the command line do: `command` are its
-        words.
-        """
+        `Operation` describes the arguments, and `Command` those of the command line; `command` is the command's
+        words."""
 
         def declared(
             handler: Callable[[Context[ServicesT], RequestT], Awaitable[ResultT]],
@@ -104,7 +102,7 @@ class Operations(Generic[ServicesT]):
                     ),
                     access=access,
                     scope=scope,
-                    # A link that redirects is used up by being followed.
+                    # A link that redirects is used up when it is followed.
                     mutates=route.method is not Method.GET or presentation is Presentation.REDIRECT,
                     secret=secret,
                     in_support_session=in_support_session,

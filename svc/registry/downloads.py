@@ -1,6 +1,6 @@
-"""Which downloads are under way, so that one of a thousand pages leaves one row in the audit.
+"""Tracks downloads under way, so that a download of a thousand parts leaves one row in the audit.
 
-Kept in the process: after a restart a download that goes on leaves a second row, and none is ever without.
+Kept in memory: after a restart a download that continues leaves a second row, and none is ever without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SECONDS: Final = 3600.0
 MOST: Final = 10_000
 
 Download = tuple[UUID | None, UUID, str, str]
-"""Who, of which site, which file, which version of it."""
+"""The caller, the site, the file, and the file's version."""
 
 
 class Downloads:
@@ -23,7 +23,7 @@ class Downloads:
         self._begun: OrderedDict[Download, float] = OrderedDict()
 
     def begins(self, download: Download, *, anew: bool) -> bool:
-        """Whether this page is one that a row has to tell of: the first, or one of a download nobody has heard of."""
+        """Whether this part needs an audit row: the first part, or any part of a download not seen before."""
         now = trio.current_time()
         known = self._begun.pop(download, -SECONDS) > now - SECONDS
         self._begun[download] = now

@@ -1,7 +1,7 @@
-"""How a service's failures look on the wire: its codes, their statuses, and the members of the envelope.
+"""How a service reports errors: its codes, their HTTP statuses, and the members of the envelope.
 
-An error is raised with one of the kernel's codes. A service whose specification has fewer of them answers with the
-code that says the same there.
+An error is raised with one of the kernel's codes. If a service's specification lacks that code, the service answers
+with the closest one it has.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ErrorEnvelope(Model):
 
 @dataclass(frozen=True)
 class Failures:
-    """`statuses`: the HTTP status of each code that the service answers with. `spoken_as`: the code it answers with in
-    place of one that it has not. `envelope` describes the answer in OpenAPI."""
+    """`statuses`: the HTTP status of each code that the service answers with. `spoken_as`: the code that replaces one
+    that the service lacks. `envelope` describes the answer in OpenAPI."""
 
     statuses: Mapping[ErrorCode, int]
     envelope: type[Model]
@@ -50,7 +50,7 @@ class Failures:
         return self.statuses[self.code(error.code)]
 
     def members(self, error: ServiceError, request_id: str | None) -> dict[str, object]:
-        """The members of `error` in the envelope; `request_id` is by which the logs know the request."""
+        """The members of `error` in the envelope; `request_id` identifies the request in the logs."""
         members: dict[str, object] = {"code": self.code(error.code).value, "message": error.message}
         if error.hint is not None:
             members["hint"] = error.hint

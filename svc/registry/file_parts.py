@@ -1,4 +1,4 @@
-"""A file as answers carry it: in parts of JSON, since every answer of the API is JSON."""
+"""Parts of a file as JSON: every answer of the API is JSON."""
 
 from __future__ import annotations
 

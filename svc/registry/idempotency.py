@@ -1,14 +1,14 @@
-"""Idempotency keys: however often and however concurrently an order comes, its work is done once and its answer is
+"""Idempotency keys: however often and however concurrently an order arrives, its work is done once and its answer is
 the same.
 
 Invariants:
 
-- a key belongs to the calling token, to the person of a session, or to root of the server, and is claimed in a
+- a key belongs to the calling token, to the person of a session, or to root of the server. It is claimed in a
   transaction of its own before the work starts; the same key with another request is a conflict, and nothing happens;
-- a key is freed when the work was refused or broke, so the order can be tried again; it is kept, with the answer
-  sealed, for 24 hours when the work succeeded;
-- a claim is a lease that its process renews. When the process dies the lease runs out and the next caller takes the
-  claim over; the work itself must then find what was already made (by a unique column of its own);
+- a key is released if the work was refused or failed, so the order can be tried again; after success it is kept, with
+  the answer sealed, for 24 hours;
+- a claim is a lease that its process renews. If the process dies, the lease expires and the next caller takes the claim
+  over; the work itself must then find what was already created (by a unique column of its own);
 - a key whose order the database has lost (`svc_actors.store.marks`) is refused for as long as it would have been kept.
 """
 
@@ -44,11 +44,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 async def run_idempotent(
     context: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
 ) -> tuple[T, bool]:
-    """The answer of `run`, and whether it is a replay of an earlier one. Without a key `run` is simply run.
+    """The answer of `run`, and whether it is a replay of an earlier one. Without a key, `run` is simply called.
 
-    Raises `conflict` when the key was used for a different request, `unavailable` when an earlier caller with this
-    key is still at work after two minutes, and whatever `run` raises.
-    """
+    Raises `conflict` if the key was used for a different request, `unavailable` if an earlier caller with this key is
+    still at work after two minutes, and whatever `run` raises."""
     if key is None:
         return await run(), False
     answers: TypeAdapter[T] = TypeAdapter(context.response)
@@ -76,7 +75,7 @@ async def run_idempotent(
 
 
 def key_owner(principal: Principal) -> str:
-    """Whose an idempotency key of this caller is. Raises `unauthenticated` for nobody."""
+    """The owner of this caller's idempotency keys. Raises `unauthenticated` for an anonymous caller."""
     if principal.local:
         return "local"
     if principal.token_id is None and principal.user_id is None:
@@ -85,20 +84,20 @@ def key_owner(principal: Principal) -> str:
 
 
 async def forget_expired(database: Database) -> int:
-    """Remove the answers past their 24 hours; returns how many. For the composer to run from time to time."""
+    """Remove answers older than 24 hours; returns how many. The composer runs this periodically."""
     return await database.change(
         "DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours' AND leased_until < now()"
     )
 
 
 async def refuse_lost(tx: Transaction, keys: Sequence[tuple[str, str]]) -> None:
-    """Have these keys, each with whose it is, refused for 24 hours, where no answer is kept: the database has lost what
-    was done under them, so another order with the same key would be done twice."""
+    """Refuse these keys, each with its owner, for 24 hours unless an answer is kept. The database has lost what was
+    done under them, so another order with the same key would be done twice."""
     await tx.execute(REFUSE_KEYS, [owner for owner, _ in keys], [key for _, key in keys])
 
 
 async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
-    """Run while renewing the lease; a claim whose work did not succeed is given up."""
+    """Run while renewing the lease; release the claim if the work does not succeed."""
     succeeded = False
     refusal: ServiceError | None = None
     try:
@@ -108,7 +107,7 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
                 answer = await run()
                 succeeded = True
             except ServiceError as error:
-                # Taken out of the nursery by hand, which would wrap it in a group.
+                # Raised outside of the nursery, which would wrap it in a group.
                 refusal = error
                 if (error.details or {}).get("outcome") != "unknown":
                     order.forget()
@@ -123,7 +122,7 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Order:
-    """One call: a key of an owner, the request it stands for, and this caller's claim on it."""
+    """One call: an owner's key, the request it stands for, and this caller's claim on it."""
 
     def __init__(self, context: Context[Any], key: str, request: Model) -> None:
         services: Services = context.services
@@ -134,16 +133,16 @@ class _Order:
         self._claim = uuid.uuid4()
         self.operation = context.caller.operation
         body = request.model_dump(mode="json", exclude={KEY_FIELD})
-        # Under the service's key: an order may hold a chosen password, which a plain hash would give to a guesser.
+        # A keyed hash: an order may hold a chosen password, which a plain hash would let anybody guess offline.
         self._fingerprint = self._sealer.mark(to_json(_ordered(body)), f"order:{self.operation}")
 
     def note(self) -> None:
-        """Remember the key outside the database, before anything is done under it."""
+        """Record the key outside the database, before anything is done under it."""
         if self._database.marks is not None:
             self._database.marks.note_key((self._owner, self._key))
 
     def forget(self) -> None:
-        """The order was refused."""
+        """Remove that record again, since the order was refused."""
         if self._database.marks is not None:
             self._database.marks.forget_key((self._owner, self._key))
 
@@ -173,7 +172,7 @@ class _Order:
         return bool(claimed == self._claim)
 
     async def earlier_answer(self) -> bytes | None:
-        """The sealed answer, or None while it is being worked on. Raises `conflict` for another request."""
+        """The sealed answer, or None while the work runs. Raises `conflict` for another request."""
         row = await self._database.fetchrow(
             "SELECT fingerprint, answer FROM idempotency_keys WHERE owner = $1 AND key = $2", self._owner, self._key
         )
@@ -206,7 +205,7 @@ class _Order:
         return self._sealer.unseal(answer, self._purpose)
 
     async def release(self) -> None:
-        """Free the key; when even that fails, the lease frees it."""
+        """Release the key; if even that fails, it is free when the lease expires."""
         try:
             await self._database.execute(
                 "DELETE FROM idempotency_keys WHERE owner = $1 AND key = $2 AND claim = $3",

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of a registry. It needs no server, and the same registry gives the same bytes."""
+"""The OpenAPI 3.1 document of a registry. Generating it needs no server, and the same registry gives the same bytes."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _parameter(name: str, place: str, request: JsonObject) -> JsonObject:
 
 
 def _without_null(schema: JsonObject) -> JsonObject:
-    """A parameter that may be left out is left out; the text `null` is no value for it."""
+    """A parameter that may be omitted is omitted; the text `null` is no valid value."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
     if schema.get("default") is not None:

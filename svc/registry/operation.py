@@ -1,5 +1,5 @@
-"""What an operation is: one declaration from which its REST route, OpenAPI entry, CLI command and `svc ops` row
-follow.
+"""What an operation is: one declaration that its REST route, OpenAPI entry, CLI command and `svc ops` row are derived
+from.
 
 Invariants:
 
@@ -7,7 +7,7 @@ Invariants:
   and a path parameter wins over a member of the body with the same name;
 - the order of checks is authentication, scope, support-session rule, role, body, then the handler's own;
 - an operation that mutates leaves exactly one audit row: written by the handler (or the actor below it) in the
-  transaction that changes the state, or by the registry when the operation was refused or failed.
+  transaction that changes the state, or by the registry if the operation was refused or failed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ ResponseT = TypeVar("ResponseT")
 ServicesT = TypeVar("ServicesT", bound=Services)
 ServicesT_co = TypeVar("ServicesT_co", bound=Services, covariant=True)
 ServicesT_contra = TypeVar("ServicesT_contra", bound=Services, contravariant=True)
-"""A handler that is content with fewer services serves where there are more: identity's operations stand in every
-service's registry."""
+"""A handler that needs fewer services also works with more: identity's operations are in every service's registry."""
 
 
 class Model(BaseModel):
@@ -68,8 +67,8 @@ class Method(StrEnum):
 
 @dataclass(frozen=True)
 class Route:
-    """`path` is below `/api/v1`, its parameters in braces: `/vms/{id}/start`. `status` is the code of a success.
-    Parameters that are not in the path are the query's for GET, the body's for every other method."""
+    """`path` is below `/api/v1`, with its parameters in braces: `/vms/{id}/start`. `status` is the code of a success.
+    Parameters that are not in the path are in the query for GET, in the body for every other method."""
 
     method: Method
     path: str
@@ -98,13 +97,12 @@ class Route:
 
 @dataclass(frozen=True)
 class Command:
-    """What `svc` makes of an operation.
+    """The command line of an operation.
 
     `words` are the command below `svc`; `positional` names the request's fields given without a flag, in order.
-    `columns` are what a table of a list shows first, each a path into a row or `title=path`; without them, every
-    member. `confirm`: asks first although it neither deletes nor has a field `confirm`. `hidden`: for programs; it
-    works, and is left out of the help.
-    """
+    `columns` are the default columns of a list's table, each a path into a row or `title=path`; without them, every
+    member. `confirm`: asks first although it neither deletes nor has a field `confirm`. `hidden`: for programs; the
+    command works, but the help leaves it out."""
 
     words: tuple[str, ...]
     positional: tuple[str, ...] = ()
@@ -129,9 +127,9 @@ class Presentation(StrEnum):
 
 @dataclass
 class Effects:
-    """What an operation asks of the connection that carried it, beside its result. `know_browser`: a cookie that tells
-    this browser from a stranger at its next sign-in, and opens nothing. `status` replaces the route's code
-    of a success (200 in place of 201 when an answer is a replay)."""
+    """What an operation wants from the HTTP connection, besides its result. `know_browser`: a cookie by which the next
+    sign-in recognises this browser; it gives no access. `status` replaces the route's success code (200 instead of 201
+    if an answer is a replay)."""
 
     set_session: str | None = None
     know_browser: str | None = None
@@ -141,11 +139,11 @@ class Effects:
 
 @dataclass(frozen=True)
 class Context(Generic[ServicesT_co]):
-    """What a handler gets: who asks, how it is written in the audit, and the services it works with.
+    """What a handler gets: the caller, the caller's identity for the audit, and the services.
 
-    `browser` is the cookie of `Effects.know_browser`, as the browser sends it.
-    `response` is the operation's declared response, by which an idempotent answer is read back; `upload` the chunks of
-    the body of an operation that takes one."""
+    `browser` is the cookie of `Effects.know_browser`, as the browser sends it. `response` is the operation's declared
+    response, for decoding a stored idempotent answer; `upload` are the chunks of the body of an operation that takes a
+    file."""
 
     principal: Principal
     caller: Caller
@@ -159,15 +157,14 @@ class Context(Generic[ServicesT_co]):
 
 @dataclass(frozen=True)
 class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
-    """One thing the service can do.
+    """One operation of the service.
 
     `response` is a model, one of several (`A | B`), a `list[Model]`, a `Page[Model]` or None. `secret`: the result
-    reveals a secret, so the read is audited as well. `in_support_session`: allowed to a support session although it
-    mutates. `statuses`: further codes of a success that the handler may choose. `upload`: the body is a file of any
-    size (`application/octet-stream`), read from `Context.upload`; the request model then holds the path's parameters
-    alone. `target` is what the audit calls the thing, where that is not the first word of the name. `frees_space`: also
-    while the disk of the database is full, as every DELETE.
-    """
+    reveals a secret, so the read is audited as well. `in_support_session`: allowed in a support session although it
+    mutates. `statuses`: further success codes that the handler may choose. `upload`: the body is a file of any size
+    (`application/octet-stream`), read from `Context.upload`; the request model then holds only the path's parameters.
+    `target` is the audit's name for the thing, if it is not the first word of the operation's name. `frees_space`:
+    allowed while the disk of the database is full, as every DELETE is."""
 
     name: str
     summary: str
@@ -189,10 +186,10 @@ class Operation(Generic[ServicesT_contra, RequestT, ResponseT]):
 
     @property
     def subject(self) -> str:
-        """What the operation is about: the first word of its name."""
+        """The kind of thing that the operation is about: the first word of its name."""
         return self.name.partition(".")[0]
 
     @property
     def target_kind(self) -> str:
-        """What the audit calls the thing that the operation is about."""
+        """The audit's name for that kind of thing."""
         return self.target or self.subject

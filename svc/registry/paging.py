@@ -1,12 +1,12 @@
 """Paged lists: the query's parameters, the page that answers, and the SQL between them.
 
-A page costs what its own rows cost, however long the list and however deep the page: the ids of a page are found first,
-in an index where there is one of the order that is asked for, and only their rows are read. A long list brings numbers
-that are kept (`svc_actors.store.counts`), not counted: of all its rows, of blocks that follow each other in its order,
-or of groups that have one value each. A page is looked for from the nearest place whose number is known.
+The cost of a page depends on its own rows, not on the length of the list or the depth of the page: the ids of a page
+are found first, in an index if the requested order has one, and only their rows are read. A long list supplies
+maintained counts (`svc_actors.store.counts`) instead of being counted: of all its rows, of consecutive blocks in its
+order, or of groups with one value each. A page is then found from the nearest position whose count is known.
 
-Invariants: what is sorted by is one of the expressions the list offers, never the caller's text; ties are broken by
-a unique column, so that pages neither repeat nor skip a row that did not change.
+Invariants: rows are sorted by one of the expressions that the list offers, never by the caller's text; ties are broken
+by a unique column, so that pages neither repeat nor skip a row that did not change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from svc_actors.store import Queryable
 T = TypeVar("T")
 _NUMBERED = re.compile(r"\$(\d+)")
 _NEAR = 1000
-"""Rows that are skipped sooner than it is asked how many there are."""
+"""Up to so many rows are skipped without asking for the total first."""
 
 
 class PageRequest(Request):
@@ -72,31 +72,32 @@ class Condition(NamedTuple):
 
 
 class Nullable(str):
-    """An expression that may be NULL: such rows come last, whichever way the list is sorted."""
+    """An expression that may be NULL: such rows come last, in either direction."""
 
     __slots__ = ()
 
 
 Sortable = Mapping[str, str | tuple[str, ...]]
-"""The names that `sort` may have, with the expression or expressions that each stands for."""
+"""The allowed values of `sort`, with the expression or expressions that each stands for."""
 
 EVERYTHING = Condition("true")
 
 
 class Blocks(NamedTuple):
-    """Kept numbers of blocks that follow each other in the order `sort`.
+    """Maintained counts of consecutive blocks in the order `sort`.
 
-    `numbers` is a SELECT of `bound` and `number`, a row a block in no order: how many rows of the list are from
-    `bound` on, of the first expression sorted by, up to the next higher one. No row lies below the lowest."""
+    `numbers` is a SELECT of `bound` and `number`, one row a block, in any order: how many rows of the list have a first
+    sort expression from `bound` up to the next higher bound. No row lies below the lowest."""
 
     sort: str
     numbers: Condition
 
 
 class Groups(NamedTuple):
-    """Kept numbers of the groups that have one value each of what `sort` sorts by.
+    """Maintained counts of groups that share one value of what `sort` sorts by.
 
-    `numbers` is a SELECT of `value` and `number`, a row a group in no order; `of` gives the condition of a value."""
+    `numbers` is a SELECT of `value` and `number`, one row a group, in any order; `of` gives the condition of a
+    value."""
 
     sort: str
     numbers: Condition
@@ -104,7 +105,7 @@ class Groups(NamedTuple):
 
 
 def contains(q: str | None, *columns: str, pieces: str | None = None) -> Condition:
-    """True where one of the columns contains the text `q`, without regard to case; true everywhere without `q`.
+    """True where one of the columns contains the text `q`, ignoring case; true everywhere without `q`.
 
     `pieces` is an indexed expression of `text_pieces` over these columns and perhaps others."""
     if not q:
@@ -116,9 +117,9 @@ def contains(q: str | None, *columns: str, pieces: str | None = None) -> Conditi
 
 
 def has_words(q: str | None, *columns: str, words: str) -> Condition:
-    """True where one of the columns contains the text `q`, and each word of `q` begins a word there; true everywhere
-    without `q`. `words` is an indexed expression of `text_words` over these columns: for histories, where an index of
-    every piece of text would be larger than they are."""
+    """True where one of the columns contains the text `q`, and each word of `q` is the start of a word there; true
+    everywhere without `q`. `words` is an indexed expression of `text_words` over these columns. For histories, where an
+    index of every substring would be larger than they are."""
     if not q:
         return EVERYTHING
     found = "(" + " OR ".join(f"{column} ILIKE $1" for column in columns) + ")"
@@ -130,17 +131,17 @@ def _containing(q: str) -> str:
 
 
 def literally(text: str) -> str:
-    """The pattern of LIKE that stands for the text itself."""
+    """The LIKE pattern that matches the text literally."""
     return re.sub(r"([\\%_])", r"\\\1", text)
 
 
 def equals(column: str, value: object | None) -> Condition:
-    """True where the column has the value; true everywhere when the value is None (a filter not given)."""
+    """True where the column has the value; true everywhere if the value is None (a filter that was not given)."""
     return EVERYTHING if value is None else Condition(f"{column} = $1", (value,))
 
 
 def joined(conditions: Iterable[tuple[str, Sequence[object]]], *, first: int = 1) -> Condition:
-    """All of the conditions as one, its arguments numbered from `$first`."""
+    """All of the conditions combined, their arguments numbered from `$first`."""
     clauses: list[str] = []
     args: list[object] = []
     for sql, own in conditions:
@@ -170,13 +171,12 @@ async def paginate(
     blocks: Blocks | None = None,
     groups: Groups | None = None,
 ) -> tuple[list[Any], int]:
-    """The rows of the page asked for, and how many there are on all pages.
+    """The rows of the requested page, and the number of rows on all pages.
 
-    `select` is a SELECT without WHERE, and `args` its own arguments; `source` is what of its FROM the conditions and
-    orders speak of. Each condition numbers its own arguments from `$1`; `tie` is unique in its table. `kept` is a
-    SELECT of the number of rows where that is known without counting, `blocks` and `groups` of parts of them. Raises
-    `invalid` for a `sort` that is not offered.
-    """
+    `select` is a SELECT without WHERE, and `args` its own arguments; `source` is the part of its FROM that the
+    conditions and orders refer to. Each condition numbers its own arguments from `$1`; `tie` is unique in its table.
+    `kept` is a SELECT of the number of rows, if it is known without counting; `blocks` and `groups` give those of parts
+    of them. Raises `invalid` for a `sort` that is not offered."""
     where = list(where)
     limit, offset = request.page_size, (request.page - 1) * request.page_size
     by, descending = _order(request.sort or default_sort, sortable)
@@ -204,15 +204,15 @@ async def paginate(
 
 
 class _Mark(NamedTuple):
-    """A place in a list from which rows can be looked for: `place` rows are before it, counted downwards from the
-    list's highest, and those have `bound` or more. None at both ends."""
+    """A position in a list to read from: `place` rows come before it, counted downwards from the list's highest, and
+    those have `bound` or more. None at both ends."""
 
     place: int
     bound: object | None = None
 
 
 class _List(NamedTuple):
-    """A list in one order, of which parts are read."""
+    """A list in one order, read in parts."""
 
     queryable: Queryable
     select: str
@@ -224,8 +224,8 @@ class _List(NamedTuple):
     args: Sequence[object]
 
     async def read(self, downwards: bool, limit: int, offset: int, beyond: Condition = EVERYTHING) -> list[Any]:
-        """`limit` rows after the first `offset` of those beyond a mark, looked for downwards or upwards, and returned
-        in the list's own direction."""
+        """`limit` rows after the first `offset` rows beyond a mark, read downwards or upwards, and returned in the
+        list's own direction."""
         condition = joined([*self.where, beyond], first=1 + len(self.args))
         first = len(self.args) + len(condition.args) + 1
         return await self.queryable.fetch(
@@ -240,7 +240,7 @@ class _List(NamedTuple):
         )
 
     async def searched(self, limit: int, offset: int) -> tuple[list[Any], int]:
-        """A page of what a text is found in, and how much that is: looked for once for both."""
+        """A page of the rows that match a text, and their total: one search gives both."""
         condition = joined(self.where)
         found = await self.queryable.fetch(
             f"""SELECT {self.tie} AS tie, count(*) OVER () AS total FROM {self.source} WHERE {condition.sql}
@@ -252,7 +252,7 @@ class _List(NamedTuple):
             return [], int(await self.queryable.fetchval(counted, *condition.args)) if offset else 0
         condition = joined(self.where, first=1 + len(self.args))
         ids = len(self.args) + len(condition.args) + 1
-        # The conditions have been met; they stand here for their arguments, which the SELECT may use.
+        # The conditions are already met; they are repeated for their arguments, which the SELECT may use.
         rows = await self.queryable.fetch(
             f"""{self.select} WHERE {self.tie} = ANY(${ids}) AND (true OR {condition.sql})
                 ORDER BY {self._ordered(self.descending)}""",
@@ -263,7 +263,7 @@ class _List(NamedTuple):
         return rows, found[0]["total"]
 
     async def between(self, first: int, last: int, marks: Sequence[_Mark]) -> list[Any]:
-        """The rows of the places `first` up to `last`, counted downwards, from the mark that is nearest."""
+        """The rows from place `first` up to `last`, counted downwards, read from the nearest mark."""
         above = marks[bisect_right(marks, first, key=_place) - 1]
         below = marks[bisect_left(marks, last, key=_place)]
         if first - above.place <= below.place - last:
@@ -273,7 +273,7 @@ class _List(NamedTuple):
         return await self.read(False, last - first, below.place - last, beyond)
 
     def _ordered(self, downwards: bool) -> str:
-        """The order by SQL. What may be NULL is last in the list's own direction, so first in the other one."""
+        """The SQL order. NULLs come last in the list's own direction, so first in the other one."""
         nulls = " NULLS LAST" if downwards == self.descending else " NULLS FIRST"
         return ", ".join(
             f"{expression} {'DESC' if downwards else 'ASC'}{nulls if isinstance(expression, Nullable) else ''}"
@@ -282,7 +282,7 @@ class _List(NamedTuple):
 
 
 async def _marks(queryable: Queryable, kept: Condition, blocks: Blocks | None) -> list[_Mark]:
-    """Both ends of a list, and the ends of its blocks where these are counted."""
+    """Both ends of a list, and the ends of its blocks if these are counted."""
     if blocks is None:
         return [_Mark(0), _Mark(int(await queryable.fetchval(kept.sql, *kept.args)))]
     sql, args = blocks.numbers
@@ -299,8 +299,8 @@ def _place(mark: _Mark) -> int:
 
 
 async def _page_of_groups(lines: _List, groups: Groups, limit: int, offset: int) -> tuple[list[Any], int]:
-    """A page in an order of few values: whole groups are skipped by their numbers, and within one the order is the
-    tie's, which needs no sorting."""
+    """A page in an order of few values: whole groups are skipped by their counts, and inside a group the order is that
+    of the tie, which needs no sorting."""
     sql, args = groups.numbers
     counted = await lines.queryable.fetch(
         f"SELECT value, sum(number)::bigint AS number FROM ({sql}) groups GROUP BY value HAVING sum(number) > 0", *args
@@ -319,7 +319,7 @@ async def _page_of_groups(lines: _List, groups: Groups, limit: int, offset: int)
 
 
 def _order(sort: str, sortable: Sortable) -> tuple[tuple[str, ...], bool]:
-    """The expressions to sort by, and whether downwards."""
+    """The expressions to sort by, and whether in descending order."""
     name, descending = (sort[1:], True) if sort.startswith("-") else (sort, False)
     if name not in sortable:
         problem = f"this list is sorted by one of {', '.join(sorted(sortable))}, with - before it for descending order"

@@ -1,8 +1,8 @@
-"""The parameters of a request, as they came in, and how they become the operation's request model.
+"""The raw parameters of a request, and how they become the operation's request model.
 
-Invariants: values in path and query are text and are read as such; a JSON body is read strictly (a number is not a
-text); a path parameter wins over a member of the body; what is wrong is named field by field and never echoed, since
-it may be a password; no text holds a NUL, which PostgreSQL cannot keep.
+Invariants: values in path and query are text and are parsed as such; a JSON body is read strictly (a number is not a
+text); a path parameter wins over a member of the body; errors name each wrong field and never echo its value, which may
+be a password; no text contains a NUL, which PostgreSQL cannot store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def no_body() -> bytes:
 
 @dataclass(frozen=True)
 class Parameters:
-    """`body` is awaited only after the caller was found to be allowed the operation. `defaults` are fields carried by
+    """`body` is read only after the caller was found to be allowed the operation. `defaults` are fields carried by
     headers (`Idempotency-Key`, `Last-Event-ID`); the same field given otherwise must be equal."""
 
     path: Mapping[str, str]
@@ -40,7 +40,7 @@ class Parameters:
 
 
 class ParameterReader:
-    """Reads the parameters of one operation; made once, when the registry is."""
+    """Reads the parameters of one operation; created once, with the registry."""
 
     def __init__(self, operation: Operation[Any, Any, Any]) -> None:
         fields = operation.request.model_fields
@@ -58,7 +58,7 @@ class ParameterReader:
         try:
             if self.in_query:
                 values = self._from_query(parameters, defaults)
-                # `validate_strings` knows no lists; the lax reading of Python values reads texts as well.
+                # `validate_strings` does not support lists; the lax mode for Python values parses text as well.
                 if self._repeated:
                     return self._adapter.validate_python(values)
                 return self._adapter.validate_strings(values, strict=True)
@@ -71,7 +71,7 @@ class ParameterReader:
             if not members and not self.in_path:
                 return self._adapter.validate_python({})
             _refuse_nul(parameters.path.items())
-            # A number in the path is text all the same, which strict reading would refuse beside a body.
+            # A number in the path is text, which the strict mode of a request with a body would refuse.
             path = {
                 name: int(value) if name in self._numbers and _WHOLE.fullmatch(value) else value
                 for name, value in parameters.path.items()

@@ -1,4 +1,4 @@
-"""Who asks: a person or a token, with the role, the scopes and the support session that bound what they may do."""
+"""The caller: a person or a token, with the role, the scopes and the support session that bound what they may do."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ _ROLES: dict[Access, frozenset[Role]] = {
 
 
 def roles_of(access: Access) -> frozenset[Role]:
-    """Those who may, of those who are signed in."""
+    """The roles, among signed-in callers, that have this access."""
     return _ROLES[access]
 
 
 @dataclass(frozen=True)
 class Principal:
-    """`user_id` is None for the anonymous caller of a public operation. During a support session this is the
-    customer, and `impersonator_id` the administrator behind it.
-    `scopes` is closed under containment (see `ScopePolicy.closed`); None is the whole authority of the role.
-    `local`: nobody who has an account, but whoever administers the server that the service runs on.
-    `member_roles`: those with which a member of somebody else's account may call the operation that runs; the registry
-    says which they are, and outside of an operation there are none. `whole_accounts_only`: as a member of the account,
-    and not of one site of it."""
+    """`user_id` is None for the anonymous caller of a public operation. During a support session it is the customer's,
+    and `impersonator_id` is the administrator's. `scopes` is closed under containment (see `ScopePolicy.closed`); None
+    is the full authority of the role. `local`: no account, but root of the server that the service runs on.
+    `member_roles`: the roles with which a member of another account may call the running operation. The registry sets
+    them; outside of an operation there are none. `whole_accounts_only`: only as a member of the whole account, not of
+    one of its sites."""
 
     user_id: UUID | None
     email: str | None
@@ -66,12 +65,13 @@ class Principal:
 
     @property
     def is_operator(self) -> bool:
-        """Administrators and staff see every project, and have no customer's limits; a customer sees their own."""
+        """Administrators and staff see every project and have no customer limits; a customer sees their own
+        projects."""
         return self.role in (Role.ADMINISTRATOR, Role.STAFF)
 
     @property
     def display(self) -> str:
-        """The actor as the audit names it."""
+        """The actor's name in the audit."""
         if self.impersonator_email is not None:
             return f"{self.impersonator_email} as {self.email}"
         return self.email or "anonymous"
@@ -82,4 +82,4 @@ class Principal:
 
 ANONYMOUS = Principal(user_id=None, email=None, role=None, scopes=frozenset())
 LOCAL_ADMINISTRATOR = Principal(user_id=None, email="local", role=Role.ADMINISTRATOR, scopes=None, local=True)
-"""Root of the server, over the service's own socket: it could read the database as well."""
+"""Root of the server, over the service's own socket: root could read the database as well."""

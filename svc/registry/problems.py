@@ -1,7 +1,7 @@
-"""What is wrong with a request's fields, in words: one place turns pydantic's errors into ours.
+"""The problems with a request's fields, in words: the one place that translates pydantic's errors.
 
-Invariants: a problem names a field of the request as the caller wrote it, or none; nothing of the validator's inside
-(union branches, patterns, Python's types) and no value that was sent is told, since it may be a password.
+Invariants: a problem names a field of the request as the caller wrote it, or none; it reveals none of the validator's
+internals (union branches, patterns, Python's types) and no value that was sent, since that may be a password.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _BOUNDS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def _tags(expected: str) -> str:
-    """The tags as they are written, of what pydantic makes of them: `<RecordType.A: 'A'>` of a member of an enum."""
+    """The tags as callers write them, from pydantic's form: `<RecordType.A: 'A'>` for a member of an enum."""
     return re.sub(r"<[^:>]*: ([^>]*)>", r"\1", expected).replace("'", "")
 
 
@@ -79,7 +79,7 @@ def explained(error: ValidationError, model: type[BaseModel]) -> ServiceError:
     problems: dict[str, str] = {}
     for entry in error.errors(include_url=False, include_input=False):
         bound = entry.get("ctx", {})
-        # Of a union each branch complains of the same field; the first one's words are enough.
+        # Each branch of a union reports the same field; the first report is enough.
         problems.setdefault(
             bound.get("field") or _field(model, entry["loc"]), _problem(entry["type"], entry["msg"], bound)
         )
@@ -94,13 +94,13 @@ def _problem(kind: str, message: str, bound: Mapping[str, Any]) -> str:
         return _WORDS[kind]
     if kind in _BOUNDS:
         return _BOUNDS[kind](bound)
-    # Ours (`PydanticCustomError`) are words already; what is not known here is told without pydantic's.
+    # Our own messages (`PydanticCustomError`) are shown; pydantic's own are not.
     return message if message.startswith("must ") else "is not accepted here"
 
 
 def _field(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """The path to a value as the caller wrote it: members of objects and places in lists, and not the branches of a
-    union, by which pydantic parts them."""
+    """The path to a value as the caller wrote it: members of objects and positions in lists, without pydantic's names
+    of union branches."""
     parts: list[str] = []
     inside: type[BaseModel] | None = model
     branches: Mapping[object, type[BaseModel]] | None = None
@@ -118,8 +118,8 @@ def _field(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
 
 
 def _branches(field: FieldInfo | None) -> Mapping[object, type[BaseModel]] | None:
-    """The models of a union whose members are told apart by one field, by the value of that field: pydantic names it in
-    the location of what is wrong inside of one."""
+    """The models of a discriminated union by the discriminator's value: pydantic puts that value into the location of
+    an error inside a branch."""
     for annotation, discriminator in _unions(field):
         if isinstance(discriminator, str):
             models = [_model_of(branch) for branch in get_args(annotation)]
@@ -133,7 +133,7 @@ def _branches(field: FieldInfo | None) -> Mapping[object, type[BaseModel]] | Non
 
 
 def _unions(field: FieldInfo | None) -> Iterator[tuple[Any, object]]:
-    """The field's annotation and, where it may be null, what is beside that; each with its discriminator."""
+    """The field's annotation, and the rest of it if it may be null; each with its discriminator."""
     if field is None:
         return
     yield field.annotation, field.discriminator

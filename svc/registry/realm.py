@@ -1,5 +1,4 @@
-"""What tells one service of this kernel from another: how its callers identify themselves, what they may be, and how
-it answers when it refuses."""
+"""How services of this kernel differ: how their callers identify themselves, which roles exist, and how errors look."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from svc.registry.scopes import Scoped, ScopePolicy
 
 @dataclass(frozen=True)
 class Realm:
-    """`title` heads the API's document. `token_prefix` begins every API token, `session_cookie` names the cookie of a
-    browser session; two services on one host differ in both. `roles` are those that its people can have.
-    `public_events` are kinds of event that everybody sees where they are of no project. `projects_of` gives the SQL of
-    the ids of a person's projects, from an expression for the person's id: events, alerts and audit rows are of a
-    project, and only the service knows who is in one. `member_roles` gives the roles with which a member of a
-    customer's account may call an operation there; without members there are none. `whole_accounts_only` says of which
-    operations a membership of less than the account opens nothing. `nothing` is what is answered where
-    there is nothing to say, a model without members; None is no body, with status 204."""
+    """`title` heads the API's document. Every API token starts with `token_prefix`, and `session_cookie` names the
+    cookie of a browser session; two services on one host differ in both. `roles` are those that its people can have.
+    `public_events` are kinds of event that everybody sees if they belong to no project. `projects_of` gives the SQL of
+    the ids of a person's projects, from an expression for the person's id: events, alerts and audit rows belong to
+    projects, and only the service knows their members. `member_roles` gives the roles with which a member of a
+    customer's account may call an operation; a service without members has none. `whole_accounts_only` says which
+    operations need a membership of the whole account. `nothing` is the answer of operations that return nothing, a
+    model without members; None means no body, with status 204."""
 
     title: str
     token_prefix: str

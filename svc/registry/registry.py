@@ -3,13 +3,13 @@
 Invariants:
 
 - names, routes and commands are unique, and a declaration that contradicts itself is refused when the registry is
-  made;
-- every run passes the same checks in the same order: authentication, scope, support-session rule, role, body,
-  handler; where the role depends on whose a thing is, the handler's principal says which roles of a member do;
-- a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here, one that succeeded
-  leaves it in the handler's own transaction. Refusals leave so many rows a minute a person, or anybody could fill the
-  table. Callers who did not sign in leave none, save those refused by a public operation (a wrong password), and of
-  these so many a minute together. What the throttle turned away leaves none.
+  built;
+- every run passes the same checks in the same order: authentication, scope, support-session rule, role, body, handler;
+  if the role depends on a thing's owner, the handler's principal says which roles of a member suffice;
+- a mutating (or secret-revealing) operation that was refused or failed leaves its audit row here; a successful one
+  leaves it in the handler's own transaction. Rows about refusals are limited per person and minute, or anybody could
+  fill the table. Anonymous callers leave none, except by a public operation that refuses them (a wrong password), and
+  those rows are limited together. Throttled calls leave none.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 
 
 class InconsistentRegistryError(Exception):
-    """A declaration contradicts itself or another one; a mistake of whoever wrote it."""
+    """A declaration contradicts itself or another one: a programming error."""
 
 
 @dataclass(frozen=True)
 class Entry(Generic[ServicesT]):
-    """An operation with what is worked out from it once. `response` is None where a success has no body; `status` is
-    its HTTP status. `member_roles` are those with which a member of a customer's account may call it there, with
-    `whole_accounts_only` a member of all of it."""
+    """An operation with the values computed from it once. `response` is None if a success has no body; `status` is its
+    HTTP status. `member_roles` are those with which a member of a customer's account may call it there; with
+    `whole_accounts_only` only as a member of the whole account."""
 
     operation: Operation[ServicesT, Any, Any]
     reader: ParameterReader
@@ -82,7 +82,7 @@ class Entry(Generic[ServicesT]):
         return cls(operation, ParameterReader(operation), adapter, status, roles, whole)
 
     def rendered(self, result: Any) -> bytes | None:
-        """The body of a success in JSON, None where there is none."""
+        """The body of a success as JSON; None if there is none."""
         if self.response is None:
             return None
         return b"{}" if self.operation.response is None else self.response.dump_json(result)
@@ -124,9 +124,8 @@ class Registry(Generic[ServicesT]):
     async def execute(self, name: str, context: Context[ServicesT], parameters: Parameters) -> Any:
         """Run an operation for `context.principal` and return its result.
 
-        Raises `ServiceError`, whatever the handler raises besides (a defect: `internal` to the caller), and KeyError
-        for a name that is not of this registry.
-        """
+        Raises `ServiceError`, any other exception of the handler (a defect: `internal` to the caller), and KeyError for
+        a name that is not in this registry."""
         entry = self._entries[name]
         told = _NOTHING if current_span() is None else _ids(entry.operation, context, parameters)
         with in_span(name, Kind.INTERNAL, told):
@@ -151,7 +150,7 @@ class Registry(Generic[ServicesT]):
             if self._should_audit(entry.operation, context.principal, error):
                 await _record_refusal(entry.operation, context, parameters, error.code)
             raise
-        except Exception:  # A defect is audited like every other refusal of a change, and raised on.
+        except Exception:  # a defect is audited like any other refused change, and raised again
             if entry.operation.mutates or entry.operation.secret:
                 await _record_refusal(entry.operation, context, parameters, ErrorCode.INTERNAL)
             raise
@@ -160,7 +159,7 @@ class Registry(Generic[ServicesT]):
         if not (operation.mutates or operation.secret) or error.code is ErrorCode.RATE_LIMITED:
             return False
         if error.details is not None and error.details.get("reason") == DISK_FULL:
-            return False  # The row would be one more change, on a disk that has no space for it.
+            return False  # the row would be one more write to a disk without space
         if principal.local:
             return True
         if principal.user_id is not None:
@@ -178,7 +177,7 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: 
             raise forbidden(f"This token does not have the scope {asked}.", details={"scope": asked})
     acts = operation.mutates or operation.route.method is not Method.GET
     if principal.impersonation_id is not None and acts and not operation.in_support_session:
-        # Before the role: an operator in a customer's account is told of the rule, not of the customer's role.
+        # Before the role: an operator in a customer's account gets this rule as the reason, not the customer's role.
         raise forbidden(SUPPORT_SESSION_REFUSAL)
     if not principal.has_access(operation.access):
         who = " and ".join(_MANY_OF[role] for role in _MANY_OF if role in realm.roles & roles_of(operation.access))
@@ -186,15 +185,15 @@ def authorise(operation: Operation[Any, Any, Any], principal: Principal, realm: 
 
 
 def _needs_space(operation: Operation[Any, Any, Any]) -> bool:
-    """Whether an operation is refused while the database's disk is full. Whoever is to free space must be able to sign
-    in and to delete."""
+    """Whether an operation is refused while the database's disk is full. Signing in and deleting must still work, to
+    free space."""
     if operation.frees_space or operation.route.method is Method.DELETE:
         return False
     return operation.mutates and operation.access is not Access.PUBLIC
 
 
 def _ids(operation: Operation[Any, Any, Any], context: Context[Any], parameters: Parameters) -> Attributes:
-    """Who asks and of what, by ids: other values of a path may be names, or secret."""
+    """The ids of the caller and of the target. Other values in a path may be names or secrets."""
     told = {}
     for name, value in parameters.path.items():
         if _UUID.fullmatch(value):
@@ -208,9 +207,9 @@ def _ids(operation: Operation[Any, Any, Any], context: Context[Any], parameters:
 async def _record_refusal(
     operation: Operation[Any, Any, Any], context: Context[ServicesT], parameters: Parameters, code: ErrorCode
 ) -> None:
-    """The refusal itself is the caller's answer: a database that cannot take the row is logged, and hides nothing."""
+    """The caller gets the refusal itself: if the database cannot take the row, that is only logged."""
     outcome = Outcome.FAILED if code in (ErrorCode.INTERNAL, ErrorCode.UNAVAILABLE) else Outcome.DENIED
-    # The path of a link that redirects is its secret, and still works where it was refused for who followed it.
+    # The path of a redirecting link is its secret, which still works after the refusal.
     in_path = {} if operation.presentation is Presentation.REDIRECT else parameters.path
     named = next(iter(in_path.values()), None)
     target = Target(

@@ -1,7 +1,7 @@
 """What a token may do: a service's policy of scopes.
 
-A scope narrows its owner's authority and never widens it: it is checked before the role, on every call. `None` in
-place of a set of scopes is the owner's full authority, which a browser session has as well.
+A scope narrows its owner's authority and never widens it: it is checked before the role, on every call. `None` instead
+of a set of scopes is the owner's full authority, which a browser session also has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 
 class Scoped(Protocol):
-    """What a policy looks at in an operation."""
+    """The parts of an operation that a policy reads."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class ScopePolicy(Protocol):
         ...
 
     def closed(self, scopes: Iterable[str]) -> frozenset[str]:
-        """The scopes with those that they contain."""
+        """The scopes together with those that they contain."""
         ...
 
     def allows(self, scopes: frozenset[str], operation: Scoped) -> bool:
@@ -53,12 +53,12 @@ class ScopePolicy(Protocol):
         ...
 
     def asked(self, operation: Scoped) -> str:
-        """The narrowest scope that would do, for whoever was refused."""
+        """The narrowest scope that would suffice, for the message of a refusal."""
         ...
 
 
 class ListedScopes:
-    """Every operation names the scope that it asks for (vm-controller-api.md, Authentication)."""
+    """Every operation names the scope that it needs (vm-controller-api.md, Authentication)."""
 
     names: tuple[str, ...] = tuple(Scope)
 
@@ -77,9 +77,9 @@ class ListedScopes:
 
 @dataclass(frozen=True)
 class Area:
-    """Operations by the beginnings of their names, cut at a dot: `site` is site.create and never sitemap.show.
-    No prefix is every operation. `reads_only` leaves those out that change something
-    or reveal a secret: a token that may look shall not take."""
+    """Operations by prefixes of their names, which end at a dot: `site` includes site.create and excludes sitemap.show.
+    No prefix includes every operation. `reads_only` excludes operations that change something or reveal a secret: a
+    token that may look must not take."""
 
     prefixes: tuple[str, ...] = ()
     reads_only: bool = False
@@ -90,7 +90,7 @@ class Area:
         return not self.prefixes or any(operation.name.startswith(f"{prefix}.") for prefix in self.prefixes)
 
     def contains(self, other: Area) -> bool:
-        """Whether this area holds every operation that the other holds."""
+        """Whether this area includes every operation of the other."""
         if self.reads_only and not other.reads_only:
             return False
         return not self.prefixes or (bool(other.prefixes) and set(other.prefixes) <= set(self.prefixes))

@@ -1,4 +1,4 @@
-"""Texts of one shape, which say in words what they must be."""
+"""Text types with a pattern, and the words that describe the pattern."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from svc.registry.characters import CONTROLS, TURNING
 
 @dataclass(frozen=True)
 class Shape:
-    """An annotation of `str`: the whole text matches `pattern` (the OpenAPI document has it), and a text that does not
-    is told that it "must be" what `words` say. `Field(pattern=...)` would show the expression itself to people."""
+    """An annotation of `str`: the whole text matches `pattern` (the OpenAPI document has it). The error for any other
+    text is "must be" followed by `words`; `Field(pattern=...)` would show people the expression itself."""
 
     pattern: str
     words: str
@@ -42,4 +42,4 @@ NAME = Shape(
 TEXT = Shape(
     rf"(?:[^{CONTROLS}{TURNING}]|[\t\r\n])*", "text without control characters and marks that turn its direction"
 )
-"""With line breaks and tabs."""
+"""Allows line breaks and tabs."""

@@ -1,8 +1,8 @@
-"""What the handler of an event stream returns: where its events come from, and what its reader may see of them.
+"""The result of an event stream's handler: the source of the events, and what its reader may see of them.
 
-Invariant: an event is sent only when the `View` in force says so, and that is asked for again every few seconds, for
-all readers together, so that a session which ended, or a project that was left, ends or narrows a stream which was
-opened before.
+Invariant: an event is sent only if the current `View` allows it. Views are computed again every few seconds, for all
+readers together, so that the end of a session, or of a project membership, ends or narrows a stream that was opened
+before.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from svc_actors.store import Event, Subscription
 
 @dataclass(frozen=True)
 class View:
-    """What one reader sees: which events, and whether with what only operators are told (the node). `everything`: every
-    event, as an operator."""
+    """What one reader sees: which events, and with `operator` also the parts for operators alone (the node).
+    `everything`: every event, as an operator."""
 
     sees: Callable[[Event], bool]
     operator: bool
@@ -26,12 +26,12 @@ class View:
 
 
 Views = Callable[[Sequence[Principal]], Awaitable[Sequence[View | None]]]
-"""What each of these may see now; None once their session, token or account has ended."""
+"""What each of these callers may see now; None once their session, token or account has ended."""
 
 
 @dataclass(frozen=True)
 class EventStream:
-    """`after` is the position behind which to start, None for now. Streams of one service share its `views`."""
+    """`after` is the position to start behind, None for now. Streams of one service share its `views`."""
 
     subscribe: Callable[[int | None], AbstractAsyncContextManager[Subscription]]
     principal: Principal
