@@ -1,2 +1,2 @@
-"""What composes, supervises and watches a running service: the controller, the panel, and what both run beside their
-operations. The command line starts it, and nothing here knows that."""
+"""Composes, supervises and watches a running service: the controller, the panel, and what both run besides their
+operations. The command line starts it; nothing here depends on the command line."""

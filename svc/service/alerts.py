@@ -2,10 +2,10 @@
 again.
 
 Invariants:
-- of one part the newest word counts, and it is written however long the database is away: an alert neither stays open
-  for a part that works, nor is it missing for one that does not;
-- a process begins with no such alert open: its actors and loops are begun anew, and what was wrong in the process
-  before it shows again where it lasts.
+- the newest state of a part counts, and it is written however long the database is away: no alert stays open for a part
+  that works, and none is missing for one that does not;
+- a process starts without open alerts: its actors and loops are new, and a problem of the previous process shows again
+  if it lasts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from svc_actors.store import Database
 
 
 class _PartAlerts:
-    """`say` is for those who must not wait; `run` writes what was said until it is cancelled."""
+    """`say` never waits; `run` writes what was said until it is cancelled."""
 
     def __init__(self, database: Database, prefix: str) -> None:
         self._database = database
@@ -36,7 +36,7 @@ class _PartAlerts:
         self._said.set()
 
     async def run(self) -> None:
-        """Write until cancelled. Raises what the database raises; called again it goes on where it was."""
+        """Write until cancelled. Raises the database's errors; called again it continues."""
         if not self._begun:
             await self._database.transact(lambda tx: close_alerts(tx, self._prefix))
             self._begun = True
@@ -48,12 +48,12 @@ class _PartAlerts:
 
     async def _write(self, part: str, message: str | None) -> None:
         await self._database.transact(partial(set_alert, key=f"{self._prefix}{part}", message=message))
-        if self._unwritten[part] == message:  # Else there is news already, which is written next.
+        if self._unwritten[part] == message:  # Else there is newer state already, which is written next.
             del self._unwritten[part]
 
 
 class ActorAlerts(_PartAlerts):
-    """A single crash is in the log only: the actor is loaded again, and whoever asked was told."""
+    """A single crash is only logged: the actor is loaded again, and its caller got an error."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, "actor:")

@@ -1,4 +1,4 @@
-"""The disk of a service's own database, watched by whoever composes the service."""
+"""Watches the disk of a service's own database, for the service's composer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc_actors.store import URL_VARIABLE, Database, background_nursery, keep_ru
 
 @asynccontextmanager
 async def disk_guard(data_dir: Path, environ: Mapping[str, str], *, goes_on: str) -> AsyncIterator[DiskGuard | None]:
-    """What watches the disk of the embedded server. An external one's is watched where that runs."""
+    """Watches the disk of the embedded database server. An external server's disk is watched where it runs."""
     if environ.get(URL_VARIABLE):
         yield None
         return
@@ -25,7 +25,7 @@ async def disk_guard(data_dir: Path, environ: Mapping[str, str], *, goes_on: str
 
 @asynccontextmanager
 async def guarded(database: Database, disk: DiskGuard | None) -> AsyncIterator[None]:
-    """While its disk is full the database takes no changes of callers, and operators have an alert before."""
+    """While its disk is full the database refuses callers' changes; operators get an alert before."""
     async with background_nursery() as nursery:
         if disk is not None:
             nursery.start_soon(disk.guard, database)

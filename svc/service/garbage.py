@@ -1,15 +1,16 @@
-"""When a service looks for cyclic garbage, so that the search never holds up its event loop for long.
+"""When a service collects cyclic garbage, so that a collection never holds up its event loop for long.
 
-Reference counts free nearly all that a service drops; the collector is needed for cycles alone. But it searches by
+Reference counts free nearly everything that a service drops; the collector is needed for cycles alone. But it works by
 visiting objects, and at 1,000 nodes a full collection visits half a million of them to free a few dozen: a fifth to
 half of a second in which nothing else runs. So:
 
-- what has survived a full collection is frozen: no later one visits it. One begins every half second, at a moment when
-  no task is ready to run, and costs as much as that time has allocated and still holds;
-- automatic collections are left to the young, whose threshold is raised from 700 to 10,000: they are begun anywhere;
-- frozen objects are freed by their reference counts as ever; only cycles that were frozen and then dropped (the objects
-  of a connection, say) stay. The frozen are counted whenever so many have joined them that they may have grown by half.
-  When they have, everything is thawed, collected and frozen again: the one long pause, where the service has grown or
+- objects that survived a full collection are frozen: no later one visits them. A full collection starts every half
+  second, at a moment when no task is ready to run; its cost depends on what was allocated since and is still alive;
+- automatic collections only do the young generation, whose threshold is raised from 700 to 10,000, since they may start
+  at any moment;
+- reference counts still free frozen objects; only cycles that were frozen and then dropped (the objects of a
+  connection, say) stay. The frozen objects are counted whenever so many have joined that they may have grown by half.
+  If they have, everything is thawed, collected and frozen again: the one long pause, needed if the service has grown or
   such cycles have piled up.
 """
 
@@ -26,35 +27,35 @@ import trio
 
 PERIOD: Final = 0.5
 GROWTH: Final = 0.5
-"""Of what was frozen after everything was collected last. Counting it walks a list: 20 ms for 600,000 objects."""
+"""Relative to the frozen objects after the last complete collection. Counting them walks a list: 20 ms for 600,000."""
 YOUNG: Final = (10_000, 5, 1_000_000_000)
-"""Net allocations before a young collection, young ones before a middle one (which visits 50,000 objects at most, some
-10 ms), and as good as never a full one."""
+"""Net allocations before a young collection, young collections before a middle one (which visits at most 50,000
+objects, some 10 ms), and practically never a full one."""
 
 IDLE_TURN: Final = 100e-6
-"""Seconds that a turn of the scheduler takes at most in which nothing else runs. It is measured, since Trio's
-statistics of the run queue walk through all sockets, of which there is one a node."""
+"""The longest a turn of the scheduler takes, in seconds, if nothing else runs. It is measured, since Trio's statistics
+of the run queue walk through all sockets, of which there is one a node."""
 MOST_TURNS, LONGEST_WAIT = 50, 0.1
-"""Turns, and seconds, that a collection waits for an idle moment: a service that is never idle collects as well, and
-before much has piled up, as when a thousand nodes come at once."""
+"""How many turns, and seconds, a collection waits for an idle moment. A service that is never idle still collects, and
+before much has piled up, as when a thousand nodes connect at once."""
 
 log = structlog.get_logger("svc.garbage")
 
 
 class GarbageCollection:
-    """One a process: it decides for the whole interpreter, and puts that back at the end."""
+    """One a process: it changes the whole interpreter's settings, and restores them at the end."""
 
     def __init__(self) -> None:
         self.longest_pause = 0.0
-        """Seconds, of all collections after the one at the start, automatic ones as well."""
+        """Seconds, of all collections after the one at the start, including automatic ones."""
         self._frozen = 0
-        """Objects, when everything was collected last."""
+        """The number of frozen objects after the last complete collection."""
         self._began = 0.0
 
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator[GarbageCollection]:
-        """It runs for the length of the block."""
+        """Runs for the length of the block."""
         garbage = cls()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(garbage._run)
@@ -62,7 +63,8 @@ class GarbageCollection:
             nursery.cancel_scope.cancel()
 
     async def _run(self) -> None:
-        """Collect until cancelled. To be started when the service is: what there is then lives as long as it."""
+        """Collect until cancelled. Start it once the service has started: objects that exist then live as long as the
+        service."""
         thresholds = gc.get_threshold()
         gc.set_threshold(*YOUNG)
         self._collect_everything()

@@ -1,5 +1,5 @@
-"""What runs behind the operations that services share: mail is delivered, links are mailed to those who asked,
-operators are told of alerts, the audit is sealed, numbers of lists are folded, what has run out is forgotten."""
+"""The background loops of the operations that services share: they deliver mail, mail requested links, notify operators
+of alerts, seal the audit, fold the counts of lists, and remove what has expired."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ async def add_identity_loops(
     mail: MailSettings | None,
     counted: Sequence[str],
 ) -> None:
-    """`counted` are the views that count the service's lists whose numbers are kept."""
+    """`counted` are the views that count the service's lists with maintained counts."""
     if mail is None:
-        # It would close with the next mail that is sent.
+        # Without mail, no delivery would ever close this alert.
         await database.transact(partial(close_alert, key=MAIL_ALERT))
     else:
         loops.keep("mail delivery", Delivery(database, outbox, mail).run)
@@ -43,8 +43,8 @@ async def add_identity_loops(
 
 
 async def _forget(database: Database) -> None:
-    """Remove what has run out: answers to idempotency keys, counts of failed sign-ins, links to set a password,
-    sign-ins that wait for a code, alerts closed long ago."""
+    """Remove what has expired: answers to idempotency keys, counts of failed sign-ins, links to set a password, pending
+    sign-ins, alerts closed long ago."""
     await forget_expired(database)
     await forget_old_failures(database)
     await forget_old_links(database)

@@ -1,6 +1,6 @@
-"""What a service has of its supervisor, systemd or what speaks as it does.
+"""What a service gets from its supervisor, systemd or a program that speaks its protocol.
 
-It is told how the service is (sd_notify(3)), and keeps the listening sockets of one that is being restarted
+The service reports its state (sd_notify(3)); the supervisor keeps the listening sockets while the service restarts
 (sd_listen_fds(3); FileDescriptorStoreMax= in systemd.service(5)).
 """
 
@@ -16,19 +16,19 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
 def tell_supervisor(environ: Mapping[str, str], state: str) -> None:
-    """Send `state`, such as `READY=1`, to the socket of NOTIFY_SOCKET; without one nobody asked to be told."""
+    """Send `state`, such as `READY=1`, to the socket of NOTIFY_SOCKET; does nothing without one."""
     _send(environ, state, [])
 
 
 class KeptListener:
-    """The listening sockets `name`, kept while the service is restarted: who connects meanwhile waits instead of being
-    refused, and nobody else takes the port. They come from a socket unit, or are those that an earlier process of the
-    service bound. A service that is stopped gives up what it bound itself. Nothing is kept, and nothing is otherwise
-    different, where nobody supervises or the unit has no room for it."""
+    """The listening sockets `name`, kept while the service restarts: clients that connect meanwhile wait instead of
+    being refused, and no other program takes the port. The sockets come from a socket unit, or an earlier process of
+    the service bound them. A service that is stopped gives up the sockets it bound itself. Without a supervisor, or if
+    the unit has no room for them, nothing is kept and everything else works the same."""
 
     def __init__(self, environ: Mapping[str, str], name: str, *, of_unit: bool = False) -> None:
-        """Before any program is started, which would hold the sockets as well. `of_unit`: a socket unit holds the port
-        at every address, so that one address of it cannot be bound; its sockets serve that one."""
+        """Create this before any program is started, which would inherit the sockets. `of_unit`: a socket unit holds
+        the port at every address, so that a single address of it cannot be bound; its sockets serve that address."""
         self._environ = environ
         self._name = name
         self._of_unit = of_unit
@@ -37,9 +37,9 @@ class KeptListener:
             os.set_inheritable(descriptor, False)
 
     def bind(self, addresses: Sequence[str]) -> list[str]:
-        """What hypercorn listens on for these addresses, each a host and a port: the sockets that were kept of them, as
-        `fd://3`, and those addresses of which there was none. The sockets of a unit may accept connections to other
-        addresses too, and from both families: the server drops these."""
+        """What hypercorn listens on for these addresses, each a host and a port: kept sockets, as `fd://3`, and the
+        addresses without one. A unit's sockets may accept connections to other addresses and of both families: the
+        server drops these."""
         kept = {_address(descriptor): descriptor for descriptor in self._passed}
         wanted = {address.replace("[", "").replace("]", ""): address for address in addresses}
         ports = {each.rpartition(":")[2] for each in wanted}
@@ -49,14 +49,14 @@ class KeptListener:
         others = [descriptor for descriptor in self._passed if descriptor not in taken.values()]
         self._passed = []
         if others:
-            # The settings have changed; or two are of one address, and one is enough.
+            # The settings have changed, or two sockets have the same address, and one is enough.
             for descriptor in others:
                 os.close(descriptor)
             _send(self._environ, f"FDSTOREREMOVE=1\nFDNAME={self._name}", [])
         return [*(f"fd://{descriptor}" for descriptor in taken.values()), *free]
 
     def keep(self, listeners: Sequence[socket.socket]) -> None:
-        """Of the same socket one more is not kept."""
+        """A socket that is already kept is not kept twice."""
         _send(self._environ, f"FDSTORE=1\nFDNAME={self._name}", [listener.fileno() for listener in listeners])
 
 
@@ -87,6 +87,6 @@ def _send(environ: Mapping[str, str], state: str, descriptors: list[int]) -> Non
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        # A leading @ is an abstract address, which begins with a zero byte (unix(7)).
+        # A leading @ marks an abstract address, which starts with a zero byte (unix(7)).
         channel.connect("\0" + address[1:] if address.startswith("@") else address)
         socket.send_fds(channel, [state.encode()], descriptors)

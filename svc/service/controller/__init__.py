@@ -1,1 +1,1 @@
-"""The controller as a running service: its parts put together, what watches them, and backups of it all."""
+"""The controller as a running service: its composition, its supervision, and its backups."""

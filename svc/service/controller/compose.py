@@ -1,7 +1,7 @@
-"""The controller put together: the only place that knows all of its parts.
+"""Composes the controller: the only place that knows all of its parts.
 
-Order of opening is order of dependence, and closing goes the other way: the HTTP listener first, so that no new order
-comes in; then the task runner stores the ends that it knows; then the actors finish what they have begun; then gateway
+Parts open in the order of their dependencies and close in reverse: the HTTP listener first, so that no new order comes
+in; then the task runner stores the results that it knows; then the actors finish what they have started; then gateway
 and event log; the database last.
 """
 
@@ -58,15 +58,15 @@ from svc_http.plain import add_challenges
 from svc_http.server import serve_https, serve_loopback
 
 CONNECTIONS = {Lane.READING: 8, Lane.ORDERS: 16, Lane.BACKGROUND: 8}
-"""Each lane's own (`svc_actors.store.lanes`). An order keeps its connection for a dozen turns of the event loop, so
-that a crowd of them needs more than PostgreSQL has cores for."""
+"""Connections of each lane (`svc_actors.store.lanes`). An order holds its connection for a dozen turns of the event
+loop, so many orders at once need more connections than PostgreSQL has cores for."""
 
 log = structlog.get_logger("svc.compose")
 
 
 @dataclass(frozen=True)
 class RunningController:
-    """`setup_token` is there until the first administrator is; it also lies in `<data>/setup-token`."""
+    """`setup_token` is set until the first administrator exists; it is also in `<data>/setup-token`."""
 
     services: Controller
     app: App
@@ -78,8 +78,7 @@ class RunningController:
 async def open_controller(
     config: ControllerConfig, environ: Mapping[str, str], wanted: Collection[ControllerLoop] | None = None
 ) -> AsyncIterator[RunningController]:
-    """A controller that serves for the length of the block. Of its loops those that are `wanted` run, or with None
-    all."""
+    """A controller that serves for the length of the block. Only its `wanted` loops run, or all with None."""
     listener = KeptListener(environ, "api")
     config.data_dir.mkdir(parents=True, exist_ok=True, mode=0o711)
     if (config.data_dir / UNFINISHED).exists():
@@ -156,19 +155,19 @@ async def open_controller(
 
 @asynccontextmanager
 async def _schema(urls: DatabaseUrls) -> AsyncIterator[None]:
-    """The schema that this release needs, there before anything reads it."""
+    """The schema that this release needs, created before anything reads it."""
     await prepare_schema(urls)
     yield
 
 
 async def _step_back(database: Database, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
-    """The database has lost what was committed after `as_of`: as after a restore, hosts are compared with the records
-    before anything is given out."""
+    """The database has lost the commits after `as_of`: as after a restore, hosts are compared with the records before
+    any address or name is assigned again."""
     await begin(database, as_of, version("svc"), Past.LOST_COMMITS, keys)
 
 
 def _leave_setup_token(path: Path, token: str | None) -> None:
-    """Keep the token where root finds it while it is of use, and nowhere afterwards."""
+    """Write the token where root finds it while it is needed, and remove it afterwards."""
     path.unlink(missing_ok=True)
     if token is not None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

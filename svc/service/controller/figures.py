@@ -1,4 +1,4 @@
-"""The figures of the controller at /metrics, beside those of its requests: docs/monitoring.md explains each."""
+"""The controller's figures at /metrics, besides those of its requests: docs/monitoring.md explains each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from svc_nodeagent.protocol import PROTOCOL_VERSION
 
 LAG_PERIOD = 0.25
 LAG_SAMPLES = 240
-"""A minute of them: what lasts shorter than a scrape's interval is seen all the same."""
+"""A minute of measurements, so that a lag shorter than the scrape interval is still seen."""
 
 
 class LoopLag:
-    """How much later than asked for the event loop runs what is due."""
+    """How much later than requested the event loop runs what is due."""
 
     def __init__(self) -> None:
         self._samples = [0.0] * LAG_SAMPLES

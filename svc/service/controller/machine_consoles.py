@@ -22,7 +22,7 @@ _REFUSALS = {
 
 
 class Streams(Protocol):
-    """What a console asks of the node gateway."""
+    """The parts of the node gateway that a console needs."""
 
     def is_online(self, node_id: UUID) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""The certificate that browsers are shown, where an authority gives it out: ordered, answered for, told of."""
+"""The certificate for browsers, if an ACME authority issues it: orders, challenges, and the alert."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _PORT_ALERT = "certificate-port"
 async def certificate_keeper(
     config: ControllerConfig, database: Database, sealer: Sealer, actors: ActorSystem
 ) -> Keeper[Http01] | None:
-    """What gets and renews the certificate by ACME; what it got before is there for the listener."""
+    """Obtains and renews the certificate by ACME; a certificate obtained before is available to the listener at
+    once."""
     acme, alert = config.acme, alert_of(certificate.NAME)
     if acme is None or not acme.terms_agreed:
         message = None
@@ -47,7 +48,7 @@ async def certificate_keeper(
 
 
 async def serve_challenges(config: ControllerConfig, database: Database, challenges: Http01) -> None:
-    """Answer the authority's questions on a port of their own, as long as the settings name one."""
+    """Answer the authority's challenges on a port of their own, if the settings name one."""
     assert config.acme is not None
     tell = partial(_tell, database, _PORT_ALERT)
     if config.acme.port == 0:
@@ -59,7 +60,7 @@ async def serve_challenges(config: ControllerConfig, database: Database, challen
 
 
 async def tell_of_certificates(database: Database, problem: str | None) -> None:
-    """The alert of the certificates that browsers are shown, opened and closed."""
+    """Open and close the alert about the certificates that browsers are shown."""
     await _tell(database, "certificate", problem, Severity.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""What is removed when it has become old, by the settings `keep_...`; every hour, in batches."""
+"""Removes old records, by the settings `keep_...`: every hour, in batches."""
 
 from __future__ import annotations
 

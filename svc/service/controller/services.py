@@ -1,4 +1,5 @@
-"""What the controller's operations use, running: actors, gateway, tasks, events. No listener but the gateway's."""
+"""The running services that the controller's operations use: actors, gateway, tasks, events. Only the gateway
+listens."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ from svc_actors.webhooks.endpoint import Delivering
 from svc_actors.webhooks.receivers import Receivers
 
 COUNTED = ("audit_numbers", "vm_numbers", "task_numbers", "address_numbers", "day_numbers")
-"""The views that count the lists whose numbers are kept."""
+"""The views that count the lists with maintained counts."""
 DRAIN_SECONDS = 10.0
 
 
@@ -68,8 +69,8 @@ async def open_services(
     passwords: Passwords | None = None,
     wanted: Collection[ControllerLoop] | None = None,
 ) -> AsyncIterator[Controller]:
-    """What operations use, running: actors, gateway, tasks. No listener but the gateway's. Of the loops those that are
-    `wanted` run, or with None all."""
+    """The running services that operations use: actors, gateway, tasks. Only the gateway listens. Only the `wanted`
+    loops run, or all with None."""
     sealer = Sealer.from_file(config.data_dir / "secret.key")
     authority = await Authority.open(database, sealer)
     await seed_defaults(database)

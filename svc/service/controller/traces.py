@@ -44,14 +44,14 @@ class Tracing:
 
 @asynccontextmanager
 async def open_tracing(config: ControllerConfig, environ: Mapping[str, str]) -> AsyncIterator[Tracing | None]:
-    """None without a collector. What OpenTelemetry's variables say beside the endpoint and the ratio, its SDK reads by
+    """None without a collector. OpenTelemetry's SDK reads its other variables, besides the endpoint and the ratio, by
     itself. Raises `TracingSettingsError`."""
     endpoint = _endpoint(config, environ)
     ratio = _RATIOS.get(environ.get("OTEL_TRACES_SAMPLER", ""), config.trace_ratio)
     if endpoint is None or ratio == 0:
         yield None
         return
-    # A second of imports, for those who trace.
+    # The imports take a second, so only those who trace pay for them.
     from svc_actors.spans import ExportSettings, SdkTracer, SpanQueue, open_exporter
 
     try:

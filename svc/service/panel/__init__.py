@@ -1,1 +1,1 @@
-"""The panel's core as a running service: its parts put together over one server, and what looks after them."""
+"""The panel's core as a running service: its composition over one server, and its supervision."""

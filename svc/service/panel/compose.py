@@ -1,8 +1,8 @@
-"""The panel's core put together: the only place that knows all of its parts.
+"""Composes the panel's core: the only place that knows all of its parts.
 
-Order of opening is order of dependence: events and alerts first, then what serves the sites, then jobs, whose work
-uses all of it, and the loops that take up what an earlier core has left. Closing goes the other way: jobs that run are
-given time to end, then actors, and the loops are cancelled last.
+Parts open in the order of their dependencies: events and alerts first, then what serves the sites, then jobs, whose
+work uses all of it, and the loops that resume what an earlier core has left. Closing goes the other way: running jobs
+are given time to end, then actors, and the loops are cancelled last.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from svc_actors.webhooks.receivers import Receivers
 
 DRAIN_SECONDS = 10.0
 COUNTED = ("audit_numbers",)
-"""The views that count the lists whose numbers are kept."""
+"""The views that count the lists with maintained counts."""
 
 
 @asynccontextmanager
@@ -90,8 +90,8 @@ async def open_services(
     recovering: Recovering | None = None,
     wanted: Collection[PanelLoop] | None = None,
 ) -> AsyncIterator[Panel]:
-    """What operations use, running. No listener. `work` is that of further kinds of jobs; without `recovering` no
-    manifest is written. Of the loops those that are `wanted` run, or with None all."""
+    """The running services that operations use. No listener. `work` is that of further kinds of jobs; without
+    `recovering` no manifest is written. Only the `wanted` loops run, or all with None."""
     folders = config.folders
     await trio.to_thread.run_sync(prepare_shared_sockets, folders)
     alerts, loop_alerts = ActorAlerts(database), LoopAlerts(database)
@@ -168,7 +168,7 @@ async def open_services(
         manifests = start_recovery(config, database, host, sealer, jobs, actors, data, loops, recovering)
         for kind, done_by in (work or {}).items():
             jobs.handle(kind, done_by)
-        # All work is known from here on: what was queued before a restart begins now.
+        # All kinds of work are registered by now: jobs queued before a restart start here.
         await loops.begin("jobs", jobs.run)
 
         await loops.begin("schedules", Scheduler(database, host.tasks, host.clock, loops.alert).run)

@@ -1,7 +1,7 @@
-"""The panel's core over its database, before it listens: what it becomes, what it steps back to, what it serves.
+"""The panel's core over its database, before it listens: recovery as another server, lost commits, and what it serves.
 
-What serves the sites goes on without it: programs are started by a launcher that outlives it, and a core that was
-killed finds them when it starts again.
+The sites keep running without it: a launcher that outlives the core starts their programs, and a restarted core finds
+them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from svc_actors.store import PANEL_SCHEMA, Database, Lane, Transaction, database
 from svc_http.app import App, create_app
 
 CONNECTIONS = {Lane.READING: 6, Lane.ORDERS: 8, Lane.BACKGROUND: 6}
-"""Each lane's own (`svc_actors.store.lanes`)."""
+"""Connections of each lane (`svc_actors.store.lanes`)."""
 
 
 @asynccontextmanager
 async def open_core(
     config: PanelConfig, environ: Mapping[str, str], host: Host, reopen: trio.Event | None = None
 ) -> AsyncIterator[App]:
-    """The core's application over its database, for the length of the block. `reopen` is set where it is to be closed,
-    and opened again: it becomes another server then, before it serves anybody."""
+    """The core's application over its database, for the length of the block. `reopen` is set if the core must close and
+    open again: it then becomes another server before it serves anybody."""
     async with (
         disk_guard(config.data_dir, environ, goes_on="sites are served on") as disk,
         database_urls(config.data_dir, environ) as urls,
@@ -64,12 +64,12 @@ async def open_core(
 
 
 async def step_back(database: Database, folders: HostFolders, as_of: datetime, keys: Sequence[tuple[str, str]]) -> None:
-    """The database has lost what was committed after `as_of`: nothing of it is given out or done a second time."""
+    """The database has lost the commits after `as_of`: nothing of them is assigned or done a second time."""
     numbers = await trio.to_thread.run_sync(Numbers.on, folders)
 
     async def work(tx: Transaction) -> None:
-        # Links may have been used since, and sessions ended. Of the mails that wait, those with a link are of no use;
-        # the others may have been sent, and one that comes twice is better than none.
+        # Links may have been used since, and sessions ended. Waiting mails with a link are useless; the others may have
+        # been sent, and a mail that arrives twice is better than none.
         await revoke_everybodys_links(tx)
         await end_mails(tx, "the panel's database has lost its last commits", perishable=True)
         await end_everybodys(tx)

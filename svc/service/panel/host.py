@@ -1,4 +1,4 @@
-"""The server that sites run on, as the panel drives it."""
+"""The server that the sites run on, as the panel drives it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Host:
     vitals: Vitals = field(default_factory=SystemVitals)
     packages: Packages = field(default_factory=DebianPackages)
     own_release: OwnRelease | None = None
-    """Of the panel, where its package installed it."""
+    """The panel's own release, if its package installed it."""
     resolve: Resolve = resolve
     clock: Clock = utc_now
     foreign_hosts: ForeignHosts = field(default_factory=SystemForeignHosts)
     open_acme: OpenHttp | None = None
-    """How certificate authorities are reached, where not as the settings say."""
+    """How certificate authorities are reached, if not as the settings say."""

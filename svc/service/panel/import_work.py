@@ -1,4 +1,4 @@
-"""The work of imports: which parts of the panel make sites of an archive."""
+"""The work of imports: the parts of the panel that create sites from an archive."""
 
 from __future__ import annotations
 

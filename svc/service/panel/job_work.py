@@ -1,4 +1,4 @@
-"""The work of every kind of job: which parts of the panel do it."""
+"""The work of every kind of job: the parts of the panel that do it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def handle_jobs(
     outbound: Outbound,
     authorities: Path | None,
 ) -> None:
-    """Before the queues are served: a job whose work nobody knows would fail. `outbound` and `authorities`: where
-    repositories of code may be, and who vouches for their servers."""
+    """Called before the queues are served: a job of an unregistered kind would fail. `outbound` and `authorities`:
+    where repositories of code may be, and the authorities for their servers' certificates."""
     wordpress_databases = WordPressDatabases(database, data.databases)
     wordpress = creation.WordPressCreation(
         database,

@@ -1,8 +1,8 @@
-"""The certificate that the panel itself shows on its port: of the operator's files, by ACME, or the panel's own.
+"""The certificate that the panel itself shows on its port: from the operator's files, by ACME, or self-signed.
 
-The web tier reads one folder and no other, has no rights, and takes up what is replaced there while connections stay
-open. So the core puts there whatever is to be shown, key and chain in one file, which is whole whenever it is there.
-Until then the web tier shows the certificate that the core signed itself (`self_signed`).
+The web tier reads one folder and no other, has no rights, and picks up a replaced certificate there while connections
+stay open. So the core writes the current one there, key and chain in one file that is replaced atomically. Until then
+the web tier shows the certificate that the core signed itself (`self_signed`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from svc_actors.store import Database
 from svc_http.certificates import expires_soon
 
 NAME: Final = "panel"
-"""Of the panel's certificate among those that are got by ACME."""
+"""The name of the panel's certificate among those from ACME."""
 LOOK_SECONDS: Final = 10.0
 _ALERT: Final = "certificate"
 
@@ -53,7 +53,7 @@ class PanelCertificate:
         self._shown = config.folders.shown_certificate
 
     async def run(self) -> None:
-        """Have the right one shown, until cancelled."""
+        """Keep the right certificate shown, until cancelled."""
         acme, name = self._config.acme, self._config.certified_name
         if self._config.certificate is not None:
             await self._forget_order()
@@ -71,10 +71,10 @@ class PanelCertificate:
         async def install(issued: Issued) -> None:
             await trio.to_thread.run_sync(self._show, issued.key + issued.chain.encode())
 
-        # The default server of nginx answers challenges for every name, the panel's among them.
+        # nginx's default server answers challenges for every name, including the panel's.
         keeper = Keeper(self._actors, NAME, (name,), acme, self._challenges, install, open_http=self._open_http)
         await keeper.begin()
-        # A question that comes before nginx answers is a failed validation, and the next attempt minutes away.
+        # A challenge before nginx answers would fail the validation, and the next attempt is minutes away.
         await self._web_serves.wait()
         await keeper.run()
 
@@ -88,7 +88,7 @@ class PanelCertificate:
             await trio.sleep(LOOK_SECONDS)
 
     def _take_up(self, certificate: Path, key: Path) -> str | None:
-        """Show what the operator's files hold. Gives what is wrong with them."""
+        """Show the certificate of the operator's files. Returns what is wrong with them."""
         try:
             found = parsed(certificate.read_text(), key.read_bytes())
         except (OSError, ValueError, CertificateError) as error:
@@ -101,7 +101,7 @@ class PanelCertificate:
         return None
 
     def _show(self, content: bytes) -> None:
-        """The folder hands its group on to the file: the web tier may read it, and nobody else."""
+        """The file inherits the folder's group: the web tier may read it, and nobody else."""
         if self._shown.exists() and self._shown.read_bytes() == content:
             return
         self._shown.parent.mkdir(mode=0o750, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Recovery put together: manifests that are written, and a server that becomes another one."""
+"""Composes recovery: writing manifests, and turning a server into another one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from svc_actors.store import Database, DatabaseUrls, dump
 
 @dataclass(frozen=True)
 class Recovering:
-    """`owner_url` is that of the database's owner, as whom it is dumped; `reopen` has the core close and open again."""
+    """`owner_url` signs in as the database's owner, who dumps it; `reopen` makes the core close and open again."""
 
     owner_url: str
     reopen: trio.Event
@@ -36,7 +36,7 @@ class Recovering:
 
 @asynccontextmanager
 async def becoming(config: PanelConfig, urls: DatabaseUrls) -> AsyncIterator[None]:
-    """Before anything uses the database: become the server that an order of recovery has put in place."""
+    """Before anything uses the database: become the server that a recovery order has prepared."""
     await become_staged(config.data_dir, urls, config.dns.site_addresses())
     yield
 

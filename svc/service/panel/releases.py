@@ -1,4 +1,4 @@
-"""The panel's own releases put together: where newer ones come from, and what looks after trials."""
+"""Composes the panel's own releases: where newer ones come from, and the supervision of trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from svc_actors.store import Database
 
 
 async def start_releases(config: PanelConfig, database: Database, host: Host, jobs: Jobs, loops: PanelLoops) -> None:
-    """Before jobs begin."""
+    """Called before jobs start."""
     work = ReleaseWork(
         database,
         host.own_release,

@@ -1,4 +1,4 @@
-"""The six parts of a site that are compared with its records and repaired."""
+"""The six parts of a site that can be compared with its records and repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed with time: records, ended jobs, uploads that nobody goes on with."""
+"""Removes with time: old records, ended jobs, abandoned uploads."""
 
 from __future__ import annotations
 

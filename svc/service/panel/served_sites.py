@@ -1,4 +1,4 @@
-"""What serves the sites: web server, programs of their accounts, certificates and access by SFTP follow the records."""
+"""Serves the sites: web server, programs of their accounts, certificates and SFTP access follow the records."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def serve_sites(
         telling(telling_owners(outbox)),
         host.open_acme,
     )
-    # The web server is told of these files as soon as it starts.
+    # The web server reads these files as soon as it starts.
     await certificates.restore_files()
     web_server = WebServer(database, host.web, lambda: all_servers(database, folders))
     programs = SitePrograms(database, host.php)
@@ -86,7 +86,7 @@ async def serve_sites(
     )
     actors.register(SiteApp, lambda _: SiteApp(database, sealer, host.apps, host_work))
     sftp = SftpAccess(database, events, host.sftp)
-    # Before any program of a site runs, which may bind the port else.
+    # Before any program of a site runs, which could bind the port instead.
     with suppress(SftpError):
         await host.sftp.hold()
     ports = {
@@ -97,7 +97,7 @@ async def serve_sites(
     }
     loops.repeat_from_now("bound on visitors by address", VISITORS_SECONDS, host.visitors.hold)
     loops.repeat("ports of the panel", PORTS_SECONDS, PortWatch(database, ports, host.listeners).round)
-    # Before the programs; what they say until it is there waits.
+    # Before the programs; their log lines wait until it runs.
     loops.repeat_from_now("logs of sites", LOGS_SECONDS, lambda: host.launcher.ensure(log_service(folders)))
     loops.repeat_from_now("programs that end by themselves", CRASHES_SECONDS, CrashWatch(database, host.launcher).round)
     loops.keep("web server", web_server.run)

@@ -1,4 +1,4 @@
-"""The server that the panel runs on: what starts its programs, and what each of them is given."""
+"""The server that the panel runs on: what starts its programs, and what each program is given."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from svc_actors.panel.releases.own import this_release
 
 
 def this_server(config: PanelConfig) -> Host:
-    """What drives it. Nothing is started yet."""
+    """The drivers of this server. Nothing is started yet."""
     launcher = launcher_of(config.folders)
     mariadb = MariaDb(config.folders, launcher)
     databases: DatabaseServers = {

@@ -1,4 +1,4 @@
-"""What sites have beside their files: databases, which are exported and imported, and backups of it all."""
+"""Data of sites besides their files: databases with their exports and imports, and backups of everything."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def recover_site_data(
     actors: ActorSystem,
     certificates: SiteCertificates,
 ) -> SiteData:
-    """As an earlier core has left it, but without what it was doing: before any job begins."""
+    """Recover the state that an earlier core left, without its interrupted work. Called before any job starts."""
     databases = SiteDatabases(database, host.databases)
     dumps = DatabaseBackups(database, databases)
 
@@ -78,7 +78,7 @@ async def recover_site_data(
 def look_after_site_data(loops: PanelLoops, data: SiteData) -> None:
     loops.repeat_from_now("databases to resume", RESUME_SECONDS, data.databases.resume)
     for kind in EngineKind:
-        # Each by itself: an engine that hangs, or ends many, keeps no look from the other.
+        # Separately: an engine that hangs, or ends many connections, does not delay the others.
         look = partial(data.databases.end_greedy, kind)
         loops.repeat_from_now(_MEMORY[kind], LOOK_SECONDS, look)
     loops.repeat_from_now("removal of old exports", SWEEP_SECONDS, data.transfers.sweep)

@@ -1,1 +1,1 @@
-"""Backups of the controller itself: taken beside the running service, restored on an empty machine (docs/backup.md)."""
+"""Backups of the controller itself: taken while the service runs, restored on an empty machine (docs/backup.md)."""

@@ -1,8 +1,8 @@
 """Files encrypted by a passphrase, in the format age-encryption.org/v1: `age --decrypt` opens them as well.
 
-A header holds the file's key, sealed under the passphrase by scrypt; the content follows in chunks of 64 KiB, each
-sealed with ChaCha20-Poly1305 under a nonce that counts them and marks the last. So an archive is read as it comes, and
-one that was altered, reordered or cut short anywhere is noticed before its last byte is believed.
+A header holds the file's key, sealed under the passphrase by scrypt. The content follows in chunks of 64 KiB, each
+sealed with ChaCha20-Poly1305 under a nonce that counts them and marks the last. So an archive can be read as a stream,
+and an archive that was altered, reordered or truncated anywhere is noticed before its end is trusted.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _VERSION: Final = b"age-encryption.org/v1\n"
 _SCRYPT_LABEL: Final = b"age-encryption.org/v1/scrypt"
 _CHUNK, _TAG = 64 * 1024, 16
 WORK_FACTOR = 18
-"""The logarithm of scrypt's cost, as age has it: 256 MiB and about a second, for each guess."""
+"""The logarithm of scrypt's cost, as age has it: 256 MiB and about a second for each guess."""
 _MOST_WORK: Final = 22
 _LONGEST_LINE: Final = 1024
 
 
 class CannotDecrypt(Exception):  # noqa: N818 - named for what it says
-    """What was read is not what was once encrypted with this passphrase; the message says how."""
+    """The data was not encrypted with this passphrase, or was altered; the message says which."""
 
 
 class Encrypting:
-    """A file to write to: what is written arrives in `file` encrypted. `finish` must end it; without that it is cut
-    short, and nobody will take it for whole."""
+    """A file to write to: data is encrypted into `file`. `finish` must be called at the end; without it the file is
+    truncated, and nothing will accept it as complete."""
 
     def __init__(self, file: BinaryIO, passphrase: str) -> None:
         file_key = os.urandom(16)
@@ -48,7 +48,7 @@ class Encrypting:
 
     def write(self, data: bytes) -> int:
         self._waiting += data
-        # The last chunk is marked, so one is held back until there is more.
+        # The last chunk is marked, so one is held back until there is more data.
         while len(self._waiting) > _CHUNK:
             self._file.write(self._cipher.seal(bytes(self._waiting[:_CHUNK]), last=False))
             del self._waiting[:_CHUNK]
@@ -60,7 +60,7 @@ class Encrypting:
 
 class Decrypting:
     """A file to read from. Raises `CannotDecrypt` here for a wrong passphrase or another kind of file, and in `read`
-    for one that was altered or cut short."""
+    for one that was altered or truncated."""
 
     def __init__(self, file: BinaryIO, passphrase: str) -> None:
         file_key, nonce = _open_header(file, passphrase)
@@ -80,7 +80,7 @@ class Decrypting:
 
 
 class _Chunks:
-    """The cipher of one file's chunks, in their order: eleven bytes of the nonce count, the twelfth marks the last."""
+    """The cipher of one file's chunks, in order: eleven bytes of the nonce count, the twelfth marks the last."""
 
     def __init__(self, file_key: bytes, nonce: bytes) -> None:
         self._cipher = ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, salt=nonce, info=b"payload").derive(file_key))

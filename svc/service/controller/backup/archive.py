@@ -54,11 +54,11 @@ class Manifest(BaseModel):
 
 
 class NotAnArchive(Exception):  # noqa: N818 - named for what it says
-    """This is no backup of a controller, or not a whole one; the message says why."""
+    """This is no backup of a controller, or an incomplete one; the message says why."""
 
 
 class ArchiveWriter:
-    """One backup, written piece by piece; it is one once `finish` has returned."""
+    """One backup, written piece by piece; it is complete once `finish` has returned."""
 
     def __init__(self, file: BinaryIO, passphrase: str) -> None:
         self._encrypting = Encrypting(file, passphrase)
@@ -75,7 +75,7 @@ class ArchiveWriter:
         self._pieces += 1
 
     def add_file(self, folder: Path, path: Path) -> None:
-        """A file of the data folder; what grows while it is read is taken as long as it was."""
+        """Add a file of the data folder; a file that grows meanwhile is read up to its initial length."""
         name = path.relative_to(folder).as_posix()
         digest = hashlib.sha256()
         with path.open("rb") as file:
@@ -113,13 +113,13 @@ class ArchiveWriter:
 
 
 class ArchiveReader:
-    """Reads one archive from its beginning to its end, once. Every method raises `CannotDecrypt` or `NotAnArchive`."""
+    """Reads one archive from start to end, once. Every method raises `CannotDecrypt` or `NotAnArchive`."""
 
     def __init__(self, file: BinaryIO, passphrase: str) -> None:
         self._decrypting = Decrypting(file, passphrase)
 
     def verify(self) -> Manifest:
-        """Read all of it, and compare every hash with the manifest's."""
+        """Read the whole archive, and compare every hash with the manifest's."""
         found: dict[str, Content] = {}
         database, size = hashlib.sha256(), 0
         manifest: Manifest | None = None
@@ -153,7 +153,7 @@ class ArchiveReader:
 
     def read(self) -> Iterator[tuple[str | None, int, Iterator[bytes]]]:
         """The pieces of the database's dump under None, then the files: `(path in the data folder, mode, pieces)`; the
-        configuration file as `CONFIGURATION`. Only for what `verify` has passed."""
+        configuration file as `CONFIGURATION`. Only for an archive that `verify` has accepted."""
         for member, name, content in self._members():
             kind, _, rest = name.partition("/")
             if kind == _DATABASE:
@@ -173,7 +173,7 @@ class ArchiveReader:
                     if content is None:
                         raise NotAnArchive(f"It has a member that is no file: {member.name}")
                     yield member, member.name, cast("BinaryIO", content)
-            # To the very end: the mark of the last chunk is what says that nothing was cut off.
+            # Read to the very end: only the mark of the last chunk proves that nothing was cut off.
             while self._decrypting.read(_PIECE):
                 pass
         except (tarfile.TarError, EOFError) as error:

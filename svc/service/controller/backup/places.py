@@ -1,8 +1,8 @@
-"""Where archives are kept: a folder, or a folder of another host by SFTP.
+"""Where archives are stored: a folder, or a folder of another host by SFTP.
 
-An archive is written under a name that ends in `.partial`, brought to the disk, and only then given its own: whoever
-finds an archive by its name finds all of it, whenever the power went. What `.partial` an interrupted backup left is
-removed by the next.
+An archive is written under a name that ends in `.partial`, flushed to disk, and only then renamed: an archive found
+under its own name is complete, even after a power failure. The next backup removes any `.partial` that an interrupted
+backup left.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Folder:
 
 
 class Sftp:
-    """By the system's `sftp`, with its keys, known hosts and configuration (~/.ssh). It never asks for anything."""
+    """Uses the system's `sftp`, with its keys, known hosts and configuration (~/.ssh). It never prompts."""
 
     def __init__(self, user: str | None, host: str, port: int | None, folder: PurePosixPath) -> None:
         self._address = f"{user}@{host}" if user else host
@@ -81,7 +81,7 @@ class Sftp:
             yield path
 
     async def store(self, name: str, finished: Path) -> None:
-        # -f: on the other host's disk before it is renamed.
+        # -f: flushed to the other host's disk before it is renamed.
         partial = _quoted(self._folder / f"{name}{PARTIAL}")
         await self._run(f"put -f {_quoted(finished)} {partial}", f"rename {partial} {_quoted(self._folder / name)}")
 
@@ -89,7 +89,7 @@ class Sftp:
         await self._run(f"rm {_quoted(self._folder / name)}")
 
     async def clear(self) -> None:
-        # A leading dash: that there is none is no failure.
+        # The leading dash: it is no error if there is none.
         await self._run(f"-rm {_quoted(self._folder)}/{PREFIX}*{SUFFIX}{PARTIAL}")
 
     async def _run(self, *commands: str) -> str:
@@ -109,8 +109,8 @@ class Sftp:
 
 
 Place: TypeAlias = Folder | Sftp
-"""`names` gives whole archives, the oldest first; `fetched` a path where one can be read; `store` keeps a finished one,
-which was written in `spool` (None: anywhere on this machine); `clear` removes what interrupted backups left."""
+"""`names` gives complete archives, the oldest first; `fetched` a path to read one from; `store` stores a finished one,
+which was written in `spool` (None: anywhere on this machine); `clear` removes the remains of interrupted backups."""
 
 
 def place_of(where: str) -> Place:
@@ -130,5 +130,5 @@ def is_archive(name: str) -> bool:
 
 
 def _quoted(path: PurePath) -> str:
-    """As sftp reads it in a batch: its own escapes, and no pattern."""
+    """Quoted for a batch of sftp: with its own escapes, and without patterns."""
     return '"' + "".join(f"\\{each}" if each in '\\"*?[' else each for each in str(path)) + '"'

@@ -1,7 +1,7 @@
-"""Putting a backup of the controller into place on an empty machine.
+"""Restoring a backup of the controller on an empty machine.
 
-Invariants: nothing is written before all of the archive has been read and found whole; a data folder or a database that
-somebody uses is refused; what was interrupted half-way is not taken for a controller (`UNFINISHED`).
+Invariants: nothing is written before the whole archive has been read and verified; a data folder or a database in use
+is refused; an interrupted restore is not mistaken for a controller (`UNFINISHED`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from svc_actors.store import (
 from svc_actors.store.marks import deal_with_notice
 
 UNFINISHED: Final = "restore-unfinished"
-"""A file in the data folder for as long as a restore is under way."""
+"""A file in the data folder while a restore runs."""
 SETTINGS: Final = "controller.toml.restored"
 
 
@@ -72,7 +72,7 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
             await prepare_schema(urls)
             async with Database.open(urls.service, size=1, application_name="svc restore") as database:
                 orders, sessions = await begin(database, manifest.taken_at, manifest.release, Past.BACKUP)
-                # The backup may hold one that waits; and data folders of before know of commits that it lacks.
+                # The backup may hold a pending notice, and earlier data folders know of commits that it lacks.
                 await database.transact(deal_with_notice)
         await trio.to_thread.run_sync(members.write_files, folder)
     await trio.to_thread.run_sync(_unmark, marker)
@@ -83,12 +83,12 @@ async def restore(config: ControllerConfig, environ: Mapping[str, str], archive:
 async def begin(
     database: Database, taken_at: datetime, release: str, past: Past = Past.BACKUP, keys: Sequence[tuple[str, str]] = ()
 ) -> tuple[int, int]:
-    """Prepare records of the past for the present, before anybody is served: how many orders and sessions ended. `keys`
-    are idempotency keys, with whose they are, that may have been used since then."""
+    """Prepare restored records for the present, before the service serves anybody. Returns how many orders and sessions
+    ended. `keys` are idempotency keys, with their owners, that may have been used since."""
 
     async def work(tx: Transaction) -> tuple[int, int]:
-        # Links may have been used. What waited then was sent since, or is about what has changed since; but of a moment
-        # ago it may not have been sent, and a mail that comes twice is better than none.
+        # Links may have been used. Mails that waited then were sent since, or are out of date; but if only the last
+        # moments were lost they may not have been sent, and a mail that arrives twice is better than none.
         await revoke_everybodys_links(tx)
         await end_mails(tx, past.value, perishable=past is Past.LOST_COMMITS)
         await refuse_lost(tx, keys)
@@ -98,7 +98,7 @@ async def begin(
 
 
 class _Members:
-    """An archive's members, the pieces of the dump first and the files after them."""
+    """An archive's members: first the pieces of the dump, then the files."""
 
     def __init__(self, reader: ArchiveReader) -> None:
         self._members = reader.read()

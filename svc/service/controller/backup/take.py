@@ -1,7 +1,7 @@
-"""Taking one backup of the controller, beside the service while it runs, and keeping so many.
+"""Taking one backup of the controller while the service runs, and removing old ones.
 
-The sealing key never changes, and whoever reads the database's snapshot needs it; audit rows are removed from the
-database only once their file is written. So what is read in the order database, files is consistent.
+The sealing key never changes, so the database's snapshot stays readable; audit rows are removed from the database only
+once their file is written. So reading the database first and the files second gives a consistent backup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svc_actors.store import Database, dump, reachable_urls
 
 @dataclass(frozen=True)
 class Taken:
-    """`removed`: the archives that were more than are kept."""
+    """`removed`: the archives beyond the number to keep."""
 
     name: str
     size: int
@@ -42,8 +42,8 @@ async def take(
     *,
     keep: int,
 ) -> Taken:
-    """Write one archive to `place`; `keep` of them stay, or all for 0. Raises `PlaceError`, `OSError`, `DumpError`,
-    `DatabaseStartError` and what the database raises; then there is no archive of this name."""
+    """Write one archive to `place`, and keep the newest `keep`, or all for 0. Raises `PlaceError`, `OSError`,
+    `DumpError`, `DatabaseStartError` and the database's errors. If writing fails there is no archive of this name."""
     await place.clear()
     name = f"{PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}{SUFFIX}"
     with tempfile.TemporaryDirectory(prefix="svc-backup-") as own:
@@ -88,15 +88,15 @@ async def _write(
 
 
 def files_of(data_dir: Path) -> Iterator[Path]:
-    """What lies in the data folder and nowhere else. Image files are left out: they are large, whoever uploaded one has
-    it, and nodes keep theirs."""
+    """The files that exist only in the data folder. Image files are left out: they are large, their uploader has them,
+    and nodes keep theirs."""
     yield data_dir / "secret.key"
     for folder in ("tls", "audit"):
         yield from sorted(path for path in (data_dir / folder).glob("*") if path.is_file() and not path.is_symlink())
 
 
 async def verify(place: Place, name: str, passphrase: str) -> Manifest:
-    """Read all of an archive, comparing every hash. Raises `CannotDecrypt`, `NotAnArchive`, `PlaceError`, `OSError`."""
+    """Read a whole archive, comparing every hash. Raises `CannotDecrypt`, `NotAnArchive`, `PlaceError`, `OSError`."""
 
     def read(path: Path) -> Manifest:
         with path.open("rb") as file:

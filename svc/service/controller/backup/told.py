@@ -1,7 +1,7 @@
-"""What became of backups, in the database: the alert that the last one failed, or that there has been none for long.
+"""The results of backups, in the database: the alert that the last one failed, or that there has been none for long.
 
-Whoever takes a backup records its end; the service looks from time to time, since nobody records that a timer was
-switched off.
+The program that takes a backup records its result; the service checks from time to time, since nothing records that a
+timer was switched off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN: Final = 500
 
 
 async def record(database: Database, place: str, every_hours: float, ended: Taken | Exception) -> None:
-    """Record how a backup ended, and say so where it matters."""
+    """Record the result of a backup, and open or close the alert."""
     taken = ended if isinstance(ended, Taken) else None
 
     async def work(tx: Transaction) -> None:
@@ -41,7 +41,7 @@ async def record(database: Database, place: str, every_hours: float, ended: Take
 
 
 async def look(database: Database) -> None:
-    """Open or close the alert. Where no backup was ever tried there is none: that is the operator's choice."""
+    """Open or close the alert. If no backup was ever tried there is none: that is the operator's choice."""
     await database.transact(_judge)
 
 
