@@ -1,10 +1,10 @@
-"""The agent: a host, a journal, and for ever a connection to the controller.
+"""The agent: a host, a journal, and a connection to the controller that is kept for ever.
 
 Invariants:
 
 - it reconnects without end, with jittered exponential back-off; only an operator stops it;
 - the certificate is renewed at two thirds of its lifetime over the open channel; the new one replaces the old file only
-  once a connection made with it has been welcomed, and until then the old connection goes on.
+  once a connection made with it has been welcomed, and until then the old connection stays in use.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _RENEWAL_POLL = 60.0
 log = structlog.get_logger(__name__)
 
 OpenHost = Callable[[OpenStream], AbstractAsyncContextManager[Host]]
-"""Opens the hypervisor; it is given the way to read the files that the controller keeps."""
+"""Opens the hypervisor; it gets a function that reads the files that the controller keeps."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds. A pause is drawn evenly from the half to the whole of the current back-off, which grows by `growth` up
-    to `longest_pause` and starts again after a connection that held for `settled_after`. With half as much again each
-    time, the last pause is a third of the outage: whoever waits for a controller that was replaced waits little more
-    than for the controller."""
+    """Seconds. A pause is drawn evenly from between half of the current back-off and all of it. The back-off grows by
+    `growth` up to `longest_pause` and starts again after a connection that held for `settled_after`. With a growth of
+    one half, the last pause is a third of the outage: after a controller was replaced, agents wait little longer than
+    the replacement took."""
 
     first_pause: float = 0.5
     growth: float = 1.5
@@ -104,7 +104,7 @@ class Agent:
         self._stop = trio.Event()
         self._interrupted = tuple(journal.begun)
         self.offline_reason: str | None = None
-        """Why the last connection was over, until one stands."""
+        """Why the last connection ended, until the next one stands."""
         self._log = log.bind(node_id=str(self.enrolment.node_id))
         self._host: Host
         self._dispatcher: Dispatcher
@@ -119,7 +119,7 @@ class Agent:
         return self._live is not None
 
     def stop(self) -> None:
-        """Stop in order: nothing new, what runs may end, then the connection is closed."""
+        """Stop in order: take nothing new, let running operations end, then close the connection."""
         self._stop.set()
 
     def renew_certificate(self) -> None:
@@ -148,7 +148,7 @@ class Agent:
                 self._nursery.cancel_scope.cancel()
 
     async def open_console(self, operation: ConsoleOpen) -> None:
-        """Join the guest's console to a stream the controller waits for; the relay outlives the operation."""
+        """Join the guest's console to a stream that the controller waits for; the relay outlives the operation."""
         console = await self._host.open_console(operation.vm_id, operation.kind)
         try:
             stream = await self.open_stream(operation.stream_token)
@@ -161,7 +161,7 @@ class Agent:
         try:
             await relay(console, stream)
         except Exception:
-            # A defect in one console must not end the agent, and what runs in it.
+            # A defect in one console must not end the agent and its operations.
             log.exception("console.crashed", node_id=str(self.node_id))
 
     def complete_preflight(self, operation: NodePreflight, result: OperationResult) -> OperationResult:
@@ -183,7 +183,7 @@ class Agent:
     async def _keep_connected(self) -> None:
         pause, attempt = self._patience.first_pause, 0
         while not self._stop.is_set():
-            if self._live is not None:  # A renewed certificate has taken over.
+            if self._live is not None:  # A connection with a renewed certificate has taken over.
                 await self._live.ended.wait()
                 continue
             started = trio.current_time()
@@ -203,7 +203,7 @@ class Agent:
             self.offline_reason = str(ended)
             self._log.info("connection.ended", reason=str(ended))
         except Exception:
-            # As any other end of a connection: what runs goes on, and the next one tells of it.
+            # Like any other end of a connection: operations continue, and the next connection gets their results.
             log.exception("connection.crashed", node_id=str(self.node_id))
         finally:
             self._dispatcher.detach(connection.outbox)
@@ -227,7 +227,7 @@ class Agent:
             agent_version=agent_version(),
             boot_id=self.boot_id,
             release=self._upgrader.release if self._upgrader is not None else None,
-            unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the rest is told when it is asked for
+            unacknowledged=self._dispatcher.unacknowledged[:MANY],  # the controller asks for the rest
         )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
@@ -268,8 +268,8 @@ class Agent:
             self._dispatcher.domain_changed(change)
 
     async def _keep_certificate(self) -> None:
-        """Ask for a new certificate when it is time, and again until there is one. Time is read from the wall clock in
-        short steps, so a clock that jumps delays a renewal by a minute at most."""
+        """Ask for a new certificate when it is time, and again until there is one. The wall clock is read in short
+        steps, so a clock that jumps delays a renewal by a minute at most."""
         while True:
             while not self._renew.is_set() and datetime.now(UTC) < self.identity.renew_at:
                 with trio.move_on_after(_RENEWAL_POLL):
@@ -282,7 +282,7 @@ class Agent:
             self._live.outbox.put(Renewal(csr=signing_request(self._renewal_key)))
             with trio.move_on_after(_RENEWAL_RETRY):
                 await self._adopted.wait()
-            # Not at once again, also where this host's clock makes every certificate look old.
+            # Not again at once, even if this host's clock makes every certificate look old.
             with trio.move_on_after(_RENEWAL_RETRY):
                 await self._renew.wait()
 
@@ -314,7 +314,7 @@ class Agent:
 
 
 def _load_unproven(folder: AgentFolder) -> Identity | None:
-    """The renewed identity that has not opened a connection yet, if there is one. One that is no use is removed."""
+    """The renewed identity that has not opened a connection yet, if there is one. An unusable one is removed."""
     if not folder.next_identity.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Signature version 4 of AWS, as servers of S3 and STS ask for it: of whole requests without a query of repeated names.
+"""Signature version 4 of AWS, as servers of S3 and STS require it, for whole requests whose query names are unique.
 
 Both ends sign: the controller asks an STS for temporary keys, an agent lists what its keys let it see.
 """
@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """`session_token`: of temporary ones."""
+    """`session_token`: for temporary keys."""
 
     access_key: str
     secret_key: str

@@ -1,7 +1,7 @@
-"""What an operation asked the host for: calls of libvirt, programs, downloads, each with its time and what went wrong.
+"""The host calls of an operation: calls of libvirt, programs, downloads, each with its time and its error.
 
-Noted only for an operation that is part of a trace (`Request.traceparent`); the result tells them to the controller,
-which makes spans of them. What the host does by itself, or for nobody's operation, is not noted.
+They are noted only for an operation that is part of a trace (`Request.traceparent`); the result carries them to the
+controller, which turns them into spans. Calls that the host makes on its own, or without an operation, are not noted.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _CALLS: ContextVar[list[HostCall] | None] = ContextVar("svc_nodeagent.calls", de
 
 
 def note_calls() -> list[HostCall]:
-    """Have the calls of this task, and of those that it starts, noted from now on: they appear in the list, in the
-    order in which they ended."""
+    """Note the calls of this task, and of those that it starts, from now on: they appear in the list in the order in
+    which they ended."""
     calls: list[HostCall] = []
     _CALLS.set(calls)
     return calls

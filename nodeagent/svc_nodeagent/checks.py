@@ -1,4 +1,4 @@
-"""The readiness checks that are the agent's own: its clock against the controller's, and the age of its certificate."""
+"""The agent's own readiness checks: its clock compared with the controller's, and the age of its certificate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`svc-nodeagent`: join a controller (`enrol`), serve it (`run`), or say what this node is (`status`).
+"""`svc-nodeagent`: join a controller (`enrol`), serve it (`run`), or show this node's state (`status`).
 
-What the operator was given travels in the environment, where it is in no list of processes: SVC_CONTROLLER, SVC_TOKEN,
+The operator's values are passed in the environment, since process lists show arguments: SVC_CONTROLLER, SVC_TOKEN,
 SVC_FINGERPRINT.
 """
 
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Unusable(Exception):  # noqa: N818 - named for what it says
-    """A mistake in how the command was called, for its caller to read."""
+    """A mistake in how the command was called; its text is for the caller."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Where an agent keeps what it is: its data folder, its enrolment, and the certificate it shows to the controller.
+"""The agent's data folder: its enrolment, and the certificate it shows to the controller.
 
 identity.pem     private key and certificate in one file, so that a renewal replaces both by one rename (0600)
 authority.pem    the controller's certificate authority, the only one trusted
@@ -73,7 +73,7 @@ class AgentFolder:
             ) from error
 
     def write(self, file: Path, data: bytes) -> None:
-        """Replace a file as a whole: after a crash it is the old one or the new one. Readable by the owner alone."""
+        """Replace a file atomically: after a crash it is the old one or the new one. Readable by the owner alone."""
         write_whole(file, data, mode=0o600)
 
 

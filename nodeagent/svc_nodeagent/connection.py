@@ -1,11 +1,12 @@
-"""One connection to the controller's gateway: dial, say hello, then frames both ways until either side is gone.
+"""One connection to the controller's gateway: dial, say hello, then exchange frames until either side is gone.
 
 Invariants:
 
 - a connection counts as made when `Welcome` has arrived, and everything before has a deadline;
-- it is held dead when a ping is not answered within three heartbeats, whatever TCP believes;
-- a frame that is not understood ends the connection, and the log says which;
-- the version is agreed on before the hello; a controller that speaks none of ours is left with a reason that says so.
+- it is considered dead if a ping is not answered within three heartbeats, whatever TCP believes;
+- an invalid frame ends the connection, and the log says which;
+- the version is agreed on before the hello; if the controller speaks none of ours, the connection ends with a reason
+  that says so.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ log = structlog.get_logger(__name__)
 
 
 class NotConnected(Exception):  # noqa: N818 - named for what it says
-    """The connection could not be made, or has ended; why, for the log."""
+    """The connection could not be made, or has ended; the text is for the log."""
 
 
 async def dial(enrolment: Enrolment, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
-    """A TLS stream to the gateway, both sides proven. Raises `NotConnected`."""
+    """A TLS stream to the gateway, with both sides authenticated. Raises `NotConnected`."""
     try:
         tcp = await trio.open_tcp_stream(enrolment.gateway_host, enrolment.gateway_port)
     except OSError as error:
@@ -75,7 +76,7 @@ async def dial(enrolment: Enrolment, context: ssl.SSLContext) -> trio.SSLStream[
 
 
 async def dial_stream(enrolment: Enrolment, identity: Identity, token: str) -> trio.SSLStream[trio.SocketStream]:
-    """A raw stream for a console or a file. Raises `OSError` when the gateway cannot be reached."""
+    """A raw stream for a console or a file. Raises `OSError` if the gateway cannot be reached."""
     try:
         with trio.fail_after(HANDSHAKE_SECONDS):
             stream = await dial(enrolment, identity.stream)
@@ -94,7 +95,7 @@ async def dial_stream(enrolment: Enrolment, identity: Identity, token: str) -> t
 
 
 class Connection:
-    """`run` returns never: it raises `NotConnected` when the connection is over. `welcomed` is called once it stands,
+    """`run` never returns: it raises `NotConnected` when the connection ends. `welcomed` is called once it stands,
     `received` for every frame after that; neither may block."""
 
     def __init__(
@@ -187,7 +188,7 @@ class Connection:
         return socket, first
 
     def _agreed(self, chosen: str | None) -> int:
-        """The version that the controller chose, or speaks without a choice."""
+        """The version that the controller chose, or the one it speaks without choosing."""
         version = self._versions.agree(offered := offered_by([chosen] if chosen else []))
         if version is None:
             raise NotConnected(
@@ -199,7 +200,8 @@ class Connection:
     async def _fail_with(self, stream: _Watched) -> None:
         """The websocket library does not notice a stream that ends before its handshake; this does."""
         await stream.over.wait()
-        await trio.sleep(0.1)  # Frames already read, a reason for the closing among them, come first.
+        # Frames that were already read, which may hold a reason for the closing, are processed first.
+        await trio.sleep(0.1)
         raise NotConnected("the controller ended the connection")
 
     async def _write(self, socket: WebSocketConnection, version: int) -> None:
@@ -208,7 +210,7 @@ class Connection:
                 await socket.send_message(encode(frame, version))
 
     async def _beat(self, seconds: float) -> None:
-        """A host that hangs does not silence the agent: the last known capacity is repeated."""
+        """A host that hangs does not silence the agent: the last known capacity is sent again."""
         capacity: Capacity | None = None
         while True:
             began = trio.current_time()
@@ -222,7 +224,7 @@ class Connection:
             await trio.sleep_until(began + seconds)
 
     async def _ping(self, socket: WebSocketConnection, seconds: float) -> None:
-        """Half as often as heartbeats: to answer pings was a third of what a controller did with its nodes at rest."""
+        """Half as often as heartbeats: answering pings took a third of a controller's time with idle nodes."""
         await trio.sleep(seconds / 2)
         while True:
             await trio.sleep(2 * seconds)
@@ -234,7 +236,7 @@ class Connection:
 
 
 class _Watched(WrappedStream):
-    """A stream that tells when its other side is gone."""
+    """A stream that signals when its other side is gone."""
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         super().__init__(stream)

@@ -1,14 +1,16 @@
-"""Runs what the controller asks for: each operation once, its outcome journalled before it is told.
+"""Runs the controller's operations: each once, its outcome journalled before it is sent.
 
 Invariants:
 
-- a request that is running is joined, one that has ended is answered from the journal; neither is executed again;
-- work belongs to the dispatcher's nursery, not to a connection: it goes on while disconnected, and every outcome that
-  is not acknowledged is told again on the next connection;
-- an operation begun by an earlier process is run again when the controller asks for it (operations are idempotent, but
-  for those whose facts say otherwise), and answered `interrupted` if it does not ask within a while of being connected.
+- a repeated request joins the operation while it runs, and is answered from the journal once it has ended; it is never
+  executed again;
+- work belongs to the dispatcher's nursery, not to a connection: it continues while disconnected, and every outcome that
+  is not acknowledged is sent again on the next connection;
+- an operation that an earlier process started is run again when the controller asks for it (operations are idempotent,
+  unless their facts say otherwise). If the controller does not ask within a while after connecting, it is answered
+  `interrupted`.
 
-What changes nothing is not written to the disk (`Facts.recorded`): after a restart it is simply run again.
+An operation that changes nothing is not written to the disk (`Facts.recorded`): after a restart it is simply run again.
 """
 
 from __future__ import annotations
@@ -54,14 +56,15 @@ from svc_nodeagent.upgrade import Replaced
 UNCLAIMED_AFTER = 60.0
 _MOST_PROGRESS = 1_000
 _MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 64 * 1024
-"""The rest is for the calls. A result that fits no frame would end every connection on which it is told."""
+"""The rest of a frame is for the calls. A result too large for a frame would end every connection on which it is
+sent."""
 _JOURNAL_RETRY = 5.0
 _TRACE_ID = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-")
 log = structlog.get_logger(__name__)
 
 
 class Core(Protocol):
-    """The operations that are the agent's own rather than the hypervisor's."""
+    """The operations of the agent itself rather than of the hypervisor."""
 
     async def open_console(self, operation: ConsoleOpen) -> None: ...
 
@@ -73,7 +76,7 @@ class Core(Protocol):
 
 
 class Outbox:
-    """What one connection has still to send. Results and changes are as many as there are; of progress, the newest."""
+    """What one connection still has to send: every result and every change, but only the newest progress."""
 
     def __init__(self) -> None:
         self._frames: deque[UpFrame] = deque()
@@ -88,7 +91,7 @@ class Outbox:
         self._ready.set()
 
     async def take(self) -> list[UpFrame]:
-        """Everything to be sent, progress before the results that end it. Waits for at least one frame."""
+        """All frames to send, progress before the results that end it. Waits for at least one frame."""
         await self._ready.wait()
         frames = [*self._progress, *self._frames]
         self._progress.clear()
@@ -99,7 +102,7 @@ class Outbox:
 
 @dataclass
 class _Run:
-    """`resumed`: an earlier process, which died, has begun it."""
+    """`resumed`: an earlier process, which died, had started it."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     cancelled: bool = False
@@ -114,7 +117,7 @@ class Dispatcher:
         self._runs: dict[OperationId, _Run] = {}
         self._outbox: Outbox | None = None
         self._calls: dict[OperationId, list[HostCall]] = {}
-        """Of operations of a trace that are not acknowledged. They are not journalled: a restart loses them alone."""
+        """Calls of traced operations that are not acknowledged. They are not journalled, so a restart loses them."""
         self._changes: dict[str, DomainChanged] = {}
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -131,7 +134,7 @@ class Dispatcher:
         return tuple(dict.fromkeys([*self._runs, *self._journal.unacknowledged]))
 
     def attach(self, outbox: Outbox) -> None:
-        """Tell this connection from now on, beginning with everything that is not acknowledged."""
+        """Send to this connection from now on, starting with everything that is not acknowledged."""
         self._outbox = outbox
         for operation_id, outcome in self._journal.outcomes.items():
             outbox.put(self._result(operation_id, outcome))
@@ -172,14 +175,16 @@ class Dispatcher:
             self._changes[str(change.vm_id)] = change
 
     async def give_up_unclaimed(self, since_start: Iterable[OperationId]) -> None:
-        """Run once the controller is connected: what an earlier process began and nobody asks for was interrupted."""
+        """Run once the controller is connected. Operations that an earlier process started, and that the controller
+        does not ask for, are answered as interrupted."""
         await trio.sleep(UNCLAIMED_AFTER)
         for operation_id in since_start:
             if operation_id in self._journal.begun and operation_id not in self._runs:
                 self._start(operation_id, None)
 
     async def stop(self, patience: float) -> None:
-        """Take nothing new, and wait for what runs; the rest stays journalled as begun, to be asked for again."""
+        """Take nothing new, and wait for running operations; the rest stays journalled as started, for the controller
+        to ask for again."""
         self._stopping = True
         if self._runs:
             with trio.move_on_after(patience):
@@ -210,7 +215,7 @@ class Dispatcher:
                 try:
                     await self._journal.begin(request.id)
                 except OSError as error:
-                    # Nothing was begun and nothing is on the disk: the controller may ask again under another id.
+                    # Nothing was started and nothing is on the disk: the controller may ask again under another id.
                     outcome: Outcome = Failed(
                         code=FailureCode.HOST,
                         message=f"The operation was not started: {error.strerror}.",
@@ -222,7 +227,7 @@ class Dispatcher:
             try:
                 outcome = await self._perform(request, run)
             except Replaced:
-                return  # Begun, in the journal: the next process is asked for it again, and answers.
+                return  # Journalled as started: the controller asks the next process for it again, which answers.
             fault_point("agent.performed")
             await self._end(request.id, outcome, durable=durable)
             if durable:
@@ -251,7 +256,7 @@ class Dispatcher:
                 hint="The host may hang; run the node's preflight.",
             )
         except Exception as error:
-            # A defect in one operation is its outcome: the agent, and the others under way, go on.
+            # A defect fails only its own operation: the agent, and the other operations, continue.
             log.exception("operation.crashed", operation_id=request.id, op=request.operation.op)
             return Failed(
                 code=FailureCode.HOST,
@@ -277,7 +282,8 @@ class Dispatcher:
                 return await self._host.perform(operation, report)
 
     async def _refuse_unseen(self, operation_id: OperationId) -> None:
-        """A cancellation that came without its request: write it down, so that the request cannot run later."""
+        """Journal an outcome for an operation without its request, so that the request cannot run later: it was
+        cancelled before it arrived, or nobody asked for it again."""
         try:
             begun = operation_id in self._journal.begun
             await self._end(operation_id, _INTERRUPTED if begun else _NEVER_BEGUN, durable=True)
@@ -291,7 +297,7 @@ class Dispatcher:
             self._idle = trio.Event()
 
     async def _end(self, operation_id: OperationId, outcome: Outcome, *, durable: bool) -> None:
-        """Journal first, then tell. A full disk only delays: the outcome is kept until it can be written."""
+        """Journal first, then send. A full disk only delays: the outcome is kept until it can be written."""
         while True:
             try:
                 await self._journal.finish(operation_id, outcome, durable=durable)
@@ -311,7 +317,7 @@ class Dispatcher:
 
 
 def _log_fields(request: Request) -> dict[str, str]:
-    """What every line of the log says that is written for this request."""
+    """The fields of every log line about this request."""
     fields = {"operation_id": str(request.id)}
     if request.request_id is not None:
         fields["request_id"] = request.request_id

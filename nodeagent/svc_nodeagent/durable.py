@@ -1,4 +1,4 @@
-"""Files that are whole whenever they are there: after a crash at any point, a name means the old content or the new."""
+"""Atomic file writes: after a crash at any point, a name means the complete old content or the complete new content."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 PARTIAL_SUFFIX = ".partial"
-"""Ends the name of what is not whole yet."""
+"""The suffix of a file that is not complete yet."""
 
 
 def write_whole(path: Path, content: bytes, *, mode: int) -> None:
-    """Put `content` at `path`, whole or not at all, and on disk when this returns."""
+    """Write `content` to `path` atomically; it is on disk when this returns."""
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:

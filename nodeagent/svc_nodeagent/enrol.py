@@ -1,8 +1,9 @@
-"""Joining a controller: the key is made here and stays here; a one-time token and a signing request buy a certificate.
+"""Joining a controller: the key is generated here and stays here; a one-time token and a signing request get a
+certificate.
 
 The controller's authority is fetched first, without trust, and accepted only if its SHA-256 is the fingerprint that
-came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is
-safe: the key is kept until then, and the controller gives the same node again for the same token and key.
+came with the token; everything after that is verified against it. Repeating an enrolment whose answer was lost is safe:
+the key is kept until then, and the controller gives the same node again for the same token and key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HOST_NAMESPACE = UUID("5d1f8e0a-2b0e-4d0c-9a57-3c1b7a0f6e11")
 
 
 class EnrolmentRefused(Exception):  # noqa: N818 - named for what it says
-    """The controller was not who it should be, or did not take the token. Nothing was changed on this host."""
+    """The controller was not who it should be, or did not accept the token. Nothing was changed on this host."""
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -46,7 +47,7 @@ def signing_request(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 def host_uuid() -> UUID:
-    """What this machine is called, for ever: derived from /etc/machine-id, which itself stays private."""
+    """This machine's permanent id: derived from /etc/machine-id, which itself stays private."""
     return uuid5(_HOST_NAMESPACE, Path("/etc/machine-id").read_text().strip())
 
 
@@ -56,8 +57,7 @@ async def enrol(
     """Exchange `token` at `controller` (a URL such as https://vm.example:8443) for this node's identity.
 
     `fingerprint` is the SHA-256 of the authority's certificate in hex. Raises `EnrolmentRefused`, or
-    `httpx.TransportError` when nobody answers.
-    """
+    `httpx.TransportError` if there is no answer."""
     api = controller.rstrip("/") + "/api/v1"
     async with httpx.AsyncClient(verify=False, timeout=_TIMEOUT, trust_env=False) as untrusted:  # noqa: S501
         answer = await untrusted.get(f"{api}/nodes/authority")
@@ -78,7 +78,7 @@ async def enrol_over(
     trusted: httpx.AsyncClient, folder: AgentFolder, *, token: str, hostname: str, host: UUID
 ) -> Enrolment:
     """As `enrol`, by a client that trusts the controller already; its base URL is the controller's API."""
-    # QEMU's user passes through it to the disks; what is secret in it is readable by its owner alone.
+    # QEMU's user passes through this folder to the disks; its secrets are readable by their owner alone.
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     key = _enrolment_key(folder)
     fault_point("enrol.key_made")
@@ -126,7 +126,7 @@ def _enrolment_key(folder: AgentFolder) -> ec.EllipticCurvePrivateKey:
 
 
 def refusal(answer: httpx.Response) -> str:
-    """What the controller said, in its own words where it said any."""
+    """The controller's error message, if it sent one."""
     try:
         error = answer.json()["error"]
         hint = f" ({error['hint']})" if error.get("hint") else ""

@@ -1,12 +1,12 @@
-"""What the core of the agent asks of a hypervisor, so that a libvirt host and a simulated one are interchangeable.
+"""What the core of the agent needs from a hypervisor, so that a libvirt host and a simulated one are interchangeable.
 
 Invariants a host keeps:
 
-- an operation states what shall be: performing it again after it was interrupted at any point ends in the same state;
+- an operation states a desired state: performing it again after it was interrupted at any point ends in the same state;
 - operations on different machines run side by side; the host itself serialises what must not overlap on one machine,
   and a forced stop never waits for the orderly shutdown it supersedes;
-- cancelling `perform` gives the operation up where that is possible and leaves nothing half made that a repeat would
-  trip over.
+- cancelling `perform` abandons the operation if that is possible, and leaves nothing unfinished that would break a
+  repeat.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Report = Callable[[int, str], Awaitable[None]]
 """`await report(percent, message)`: progress of one operation as a whole. Never blocks for long."""
 
 OpenStream = Callable[[str], Awaitable[trio.abc.Stream]]
-"""Dials the controller with a stream token (`ControllerSource.token`). A file's stream ends where the file ends; its
-length and digest are for the reader to check. Raises `OSError` when the controller cannot be reached."""
+"""Dials the controller with a stream token (`ControllerSource.token`). A file's stream ends where the file ends; the
+reader checks its length and digest. Raises `OSError` if the controller cannot be reached."""
 
 
 class HostError(Exception):
-    """Why an operation failed on the host: `code` for a program, `message` for people, `hint` for what to do."""
+    """Why an operation failed on the host: `code` for programs, `message` for people, `hint` for what to do."""
 
     def __init__(self, code: FailureCode, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -46,28 +46,27 @@ class HostError(Exception):
 
 
 class Host(Protocol):
-    """A hypervisor. How it is opened and closed is its own: the agent is handed one that is ready."""
+    """A hypervisor. Each implementation has its own way to open and close; the agent gets one that is ready."""
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
-        """Carry the operation out and answer with the result model its docstring in the protocol names.
+        """Perform the operation and return the result model that its docstring in the protocol names.
 
-        `console.open`, `node.certificate.renew` and `node.upgrade` never arrive here: the core sees to them. Raises
-        `HostError`.
-        """
+        `console.open`, `node.certificate.renew` and `node.upgrade` never arrive here: the core handles them. Raises
+        `HostError`."""
         ...
 
     async def capacity(self) -> Capacity:
-        """What there is and what is free now. Cheap: asked at every heartbeat."""
+        """The total and the free capacity. Cheap: called at every heartbeat."""
         ...
 
     async def facts(self) -> NodeFacts: ...
 
     def domain_changes(self) -> AsyncIterator[DomainChanged]:
-        """Every change of state of a guest of ours from now on, whoever caused it. Iterated once, for as long as the
+        """Every change of state of a guest of ours from now on, whatever caused it. Iterated once, for as long as the
         agent runs."""
         ...
 
     async def open_console(self, vm_id: UUID, kind: ConsoleKind) -> trio.abc.Stream:
         """The raw byte stream of a running guest's screen (RFB) or serial line. Raises `HostError` (`not_found`,
-        `conflict` when the guest is not running)."""
+        `conflict` if the guest is not running)."""
         ...

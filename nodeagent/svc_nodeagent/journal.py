@@ -1,13 +1,13 @@
-"""The agent's journal: which operations were begun and how they ended, so that none is executed twice.
+"""The agent's journal: which operations were started and how they ended, so that none is executed twice.
 
 An append-only file of lines, each a CRC-32 and a JSON record. Invariants:
 
-- `begin` and `finish` return once their record is on the disk; several at once share one fsync;
-- a file cut at any byte reads as a prefix of what was written: a line that does not match its checksum is passed over;
+- `begin` and `finish` return once their record is on the disk; concurrent ones share one fsync;
+- a file cut at any byte reads as a prefix of what was written: a line that does not match its checksum is skipped;
 - the file is rewritten (new file, fsync, rename) when most of it has been acknowledged, so it stays small.
 
-What was begun and has no outcome when the journal is opened was interrupted: the controller asks for it again, or it is
-answered as such.
+An operation that was started and has no outcome when the journal is opened was interrupted: the controller asks for it
+again, or it is answered as interrupted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Entry:
 
 @dataclass
 class Journal:
-    """Opened by `Journal.open`. `begun` has no outcome yet; `outcomes` wait to be acknowledged."""
+    """Opened by `Journal.open`. Operations in `begun` have no outcome yet; `outcomes` wait to be acknowledged."""
 
     path: Path | None
     begun: set[OperationId] = field(default_factory=set)
@@ -75,7 +75,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path | None) -> Self:
-        """Read the file, or begin one. With no path nothing outlives the process: for simulated hosts only."""
+        """Read the file, or create one. Without a path nothing outlives the process: for simulated hosts only."""
         journal = cls(path)
         if path is not None:
             journal.read(path)
@@ -92,25 +92,26 @@ class Journal:
         return tuple(self.begun) + tuple(self.outcomes)
 
     async def begin(self, operation_id: OperationId) -> None:
-        """Write down that the operation is about to run. Raises `OSError`: nothing was written, nothing may run."""
+        """Record that the operation is about to run. Raises `OSError`: nothing was written, nothing may run."""
         await self._commit(Begun(id=operation_id))
         self.begun.add(operation_id)
 
     async def finish(self, operation_id: OperationId, outcome: Outcome, *, durable: bool = True) -> None:
-        """Write down how it ended. Raises `OSError`: it is still only begun as far as the disk knows."""
+        """Record how it ended. Raises `OSError`: on the disk it is still only started."""
         if durable:
             await self._commit(Ended(id=operation_id, outcome=outcome))
         self.begun.discard(operation_id)
         self.outcomes[operation_id] = outcome
 
     def acknowledge(self, operation_ids: Iterable[OperationId]) -> None:
-        """Forget these outcomes. Written with the next record: an acknowledgement that is lost is given again."""
+        """Forget these outcomes. Written with the next record: if an acknowledgement is lost, the controller sends it
+        again."""
         known = tuple(id_ for id_ in operation_ids if self.outcomes.pop(id_, None) is not None)
         if known and self.path is not None:
             self._waiting.append(_Entry(_line(Acknowledged(ids=known))))
 
     async def flush(self) -> None:
-        """Put on the disk what waits for the next record."""
+        """Write to the disk what waits for the next record."""
         if self._waiting:
             await self._write_waiting(self._waiting[-1])
 
@@ -122,7 +123,7 @@ class Journal:
         await self._write_waiting(entry)
 
     async def _write_waiting(self, entry: _Entry) -> None:
-        """Whoever has the turn writes for everybody who waits, so a burst of operations costs one fsync."""
+        """The caller whose turn it is writes for all that wait, so a burst of operations costs one fsync."""
         async with self._turn:
             if not entry.written and entry.error is None:
                 batch, self._waiting = self._waiting, []
@@ -152,15 +153,16 @@ class Journal:
             self._compact(self.path, batch)
 
     def _compact(self, path: Path, batch: list[_Entry]) -> None:
-        """Rewrite with what is live; the batch just written is not yet in memory, so it goes along as it is."""
+        """Rewrite the file with the live records. The batch just written is not in memory yet, so it is copied as it
+        is."""
         try:
             self._rewrite(path, batch)
         except OSError as error:
-            # The old file is whole and stays in use; the next record tries again.
+            # The old file is complete and stays in use; the next record tries again.
             log.warning("journal.not_compacted", error=str(error))
 
     def read(self, path: Path) -> None:
-        """Take in what a file says, without touching it."""
+        """Load the file's records without changing it."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""Starts the agent's current release, again when it ends, and goes back when a new one is not accepted.
+"""Starts the agent's current release, restarts it when it ends, and rolls back a new release that is not accepted.
 
     svc-node-launcher DATA [options of `svc-nodeagent run`]
 
-A release on trial (releases.py) has so many seconds to be accepted by the controller, which it tells by removing
-`trial.json`. If it ends before, or the time is over, the release before is started again. A host keeps its launcher
-when the agent is upgraded, so it knows nothing of a release but where its program is. Signals to stop are passed on.
+The controller must accept a release on trial (releases.py) within a number of seconds; the agent then removes
+`trial.json`. If the release ends before that, or the time is over, the release before is started again. A host keeps
+its launcher when the agent is upgraded, so it knows nothing of a release but where its program is. Stop signals are
+passed on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RELEASE_VARIABLE = "SVC_NODE_RELEASE"
 _PAUSE_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 _STOP_SECONDS = 20.0
-"""More than the agent gives what runs in it."""
+"""Longer than the agent gives its running operations."""
 
 
 class Launcher:
@@ -36,7 +37,7 @@ class Launcher:
         self._stopping = False
 
     def run(self) -> None:
-        """Until a signal to stop."""
+        """Runs until a stop signal."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         while not self._stopping:
@@ -57,7 +58,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             env={**os.environ, RELEASE_VARIABLE: release},
         )
-        if self._stopping:  # The signal came between the look at it and this start.
+        if self._stopping:  # The signal arrived between the check and this start.
             self._agent.terminate()
         return self._agent
 
@@ -67,7 +68,7 @@ class Launcher:
             self._agent.terminate()
 
     def _watch(self, agent: subprocess.Popen[bytes], trial: Trial) -> None:
-        """Until the release is accepted, or given up."""
+        """Until the release is accepted, or rolled back."""
         deadline = time.monotonic() + trial.seconds
         while not self._stopping and self._releases.trial() == trial:
             ended = agent.poll()

@@ -2,13 +2,13 @@
 
 Invariants, at the first request and at every redirect:
 
-- the addresses that a name resolves to are looked at, and it is one of them that is dialled: a name that resolves to
-  something else a moment later gains nothing. Only addresses of the public Internet are dialled, and networks that the
-  operator allows: a server must not be able to reach the loopback interface or the network behind it through us;
-- an answer is taken as it is sent. One with a Content-Encoding was not asked for, and 1 kB of it may be a gigabyte;
+- the addresses that a name resolves to are checked, and one of them is dialled: a name that resolves to something else
+  a moment later gains nothing. Only addresses of the public Internet are dialled, and networks that the operator
+  allows: a server must not be able to reach the loopback interface or the network behind it through us;
+- a response is used as it is sent. One with a Content-Encoding was not asked for, and 1 kB of it may be a gigabyte;
 - proxies and credentials of the environment are not used.
 
-The agent and the controller share this module; it knows nothing of either.
+The agent and the controller share this module; it depends on neither.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 
 Network = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""The addresses of a host, in the order in which they are to be tried. Raises `OSError` when there are none."""
+"""The addresses of a host, in the order in which to try them. Raises `OSError` if there are none."""
 
 CONNECT_SECONDS: Final = 10.0
 MOST_REDIRECTS: Final = 5
@@ -30,13 +30,13 @@ _MOST_ADDRESSES_TRIED: Final = 4
 _EMBEDDED_IPV4: Final = ip_network("64:ff9b::/96")
 """Addresses with which a NAT64 gateway reaches the IPv4 address in their last 32 bits (RFC 6052)."""
 _ROUTED_IPV6: Final = ip_network("2000::/3")
-"""All that is routed. Python takes for global also what stands for IPv4 (::127.0.0.1) and site-local addresses."""
+"""The routed range. Python also considers embedded IPv4 (::127.0.0.1) and site-local addresses global."""
 _AZURE: Final = ip_address("168.63.129.16")
-"""Its metadata, at a public address."""
+"""A cloud's metadata service, at a public address."""
 
 
 class AddressRefused(httpx.RequestError):
-    """The server is, or sends us, where we do not go."""
+    """The server's address, or one that it redirects to, is not allowed."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -53,7 +53,7 @@ def client(
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> httpx.AsyncClient:
     """A client that follows redirects and keeps the invariants. `timeout`: seconds of silence that end a request.
-    `https_only`: for what is believed because of who sent it. `transport` takes the place of the network in tests."""
+    `https_only`: for content that is trusted because of its sender. `transport` replaces the network in tests."""
     guarded = _Guarded(transport or httpx.AsyncHTTPTransport(trust_env=False), resolve, tuple(allowed), https_only)
     return httpx.AsyncClient(
         transport=guarded,
@@ -66,7 +66,7 @@ def client(
 
 
 class _Guarded(httpx.AsyncBaseTransport):
-    """Asked once for each request of a chain of redirects."""
+    """Called once for each request of a chain of redirects."""
 
     def __init__(
         self, network: httpx.AsyncBaseTransport, resolve: Resolve, allowed: tuple[Network, ...], https_only: bool
@@ -111,7 +111,8 @@ class _Guarded(httpx.AsyncBaseTransport):
         )
 
     async def _dial(self, request: httpx.Request, addresses: list[str]) -> httpx.Response:
-        """Ask the first of the addresses that takes a connection. Host header and certificate stay the name's."""
+        """Send the request to the first address that accepts a connection. Host header and certificate stay the
+        name's."""
         failure: httpx.TransportError = httpx.ConnectError("the name has no address", request=request)
         for address in addresses[:_MOST_ADDRESSES_TRIED]:
             dialled = httpx.Request(
@@ -129,7 +130,7 @@ class _Guarded(httpx.AsyncBaseTransport):
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is one of the public Internet, also where it stands for an IPv4 address."""
+    """Whether an address is one of the public Internet, including an IPv4 address embedded in it."""
     if isinstance(address, IPv6Address):
         embedded = address.ipv4_mapped or address.sixtofour
         if embedded is None and address in _EMBEDDED_IPV4:

@@ -1,4 +1,4 @@
-"""Joins two byte streams: what one receives the other sends, at the pace of the slower, until either side ends."""
+"""Joins two byte streams: each side's input is sent to the other, at the pace of the slower, until either side ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _copy(source: trio.abc.Stream, sink: trio.abc.Stream, over: trio.Cance
         while data := await source.receive_some(_CHUNK):
             await sink.send_all(data)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # One side has gone: the end of a console, not an error of ours.
+        pass  # one side has gone: the normal end of a console, not an error
     finally:
         over.cancel()
 

@@ -1,4 +1,4 @@
-"""The releases of the agent on a node: what lies where, and how one takes the place of another.
+"""The releases of the agent on a node: the layout of its folders, and how one release replaces another.
 
     releases/<release>/           the code of a release, its locks, and `bin/svc-nodeagent`
     releases/<release>/libraries  a link to the packages that it needs
@@ -9,10 +9,11 @@
 
 A release is named by its version and the first 12 digits of its wheel's SHA-256. Invariants:
 
-- what has a name under `releases` or `libraries` is whole, and `current` names something at any moment;
-- a release on trial has been asked for and the one before is there: whoever finds `trial.json` can go back to it.
+- anything with a name under `releases` or `libraries` is complete, and `current` names a release at any moment;
+- a release on trial was asked for, and the one before is still there: a process that finds `trial.json` can roll back.
 
-Only the standard library is used: this runs before anything else is installed, and whatever a new release is like.
+Only the standard library is used: this runs before anything else is installed, and must work whatever a new release is
+like.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class NotInstalled(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Trial:
-    """`before` is the release to go back to, `seconds` the time that `release` has; `order` tells attempts apart."""
+    """`before` is the release to roll back to, `seconds` the time that `release` has; `order` tells attempts apart."""
 
     release: str
     before: str
@@ -99,13 +100,13 @@ class Releases:
         sync_folder(self.path)
 
     def begin_trial(self, trial: Trial) -> None:
-        """From here on `trial.release` is the one that is started; the launcher goes back if it is not accepted."""
+        """From here on `trial.release` is the one that is started; the launcher rolls back if it is not accepted."""
         self._returned.unlink(missing_ok=True)
         write_whole(self._trial, json.dumps(asdict(trial)).encode(), mode=0o644)
         self.switch(trial.release)
 
     def trial(self) -> Trial | None:
-        """The trial under way. One that was written down and not begun, before a crash, is none."""
+        """The trial under way. A trial that a crash interrupted before it started does not count."""
         try:
             trial = Trial(**json.loads(self._trial.read_text()))
         except FileNotFoundError:
@@ -116,7 +117,7 @@ class Releases:
         return None
 
     def accept(self, release: str) -> bool:
-        """The controller has taken this release. Says whether it was on trial."""
+        """The controller has accepted this release. Returns whether it was on trial."""
         trial = self.trial()
         if trial is None or trial.release != release:
             return False
@@ -137,7 +138,8 @@ class Releases:
             return None
 
     def install(self, wheel: Path) -> str:
-        """Unpack a wheel, with what it needs, beside the others; gives its name. Raises `NotInstalled`."""
+        """Unpack a wheel, with its dependencies, next to the other releases; returns its name. Raises
+        `NotInstalled`."""
         with zipfile.ZipFile(wheel) as archive:
             (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             version = record.split("/")[0].removesuffix(".dist-info").partition("-")[2]
@@ -166,7 +168,7 @@ class Releases:
                 shutil.rmtree(folder)
 
     def _libraries_for(self, package: Path) -> Path:
-        """The folder of the packages that these locks name: the one there is, or a new one from the package index."""
+        """The folder of the packages that these locks name: the existing one, or a new one from the package index."""
         folder = self._libraries / locks_digest(package)
         if folder.is_dir():
             return folder
@@ -174,8 +176,8 @@ class Releases:
         partial = _emptied(folder.with_suffix(".partial"))
         with tempfile.TemporaryDirectory() as work:
             _run([sys.executable, "-I", "-m", "venv", f"{work}/venv"])
-            # By the hashes of the locks, whatever the index offers; what libvirt-python is built with too, which pip
-            # would otherwise fetch in whatever version there is.
+            # By the hashes of the locks, whatever the index offers; including the build requirements of libvirt-python,
+            # which pip would otherwise fetch in any version.
             install = [f"{work}/venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             hashed = ["--require-hashes", "--no-deps"]
             _run([*install, *hashed, "-r", str(package / "build.lock")])
@@ -186,7 +188,7 @@ class Releases:
 
 
 def locks_digest(package: Path) -> str:
-    """What tells apart which packages a release needs, from its folder of code."""
+    """Identifies the packages that a release needs, from its folder of code."""
     locks = b"".join((package / name).read_bytes() for name in ("build.lock", "requirements.lock"))
     return hashlib.sha256(locks).hexdigest()[:12]
 
@@ -208,7 +210,7 @@ def _emptied(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    # How a host gets its first release, or another one by hand: releases.py DATA WHEEL
+    # Installs a host's first release, or another one by hand: releases.py DATA WHEEL
     _releases = Releases(Path(sys.argv[1]))
     try:
         _releases.switch(_releases.install(Path(sys.argv[2])))

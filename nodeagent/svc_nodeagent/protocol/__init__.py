@@ -1,4 +1,4 @@
-"""The words between a controller and its node agents: frames, named operations, and what each carries.
+"""The protocol between a controller and its node agents: frames, named operations, and the fields of each.
 
 The agent dials the controller's gateway (port 8444, TLS with certificates on both sides) and speaks one of two
 protocols, chosen by ALPN:
@@ -13,9 +13,9 @@ Rules both sides keep:
 1. Every request carries an operation id. The agent journals id -> outcome before it answers, so a request repeated
    after a lost connection is answered from the journal, or joins the run still under way; it is never executed twice.
 2. The journal keeps an outcome until the controller acknowledges it.
-3. Operations are idempotent besides: each states what shall be, and finding it so is success.
-4. Unknown fields are refused on both sides; the version changes when a field does, and both ends speak the version
-   before as well (versions.py).
+3. Operations are also idempotent: each states a desired state, and succeeds if that is already so.
+4. Unknown fields are refused on both sides; the version changes when a field does, and both ends speak the previous
+   version as well (versions.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the store of a machine's backups is, when it is not on the file system that is mounted on the node.
+"""Where the store of a machine's backups is, if it is not on a file system mounted on the node.
 
-An administrator's target, as the controller tells a node for one operation: the node keeps nothing of it.
+An administrator's target, as the controller passes it to a node for one operation: the node stores nothing of it.
 """
 
 from __future__ import annotations

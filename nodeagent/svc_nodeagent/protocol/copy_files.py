@@ -1,7 +1,8 @@
-"""Operations on the files in a copy of a machine: the copy is opened once, and then asked for folders and files.
+"""Operations on the files in a copy of a machine: the copy is opened once, then its folders and files are requested.
 
-A path is text, its names between slashes. A byte that is no part of printable text in UTF-8 is `%` and two hexadecimal
-digits, and so is `%` itself: every name that a guest can give a file has one path, and every path one name.
+A path is text, its names between slashes. A byte that is not part of printable UTF-8 text becomes `%` and two
+hexadecimal digits, and so does `%` itself: every name that a guest can give a file has one path, and every path one
+name.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class CopiedPart(Wire):
 
 
 def shown_name(name: bytes) -> str:
-    """A file's name, or a path, as it is in an operation."""
+    """A file's name, or a path, in the form that operations use."""
     return "".join(
         "".join(f"%{byte:02X}" for byte in each.encode(errors="surrogateescape"))
         if each == "%" or not each.isprintable()
@@ -192,8 +193,8 @@ def shown_name(name: bytes) -> str:
 
 
 def path_bytes(path: str) -> bytes:
-    """What `shown_name` was given. Raises `ValueError` for a path with a `%` that no two digits follow, or with a zero
-    byte."""
+    """The bytes that `shown_name` was given. Raises `ValueError` for a path with a `%` without two digits after it, or
+    with a zero byte."""
     plain = path.encode()
     if plain.count(b"%") != len(_BYTE.findall(plain)):
         raise ValueError("% stands for a byte and has two hexadecimal digits after it")

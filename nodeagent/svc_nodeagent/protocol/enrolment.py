@@ -10,8 +10,8 @@ from pydantic import Field
 from svc_nodeagent.protocol.values import Name, Pem, Secret, Wire
 
 CONTROLLER_NAME: Final = "nodes.svc.internal"
-"""What a node asks for at the public port, by server name indication (RFC 6066), and verifies: by this name the
-controller shows a certificate of its own authority, whatever certificate browsers are shown."""
+"""The name that a node requests at the public port by server name indication (RFC 6066), and verifies: for this name
+the controller shows a certificate of its own authority, whatever certificate browsers are shown."""
 
 
 class EnrolRequest(Wire):

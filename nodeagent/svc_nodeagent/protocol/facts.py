@@ -1,5 +1,5 @@
-"""What both ends know of a node operation beside its fields. Each operation carries its facts, so this is all there is
-to say how it is queued, repeated and given up."""
+"""What both ends know of a node operation besides its fields. Each operation carries its facts; they alone decide how
+it is queued, repeated and given up."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ ResultKind = Literal[
 
 @dataclass(frozen=True)
 class Facts:
-    """`answer`: the kind of its result; the controller refuses every other. `task_seconds`: after how long a task that
-    consists of this operation ends for want of an outcome; None where no task does. `recorded`: the agent writes it
-    into its journal; what changes nothing that outlives it is not, and is simply run again. `repeatable`: done again
-    after an interruption it does no harm. `yields_to_force_stop`: a forced stop supersedes it. `since`: the version of
-    the protocol that has it first. `last_in_lane`: every other operation of its lane that waits goes first, also one
-    that came later, until it has waited for 15 minutes, and after one of it for as long as that took: nothing depends
-    on it, and customers order it as often as they like."""
+    """`answer`: the kind of its result; the controller refuses every other. `task_seconds`: when a task that consists
+    of this operation ends without an outcome; None if no task does. `recorded`: the agent journals it; an operation
+    that changes nothing durable is not journalled, and is simply run again. `repeatable`: it may be run again after an
+    interruption. `yields_to_force_stop`: a forced stop supersedes it. `since`: the first version of the protocol that
+    has it. `last_in_lane`: other waiting operations of its lane go first, even later ones, until it has waited for 15
+    minutes, and after one of it for as long as that took: nothing depends on it, and customers may order it as often as
+    they like."""
 
     lane: Lane
     answer: ResultKind
@@ -77,5 +77,5 @@ class Facts:
 
 
 def query(answer: ResultKind, *, since: int = 0) -> Facts:
-    """Of what changes nothing."""
+    """For an operation that changes nothing."""
     return Facts(Lane.QUERIES, answer, recorded=False, since=since)

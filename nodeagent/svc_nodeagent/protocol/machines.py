@@ -1,4 +1,4 @@
-"""What a machine is: its image, disks, first boot, and its network (`networks`)."""
+"""A machine's fields: its image, disks, first boot, and its network (`networks`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a machine's CD-ROM drive."""
+"""The contents of a machine's CD-ROM drive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A machine's network as the records say it shall be, and as a host was found to have it.
+"""A machine's network: the desired one by the records, and the one that a host was found to have.
 
-`NetworkSpec` is whole: addresses, topology, firewall and rate of one machine, which `vm.net.apply` makes the host agree
-with together (specification, "What the service does", 6).
+`NetworkSpec` is complete: addresses, topology, firewall and rate of one machine, which `vm.net.apply` makes the host
+agree with together (specification, "What the service does", 6).
 """
 
 from __future__ import annotations

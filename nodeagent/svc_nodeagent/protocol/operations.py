@@ -1,4 +1,4 @@
-"""Named operations: what a controller asks of a node."""
+"""The named operations that a controller asks of a node."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ MachineOperation = (
     | VmNetApply
     | VmNetRelease
 )
-"""What changes one machine, or what the host carries for it."""
+"""Operations that change one machine, or what the host carries for it."""
 
 
 class NodeUpgrade(Wire):
@@ -340,7 +340,7 @@ class NodeUpgrade(Wire):
 
     @property
     def statement(self) -> bytes:
-        """What is signed. It begins with its purpose, so that no other signature of the key is good for it."""
+        """The signed text. It starts with its purpose, so that no other signature of the key is valid for it."""
         return f"svc-nodeagent release {self.version} {self.size} {self.digest}".encode()
 
 
@@ -375,4 +375,4 @@ NodeOperation = Annotated[
 FACTS: Final[dict[str, Facts]] = {
     operation.model_fields["op"].default: operation.facts for operation in get_args(get_args(NodeOperation)[0])
 }
-"""By the name of the operation, which is the name of its task as well."""
+"""By the operation's name, which is also the name of its task."""

@@ -1,4 +1,4 @@
-"""What a machine is beneath its system: the firmware that boots it, and whether it has a TPM."""
+"""A machine's platform: the firmware that boots it, and whether it has a TPM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tpm(StrEnum):
 
 TPM_FEATURE: Final = "tpm"
 PLATFORM_FEATURES: Final = (Firmware.UEFI.value, Firmware.UEFI_SECURE.value, TPM_FEATURE)
-"""What not every host has: `NodeFacts.platform_features`. A BIOS each has."""
+"""Features that not every host has: `NodeFacts.platform_features`. Every host has a BIOS."""
 
 
 class Platform(Wire):
@@ -34,10 +34,10 @@ class Platform(Wire):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The features that a host of such a machine has to have."""
+        """The features that a machine's host must have."""
         firmware = () if self.firmware is Firmware.BIOS else (self.firmware.value,)
         return firmware if self.tpm is Tpm.NONE else (*firmware, TPM_FEATURE)
 
 
 PLAIN: Final = Platform()
-"""A BIOS and nothing else: what every machine was before there was a choice."""
+"""A BIOS and nothing else: every machine's platform before there was a choice."""

@@ -1,4 +1,4 @@
-"""Operations that make a part of a machine anew: its size, its processor, its system."""
+"""Operations that replace a part of a machine: its size, its processor, its system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from svc_nodeagent.protocol.versions import Since
 __all__ = ["CpuMode", "MachineSize", "RemakingOperation", "VmCpuSet", "VmReinstall", "VmResize"]
 
 CPU_RESTART_SECONDS: Final = 180.0
-"""How long a guest may take to shut down where it is restarted for another processor."""
+"""How long a guest may take to shut down when it is restarted for another processor."""
 
 
 class MachineSize(Wire):

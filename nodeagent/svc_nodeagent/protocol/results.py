@@ -1,4 +1,4 @@
-"""What a node answers when an operation has succeeded."""
+"""The results of a node's successful operations."""
 
 from __future__ import annotations
 

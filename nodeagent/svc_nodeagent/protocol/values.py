@@ -1,4 +1,4 @@
-"""What frames and operations are made of: ids, addresses, and the few words both sides use."""
+"""The types that frames and operations consist of: ids, addresses, and a few enumerations."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ AGENT_PATH = "/agent"
 STREAM_ALPN = "svc-stream/1"
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 
-# What a frame may hold. A peer's words end in records, logs and audit rows, so each has a bound far below a frame's.
+# Limits of a frame's parts. A peer's texts end in records, logs and audit rows, so each has a bound far below a
+# frame's.
 MOST_TEXT = 4_096
-"""Characters of a sentence for people; what is longer is cut."""
+"""Characters of a sentence for people; longer ones are cut."""
 MANY = 20_000
-"""Entries of a list of machines, addresses or readings: a frame holds no more records of 200 bytes."""
+"""Entries of a list of machines, addresses or readings: a frame cannot hold more records of 200 bytes."""
 MOST_CALLS = 64
-"""Calls of the host that a result tells: a creation makes some 30."""
+"""Host calls in a result: a creation makes some 30."""
 MOST_SENTENCES = 64
-"""Of what a node's row keeps: checks, and features that its host lacks, each with a sentence."""
+"""Entries of a node's row: checks, and features that its host lacks, each with a sentence."""
 FEW = 1_024
 """Entries of any other list: a host's machine types are some 100, its addresses fewer."""
 
@@ -36,21 +37,21 @@ def _storable(given: object) -> object:
 
 OperationId = NewType("OperationId", str)
 AnyText = Annotated[str, BeforeValidator(_storable)]
-"""What every text of the protocol is made of: no database keeps U+0000 or half of a surrogate pair. They are replaced,
-not refused: a result in a journal is sent again on every connection, and each would end."""
+"""The characters of every text of the protocol: no database stores U+0000 or half of a surrogate pair. They are
+replaced, not refused: a journalled result is sent again on every connection, and would end each of them."""
 Id = Annotated[OperationId, BeforeValidator(_storable), Field(max_length=200)]
 Name = Annotated[AnyText, Field(max_length=256)]
-"""A name, version, digest or account: one word of the host's."""
+"""A name, version, digest or account: one word from the host."""
 Secret = Annotated[AnyText, Field(max_length=1_024)]
-"""Fields of it say `repr=False`, so that no traceback shows it."""
+"""Fields of this type say `repr=False`, so that no traceback shows them."""
 Pem = Annotated[AnyText, Field(max_length=16_384)]
 Text = Annotated[AnyText, AfterValidator(lambda text: text[:MOST_TEXT])]
-"""Cut rather than refused: a host whose tool wrote too much is still to be heard."""
+"""Cut rather than refused: a host whose tool wrote too much must still be heard."""
 MacAddress = Annotated[AnyText, Field(pattern=r"^([0-9a-f]{2}:){5}[0-9a-f]{2}$")]
 
 
 def _without_zone(given: _Ip) -> _Ip:
-    """A zone (`%eth0`) is of one host, and no database takes an address with one."""
+    """A zone (`%eth0`) means something on one host only, and no database accepts an address with one."""
     if "%" in str(given):
         raise ValueError("an address with a zone is none to others")
     return given
@@ -61,12 +62,12 @@ NetworkAddress = Annotated[IPv4Network | IPv6Network, AfterValidator(_without_zo
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Size = Annotated[int, Field(ge=0, le=2**53)]
 Gibibytes = Annotated[int, Field(ge=1, le=2**31 - 1)]
-"""Of a disk."""
+"""A size of a disk."""
 Mebibytes = Annotated[int, Field(ge=0, le=2**40)]
 Quantity = Annotated[float, Field(ge=0, le=2**40)]
-"""A load, or GiB of a host: what is added up over all nodes and multiplied by an overcommit stays a number."""
+"""A load, or GiB of a host: values that are summed over all nodes and multiplied by an overcommit stay numbers."""
 Rate = Annotated[float, Field(ge=0, le=2**53)]
-"""Something a second, for graphs."""
+"""A rate per second, for graphs."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Version = Annotated[int, Field(ge=0, le=10_000)]
 Generation = Annotated[int, Field(ge=0, le=2**53)]
@@ -78,7 +79,8 @@ def _a_moment(said: datetime) -> datetime:
 
 
 Moment = Annotated[datetime, AfterValidator(_a_moment)]
-"""By a clock that may be wrong: without a zone it is UTC, and it is moved to where calculations with it are safe."""
+"""From a clock that may be wrong: without a zone it is UTC, and it is clamped to where calculations with it are
+safe."""
 
 
 def _an_address(text: str) -> str:

@@ -1,16 +1,16 @@
 """Versions of the protocol, and how two ends of different releases agree on one.
 
-A release speaks its own version and the one before, so that the controller and its agents are upgraded one after the
+A release speaks its own version and the previous one, so that the controller and its agents are upgraded one after the
 other, in any order. The agent names the versions that it speaks as websocket subprotocols (`svc-agent.5`), the
-controller chooses the newest that both speak. An end that names none is older than names, and speaks version 3.
+controller chooses the newest that both speak. An end that names none predates this, and speaks version 3.
 
 Rules for a change:
 
-- what a version adds says so: `Facts.since` of an operation, `Annotated[..., Since(5)]` of a field, which then has a
-  default;
+- additions of a version are marked: `Facts.since` of an operation, `Annotated[..., Since(5)]` of a field, which then
+  has a default;
 - a frame is sent by `encode`, which leaves out the fields that the other end cannot know;
 - the controller does not ask for what an agent cannot know: see `needed`;
-- what is removed or means something else is so two releases later, when no peer that needs it is spoken to.
+- anything removed or changed in meaning changes two releases later, when no supported peer needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svc_nodeagent.protocol.facts import Facts
 
 PROTOCOL_VERSION: Final = 5
 _UNNAMED: Final = 3
-"""What was spoken before versions were named."""
+"""The version spoken before versions were named."""
 _PREFIX: Final = "svc-agent."
 
 
@@ -50,7 +50,7 @@ class Versions:
         return tuple(name_of(version) for version in range(self.newest, self.oldest - 1, -1))
 
     def agree(self, offered: Iterable[int]) -> int | None:
-        """The newest version that is offered and spoken here, if there is one."""
+        """The newest version that is both offered and spoken here; None if there is none."""
         return max((version for version in offered if self.oldest <= version <= self.newest), default=None)
 
     def __str__(self) -> str:
@@ -71,20 +71,21 @@ def offered_by(names: Iterable[str]) -> list[int]:
 
 
 def encode(frame: BaseModel, version: int) -> str:
-    """The frame as a peer reads it that speaks `version`."""
+    """The frame for a peer that speaks `version`."""
     if version >= PROTOCOL_VERSION:
         return frame.model_dump_json()
     return frame.model_dump_json(exclude=_newer_fields(frame, version))
 
 
 def needed(operation: BaseModel) -> int:
-    """The version that a peer has to speak to do all that is asked: a newer field that says nothing is left out."""
+    """The version that a peer must speak to do everything that is asked. A newer field with its default value does not
+    count."""
     facts: Facts | None = getattr(operation, "facts", None)
     return max([facts.since if facts is not None else 0, *_needed_by_fields(operation)])
 
 
 def _newer_fields(value: object, version: int) -> dict[Any, Any]:
-    """In pydantic's form of `exclude`: by name, and by place in a sequence."""
+    """In the form of pydantic's `exclude`: by name, and by position in a sequence."""
     found: dict[Any, Any] = {}
     for key, field, part in _parts(value):
         if field is not None and _since(field) > version:

@@ -1,7 +1,7 @@
-"""Operations on volumes: disks beside a machine's first, each a file of its own that outlives the machine.
+"""Operations on volumes: a machine's disks besides its first, each a file of its own that outlives the machine.
 
-`kept`: the name, below the agent's data folder, of a disk that was kept when its machine was deleted and is a volume
-since. It is taken over, with all that it needs of its image, before it is attached or grown.
+`kept`: the name, below the agent's data folder, of a disk that was kept when its machine was deleted and has since
+become a volume. It is taken over, with all that it needs of its image, before it is attached or grown.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 MOST_VOLUMES: Final = 8
-"""Of a machine: a guest is started with a free slot for each that it may be given while it runs."""
+"""Of a machine: a guest is started with a free slot for each volume that it may get while it runs."""
 UNPLUG_SECONDS: Final = 60.0
-"""How long a guest that runs is given to let go of a volume."""
+"""How long a running guest has to let go of a volume."""
 
 
 def volume_serial(volume_id: UUID) -> str:
-    """What the guest knows it by, as /dev/disk/by-id/virtio-<serial>: virtio has room for 20 characters."""
+    """The serial by which the guest knows it, as /dev/disk/by-id/virtio-<serial>: virtio has room for 20 characters."""
     return volume_id.hex[:20]
 
 
