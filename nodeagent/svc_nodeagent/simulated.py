@@ -1,6 +1,6 @@
 """A host without a hypervisor: machines in memory that behave as libvirt's would, for load and fault tests.
 
-Delays and failures are drawn from a seed. What the host has is its state (`simulated_state`).
+Delays and failures are drawn from a seed. The host's content is its state (`simulated_state`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ from svc_nodeagent.simulated_volumes import SimulatedVolume, changed, machine_re
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How the simulated host takes its time and fails. Seconds are drawn evenly between the two ends."""
+    """How the simulated host delays and fails. Seconds are drawn evenly between the two ends."""
 
     seed: int = 0
     seconds: tuple[float, float] = (0.0, 0.0)
@@ -133,13 +133,13 @@ class Behaviour:
 
 @dataclass
 class SimulatedHost(SimulatedState):
-    """Implements `Host`. `performed` lists what was really carried out, for tests of "never twice"."""
+    """Implements `Host`. `performed` lists what was really executed, for tests of "never twice"."""
 
     hostname: str
     host_uuid: UUID
     behaviour: Behaviour = field(default_factory=Behaviour)
     windows: dict[UUID, WindowsReport] = field(default_factory=dict)
-    """What the guests that are a Windows say of their first boot."""
+    """The first-boot reports of Windows guests."""
     performed: list[NodeOperation] = field(default_factory=list)
     network_features: tuple[str, ...] = FEATURES
     host_addresses: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class SimulatedHost(SimulatedState):
         self._random = random.Random(self.behaviour.seed)  # noqa: S311 - a simulation
 
     def populate(self, machines: int) -> None:
-        """Machines that are there already, running, as if made long ago."""
+        """Adds running machines, as if created long ago."""
         for number in range(machines):
             vm_id = UUID(int=self._random.getrandbits(128), version=4)
             self.machines[vm_id] = SimulatedMachine(
@@ -172,7 +172,7 @@ class SimulatedHost(SimulatedState):
             memory_mib=self.behaviour.memory_mib,
             memory_free_mib=max(0, self.behaviour.memory_mib - used),
             disk_gib=self.behaviour.disk_gib,
-            # Thin, as on a real host: a machine takes less than it was promised.
+            # Thin, as on a real host: a machine uses less than it was promised.
             disk_free_gib=max(0.0, self.behaviour.disk_gib - 2.0 * len(self.machines)),
             load_1m=round(0.05 * len(running), 2),
         )
@@ -215,7 +215,7 @@ class SimulatedHost(SimulatedState):
             with host_call(f"simulated {operation.op}"):
                 result = await self._carry_out(operation)
         except OSError as error:
-            self._load()  # What cannot be written down has not happened.
+            self._load()  # If it cannot be stored, it has not happened.
             raise HostError(FailureCode.HOST, f"The host cannot write: {error.strerror}.") from error
         self.performed.append(operation)
         fault_point("simulated.after")
@@ -379,7 +379,7 @@ class SimulatedHost(SimulatedState):
                 raise HostError(FailureCode.UNSUPPORTED, f"{operation.op} is for the agent, not for its hypervisor.")
 
     def _create(self, operation: VmCreate) -> DomainResult:
-        """As every operation: finding it so is success, so a repeat of an interrupted creation is harmless."""
+        """Like every operation it succeeds if the machine exists, so repeating an interrupted creation is harmless."""
         spec: MachineSpec = operation.machine
         self._pull(operation.image)
         if spec.vm_id not in self.machines:
@@ -401,7 +401,7 @@ class SimulatedHost(SimulatedState):
         return self._moved(operation.vm_id, state, "resized")
 
     def _take_in(self, operation: VmMigrate) -> SentDisks:
-        """Its disks are empty, as all are here: nothing is dialled."""
+        """Its disks are empty, as all are here, so nothing is dialled."""
         spec = operation.machine
         if spec.vm_id in self.machines:
             raise HostError(FailureCode.CONFLICT, "This host has something of the machine already.")
@@ -417,7 +417,7 @@ class SimulatedHost(SimulatedState):
         return SentDisks(vm_id=spec.vm_id, disks=copied(self.machines[spec.vm_id]))
 
     def _receive(self, operation: VmLiveReceive) -> LiveResult:
-        """As `_take_in`, of a guest that runs: it is paused until the record says that it is here."""
+        """As `_take_in`, for a running guest: it is paused until the record says that it is here."""
         empty = VmMigrate(
             machine=operation.machine, image=operation.image, cpu_mode=operation.cpu_mode, stream_token=""
         )

@@ -1,4 +1,4 @@
-"""Consoles of simulated machines: a serial line that echoes, and a still screen spoken in RFB 3.8 (RFC 6143)."""
+"""Consoles of simulated machines: a serial line that echoes, and a still screen in RFB 3.8 (RFC 6143)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_console(name: str, kind: ConsoleKind) -> trio.abc.Stream:
 
 
 class _Simulated(trio.abc.Stream):
-    """A stream whose other end is a function of what was sent to it."""
+    """A stream whose other end computes its output from its input."""
 
     def __init__(self, greeting: bytes) -> None:
         self._outgoing: deque[bytes] = deque([greeting])
@@ -75,7 +75,7 @@ class _Serial(_Simulated):
 
 
 class _Screen(_Simulated):
-    """No authentication: the way here was authenticated already."""
+    """No authentication: the caller was authenticated before."""
 
     def __init__(self, name: str) -> None:
         super().__init__(b"RFB 003.008\n")

@@ -1,6 +1,6 @@
 """Many simulated nodes in one process, each with its own certificate, journal and connection: for load and fault tests.
 
-What a node is lies in its folder (`<folder>/<name>`), so a fleet that was killed comes back as the same nodes with the
+A node's state is in its folder (`<folder>/<name>`), so a fleet that was killed comes back as the same nodes with the
 same machines.
 """
 
@@ -27,7 +27,7 @@ _ENROLLING_AT_ONCE = 8
 
 @dataclass
 class Fleet:
-    """`machines` are given to each node when it is first made."""
+    """Each node gets `machines` when it is first created."""
 
     folder: Path
     size: int
@@ -47,8 +47,8 @@ class Fleet:
         return AgentFolder(self.folder / name)
 
     async def enrol(self, client: httpx.AsyncClient, joined: Callable[[str], None]) -> None:
-        """Have every node that has no identity yet join. `client` trusts the controller, whose API is its base URL, and
-        carries an administrator's credential. Raises `EnrolmentRefused` and what httpx raises."""
+        """Enrol every node without an identity. `client` trusts the controller, whose API is its base URL, and carries
+        an administrator's credential. Raises `EnrolmentRefused` and httpx's errors."""
         limiter = trio.CapacityLimiter(_ENROLLING_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for name in self.names():

@@ -1,5 +1,5 @@
-"""Live moves of a simulated machine: nothing is dialled, so the guest has left when it was sent, and has arrived when
-it was received."""
+"""Live migration of a simulated machine: nothing is dialled, so the guest has left when it was sent, and has arrived
+when it was received."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What a simulated host carries for its machines: networks as they were applied, addresses let go of, bytes counted.
+"""What a simulated host carries for its machines: applied networks, released addresses, counted bytes.
 
-It keeps to what a real agent promises: a generation older than the one applied changes nothing, a release names what is
-not carried any more, readings only grow. `drift` makes it other than it was told to be, for tests of who notices.
+It keeps a real agent's promises: a generation older than the applied one changes nothing, a release names the addresses
+that are no longer carried, readings only grow. `drift` makes it differ from its orders, for tests of how that is
+noticed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from svc_nodeagent.traffic import Ledger, TapReading
 FEATURES: Final = ("nat", "routed", "bridged", "ipv6", "rate", "vlan", "bridge-conntrack")
 _RECEIVED: Final = 1_000_000
 _SENT: Final = 250_000
-"""Bytes that each running machine moves between two readings."""
+"""Bytes that each running machine transfers between two readings."""
 
 
 class SimulatedNetwork(Wire):
@@ -54,13 +55,13 @@ class SimulatedNetworks:
         self._counters = dict(state.counters)
         self._ledger = Ledger(state.ledger.encode() or None)
         if not state.ledger:
-            self._ledger.observe((), datetime.now(UTC))  # What comes from here on is counted.
+            self._ledger.observe((), datetime.now(UTC))  # Traffic from here on is counted.
 
     def state(self) -> NetworkState:
         return NetworkState(networks=self.networks, counters=self._counters, ledger=self._ledger.text().decode())
 
     def apply(self, vm_id: UUID, spec: NetworkSpec) -> int:
-        """Gives the generation that the host has now."""
+        """Returns the generation that the host has now."""
         before = self.networks.get(vm_id)
         if before is not None and before.spec.generation > spec.generation:
             return before.spec.generation
@@ -69,7 +70,7 @@ class SimulatedNetworks:
         return spec.generation
 
     def release(self, vm_id: UUID, addresses: Iterable[str]) -> tuple[str, ...]:
-        """Gives those that are not carried now; what was never there counts."""
+        """Returns those that are not carried now, including those that never were."""
         named = {_network(address) for address in addresses}
         network = self.networks.get(vm_id)
         if network is not None:
@@ -86,14 +87,14 @@ class SimulatedNetworks:
         return tuple(addresses)
 
     def remove(self, vm_id: UUID) -> tuple[str, ...]:
-        """The machine is deleted. Gives what was carried for it."""
+        """The machine is deleted. Returns what was carried for it."""
         network = self.networks.pop(vm_id, None)
         return network.carried if network is not None else ()
 
     def drift(
         self, vm_id: UUID, *, carried: Iterable[str] | None = None, generation: int | None = None, differences: str = ""
     ) -> None:
-        """Be other than told: carry other addresses, have another generation, or differ in something said in words."""
+        """Differ from the orders: carry other addresses, have another generation, or report a difference in words."""
         network = self.networks.get(vm_id) or SimulatedNetwork(spec=NetworkSpec(nics=()), carried=())
         spec = network.spec
         self.networks[vm_id] = SimulatedNetwork(
@@ -128,12 +129,12 @@ class SimulatedNetworks:
         return ProbeResult(taps=taps, machines=machines, ruleset_digest="simulated")
 
     def count(self, vm_id: UUID, *, received: int, sent: int) -> None:
-        """The machine's counters go on by so many bytes."""
+        """Increase the machine's counters by so many bytes."""
         before = self._counters.get(vm_id, (0, 0))
         self._counters[vm_id] = before[0] + received, before[1] + sent
 
     def traffic(self, running: Iterable[UUID]) -> TrafficResult:
-        """The ledger, after each running machine has moved a little more."""
+        """The ledger, after each running machine has transferred a little more."""
         for vm_id in running:
             self.count(vm_id, received=_RECEIVED, sent=_SENT)
         taps = [
@@ -145,7 +146,7 @@ class SimulatedNetworks:
 
 
 def address_text(address: GuestAddress) -> str:
-    """As it stands on the wire."""
+    """The address in the protocol's form."""
     network = address.network
     return str(network.network_address) if network.version == 4 else str(network)
 

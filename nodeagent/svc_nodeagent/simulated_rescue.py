@@ -1,4 +1,4 @@
-"""The rescue of a simulated machine: whether it boots its own disk, which is empty, or not."""
+"""The rescue of a simulated machine: whether it boots its own disk, which is empty, or the rescue system."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from svc_nodeagent.simulated_machines import SimulatedMachine
 
 
 def snapshot(machine: SimulatedMachine, operation: SnapshotOperation) -> tuple[dict[str, object], OperationResult]:
-    """What is other of the machine afterwards, and the answer. Raises `HostError` as a real host does."""
+    """The changed fields of the machine, and the answer. Raises `HostError` as a real host does."""
     vm_id, wanted = operation.vm_id, operation.snapshot_id
     others = tuple(each for each in machine.snapshots if each != wanted)
     match operation:

@@ -1,7 +1,7 @@
-"""What a simulated host has, and what befalls it from outside: a crash, a loss of power, a hand that removes a domain.
+"""The state of a simulated host, and what happens to it from outside: a crash, a power cut, a domain removed by hand.
 
 With a state file, it survives the death of the process, as domains survive the death of a real agent: the file is
-replaced as a whole at every change.
+replaced atomically at every change.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class _State(Wire):
 
 @dataclass(kw_only=True)
 class SimulatedState:
-    """Machines, images, volumes and networks. Tells of each change of a guest's state (`domain_changes`)."""
+    """Machines, images, volumes and networks. Reports each change of a guest's state (`domain_changes`)."""
 
     state_file: Path | None = None
     machines: dict[UUID, SimulatedMachine] = field(default_factory=dict)
     images: dict[UUID, CachedImage] = field(default_factory=dict)
     retained_disks: tuple[str, ...] = ()
-    """Those of before volumes, of which only names are known."""
+    """Disks kept before there were volumes, of which only names are known."""
     volumes: dict[UUID, SimulatedVolume] = field(default_factory=dict)
     kept_disks: tuple[KeptDisk, ...] = ()
     networks: SimulatedNetworks = field(default_factory=lambda: SimulatedNetworks(NetworkState()))
@@ -81,7 +81,7 @@ class SimulatedState:
             self._tell(vm_id, state, reason, cause)
 
     def lose_power(self) -> None:
-        """Every guest is off. The agent, started anew as well, tells of each machine that it finds."""
+        """Every guest is off. The agent, which starts anew as well, reports each machine that it finds."""
         for vm_id, machine in self.machines.items():
             off = {"state": DomainState.STOPPED, "cause": None, "started_at": None}
             self.machines[vm_id] = machine.model_copy(update=off)
@@ -106,7 +106,7 @@ class SimulatedState:
 
     @property
     def told(self) -> bool:
-        """Whoever listens to `domain_changes` has taken every one, and listens."""
+        """Whether the listener of `domain_changes` has taken every change, and waits for more."""
         channel = self._sending.statistics()
         return channel.current_buffer_used == 0 and channel.tasks_waiting_receive > 0
 
@@ -121,7 +121,7 @@ class SimulatedState:
         return machine
 
     def _recorded(self, vm_id: UUID) -> SimulatedMachine:
-        """As `_machine`, also one whose domain is gone: a start or an update defines it again."""
+        """As `_machine`, including one whose domain is gone: a start or an update defines it again."""
         try:
             return self.machines[vm_id]
         except KeyError:

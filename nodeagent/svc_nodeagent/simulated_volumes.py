@@ -1,4 +1,4 @@
-"""Volumes of a simulated host: which there are, how large, and whose, since they hold nothing."""
+"""Volumes of a simulated host: their ids, sizes and machines. They have no content."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Volumes = dict[UUID, SimulatedVolume]
 def changed(
     volumes: Mapping[UUID, SimulatedVolume], kept: tuple[KeptDisk, ...], operation: VolumeOperation
 ) -> tuple[Volumes, tuple[KeptDisk, ...]]:
-    """What there is afterwards. Raises `HostError` as a real host does."""
+    """The volumes afterwards. Raises `HostError` as a real host does."""
     after, volume_id = dict(volumes), operation.volume_id
     match operation:
         case VolumeCreate(size_gib=size_gib):

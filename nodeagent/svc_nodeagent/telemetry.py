@@ -1,6 +1,6 @@
 """Structured logs of the agent: one JSON object a line on standard error, for journald or a file.
 
-Invariant: a log that cannot be written (its disk is full) fails nobody; its lines are lost.
+Invariant: a log that cannot be written (its disk is full) fails nothing; its lines are lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 
 def configure_logging(*, least: str = "info") -> None:
-    """`least` is the least level that is written: debug, info, warning or error."""
+    """`least` is the lowest level that is written: debug, info, warning or error."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -30,7 +30,7 @@ def configure_logging(*, least: str = "info") -> None:
 
 
 class _LossyLogger:
-    """structlog's own would raise what the stream raises, out of the very handler that had just caught an error."""
+    """structlog's own logger would raise the stream's error, even inside a handler that has just caught an error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

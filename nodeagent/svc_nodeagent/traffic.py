@@ -1,18 +1,18 @@
-"""The ledger of traffic: what a host's counters add up to, by machine and calendar month (UTC).
+"""The ledger of traffic: the sums of a host's counters, by machine and calendar month (UTC).
 
-A reading of a tap says how far its counters have come, and where they began (`origin`). What was counted since the
-reading before is added to the machine's account. The figure is a floor, by these rules:
+A reading of a tap has its counters' values, and identifies where they started (`origin`). The difference to the
+previous reading is added to the machine's account. The sum is a lower bound, by these rules:
 
-- counters of another origin, or that went back, began anew at zero: what they show is added, and `resets` grows; what
+- counters with another origin, or that went back, started again at zero: their value is added, and `resets` grows; what
   an earlier tap counted after its last reading is lost;
-- a new ledger takes what it finds first as its beginning and adds nothing: it may have been counted in another one;
-- a difference belongs to the month in which it began, or to the present one when the clock was set back meanwhile: a
+- a new ledger takes its first readings as its start and adds nothing: another ledger may have counted them;
+- a difference belongs to the month in which it started, or to the present one if the clock was set back meanwhile: a
   clock that jumps moves traffic between months, and never counts it twice;
-- positions and accounts are kept in one text, so whatever earlier text a ledger is taken up from, what it counted since
+- positions and accounts are stored in one text, so whatever earlier text a ledger resumes from, traffic counted since
   is found again at the taps or lost, but not added twice.
 
-Pure: the clock and the counters are given. The current month and the two latest before it are kept, for machines
-that have gone too.
+Pure: the clock and the counters are parameters. The current month and the two before it are kept, including those of
+deleted machines.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from svc_nodeagent.protocol import TrafficReading, TrafficResult
 
 MONTHS_KEPT = 3
 READINGS_TOLD = 12_000
-"""Of a host that has had more machines in these months, the ones that changed last: an answer is one frame, and who
-keeps what was told keeps the others."""
+"""If a host has had more machines in these months, the ones that changed last: an answer is one frame, and its receiver
+keeps earlier values of the others."""
 
 
 @dataclass(frozen=True)
 class TapReading:
-    """Bytes as the guest sees them. `origin` names the counters' beginning: it differs whenever they start at zero."""
+    """Bytes as the guest sees them. `origin` identifies the counters' start: it differs whenever they start at zero."""
 
     device: str
     vm_id: UUID
@@ -45,7 +45,7 @@ class TapReading:
 
 class Ledger:
     def __init__(self, text: bytes | None = None) -> None:
-        """Take up the ledger that `text` holds, or begin one. Raises `ValueError` when it holds none."""
+        """Resume the ledger in `text`, or start one. Raises `ValueError` for an invalid text."""
         self._state = _State(ledger_id=uuid4()) if text is None else _State.model_validate_json(text)
 
     def text(self) -> bytes:
@@ -77,7 +77,7 @@ class Ledger:
         )
 
     def observe(self, readings: Iterable[TapReading], at: datetime) -> bool:
-        """Take one reading of taps, all or some, made at `at` (UTC). True when a month has begun since the last."""
+        """Add one reading of taps, all or some, taken at `at` (UTC). True if a month has started since the last."""
         state = self._state
         before, state.sampled_at = state.sampled_at, at
         seen: set[UUID] = set()
@@ -86,7 +86,7 @@ class Ledger:
             state.positions[reading.device] = _Position(
                 vm_id=reading.vm_id, origin=reading.origin, at=at, received=reading.received, sent=reading.sent
             )
-            # A tap that is new came since the ledger's last look at any.
+            # A new tap was created after the ledger's last reading.
             began = last.at if last is not None else before or at
             account = state.account(reading.vm_id, period_of(min(began, at)), at)
             if reading.vm_id not in seen:
@@ -150,7 +150,7 @@ class _State(BaseModel):
         return months[period]
 
     def forget_old_months(self, present: str) -> None:
-        """By the months that there are, not by the clock: one that jumps ahead for a while costs no account."""
+        """By the months that exist, not by the clock: a clock that jumps ahead for a while loses no account."""
         periods = sorted({period for months in self.accounts.values() for period in months})
         kept = {*periods[-MONTHS_KEPT:], present}
         if kept.issuperset(periods):

@@ -1,11 +1,12 @@
-"""How an agent replaces itself: fetch the controller's release, verify it, install it beside this one, and start it.
+"""How an agent replaces itself: fetch the controller's release, verify it, install it next to this one, and start it.
 
 Invariants:
 
 - nothing is unpacked before the signature of the controller's authority and the digest have been verified;
-- this release goes on until the new one is whole and has started once; then it ends in order, with its operations in
-  the journal, and the launcher starts the new one on trial;
-- who answers the controller is whichever release runs in the end: the new one that it is there, the old one why not.
+- this release keeps running until the new one is complete and has started once; then it ends in order, with its
+  operations in the journal, and the launcher starts the new one on trial;
+- the release that runs in the end answers the controller: the new one that it runs, the old one why the new one does
+  not.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class Replaced(Exception):  # noqa: N818 - named for what it says
-    """This process is to end: another release takes over, and answers for the operation."""
+    """This process must end: another release takes over, and answers the operation."""
 
 
 class Upgrader:
@@ -45,13 +46,13 @@ class Upgrader:
         self._authority = authority
 
     def accepted(self) -> None:
-        """The controller has taken this release."""
+        """The controller has accepted this release."""
         if self._releases.accept(self.release):
             log.info("upgrade.accepted", release=self.release)
 
     async def upgrade(self, operation: NodeUpgrade, open_stream: OpenStream, report: Report) -> None:
-        """Return if this is the release that is asked for; otherwise raise `Replaced` once it is about to start, or
-        `HostError` where it was not, or was tried and given up."""
+        """Return if this is the requested release; otherwise raise `Replaced` once the other is about to start, or
+        `HostError` if it could not be started, or was tried and rolled back."""
         wanted = release_name(operation.version, operation.digest)
         if wanted == self.release:
             return
@@ -114,7 +115,7 @@ class Upgrader:
             raise NotInstalled("what was fetched is not what the controller signed")
 
     async def _check(self, wanted: str) -> None:
-        """Have the new program say what this node is: it starts at all, before anything depends on it."""
+        """Run the new program's `status`: it must start at all before anything depends on it."""
         command = [str(self._releases.program(wanted)), "status", "--data", str(self._data)]
         with trio.move_on_after(_CHECK_SECONDS):
             ended = await trio.run_process(command, check=False, capture_stdout=True, capture_stderr=True)

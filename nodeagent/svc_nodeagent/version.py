@@ -1,4 +1,4 @@
-"""Which version of the agent this is."""
+"""The version of this agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from importlib import metadata
 
 
 def agent_version() -> str:
-    """Of the distribution the agent came in: its own wheel on a node, the whole in a development environment."""
+    """Of the distribution that contains the agent: its own wheel on a node, the whole project in a development
+    environment."""
     for distribution in ("svc-nodeagent", "svc"):
         try:
             return metadata.version(distribution)

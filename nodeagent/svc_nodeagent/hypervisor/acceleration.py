@@ -1,12 +1,12 @@
-"""Whether guests run under KVM here, found out by running one as QEMU's own account.
+"""Whether guests run under KVM here, determined by running one as QEMU's own account.
 
-/dev/kvm may exist and its guests never get past their firmware or their boot loader (some nested hosts), or exist and
-be closed to the account that libvirt runs guests as (no udev gave it to the group kvm), or be absent. So a guest of the
-kind that machines are, which goes through the modes of a boot and leaves through QEMU's exit port, is given a few
+/dev/kvm may exist although its guests never get past their firmware or their boot loader (some nested hosts), or it may
+be closed to the account that libvirt runs guests as (udev did not give it to the group kvm), or be absent. So a guest
+like a real machine's, which goes through the modes of a boot and leaves through QEMU's exit port, is given a few
 seconds under KVM.
 
-Invariant: a verdict holds for the device it was found on. It is found anew when the host was booted again, when
-/dev/kvm came, went, or was given to somebody else, and when an upgraded agent tries another guest.
+Invariant: a verdict holds for the device it was found on. It is determined again when the host was booted again, when
+/dev/kvm appeared, disappeared or changed its owner, and when an upgraded agent tries another guest.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Verdict(BaseModel):
 
 @dataclass(frozen=True)
 class Acceleration:
-    """The verdict, kept in the file `cache`. Device and emulator are parameters so that tests can put others in."""
+    """The verdict, stored in the file `cache`. Device and emulator are parameters so that tests can replace them."""
 
     cache: Path
     device: Path = DEVICE
@@ -87,7 +87,7 @@ class Acceleration:
             return verdict
 
     async def access(self) -> DeviceAccess:
-        """Asked of the kernel as QEMU's account, so that groups, ACLs and capabilities count as they do for QEMU."""
+        """Asks the kernel as QEMU's account, so that groups, ACLs and capabilities count as they do for QEMU."""
         if not await trio.Path(self.device).exists():
             return DeviceAccess.ABSENT
         status, _, _ = await try_program(
@@ -96,7 +96,7 @@ class Acceleration:
         return DeviceAccess.GRANTED if status == 0 else DeviceAccess.DENIED
 
     async def answers(self) -> bool:
-        """Is it KVM at all that stands behind the device? Asked of the kernel as root, whoever else may open it."""
+        """Whether the device really is KVM. Asks the kernel as root, regardless of who else may open it."""
         return await in_thread(_answers, self.device)
 
     async def _probe(self) -> tuple[Accelerator, str]:
@@ -135,7 +135,7 @@ class Acceleration:
 
 
 def _state_of(device: Path) -> str:
-    """Which device this is and whose. Its time of change is part of it: that moves with owner, mode and ACL alike, and
+    """The device's identity and owner. Its change time is part of it: that moves with owner, mode and ACL alike, and
     with nothing that guests do."""
     try:
         status = device.stat()
@@ -157,7 +157,7 @@ def _answers(device: Path) -> bool:
     try:
         fcntl.ioctl(opened, _KVM_GET_API_VERSION)
     except OSError as failure:
-        if failure.errno == errno.ENOTTY:  # another device's driver, which does not know the question
+        if failure.errno == errno.ENOTTY:  # another device's driver, which does not know the request
             return False
         raise
     finally:
@@ -173,7 +173,7 @@ def _read(path: Path) -> Verdict | None:
 
 
 def qemu_user() -> RunAs:
-    """Who libvirt runs guests as, by the name its package gives the account; root where there is none."""
+    """The account that libvirt runs guests as, by the name in its package; root if there is none."""
     for name in ("libvirt-qemu", "qemu"):
         try:
             entry = pwd.getpwnam(name)

@@ -1,7 +1,8 @@
-"""A machine that comes from another host, running or not: what marks it until it is here, and how it is undone.
+"""A machine that arrives from another host, running or not: the mark it carries until it is here, and how it is undone.
 
-Invariant: the mark of a creation that was given up is there before anything of the machine and goes last, so whatever
-an end or a crash leaves is removed. It names the volumes that come with the machine, which are beside its folder.
+Invariant: the mark of an abandoned creation is written before anything of the machine and removed last, so an
+interruption or a crash leaves nothing that is not removed later. It names the volumes that come with the machine, which
+lie outside of its folder.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def complete(folders: Folders, vm_id: UUID) -> None:
 
 
 async def undo(folders: Folders, vm_id: UUID, volumes: Sequence[UUID], remove: Remove) -> None:
-    """What cannot be removed now is when libvirt is there again. `remove`: all that this host has of the machine."""
+    """What cannot be removed now is removed when libvirt is back. `remove` removes everything this host has of the
+    machine."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
         try:
             if await in_thread(folders.machine(vm_id).exists):

@@ -1,4 +1,4 @@
-"""The boot sector of the guest that KVM is tried with: it goes the way of every machine's boot loader and kernel.
+"""The boot sector of the guest that KVM is tested with: it takes the path of every machine's boot loader and kernel.
 
 Firmware loads it in real mode. It enters protected mode without paging, where boot loaders live, takes an interrupt
 there and returns from it, enters 64-bit mode with paging, where kernels live, and leaves through QEMU's exit port.
@@ -13,7 +13,7 @@ from typing import Final
 
 EXIT_PORT: Final = 0xF4
 EXIT_STATUS: Final = 0x2A << 1 | 1
-"""What QEMU's isa-debug-exit makes of the value 0x2a that the guest writes."""
+"""The status that QEMU's isa-debug-exit returns for the value 0x2a that the guest writes."""
 
 _CODE: Final = (
     # 16 bit, at 0x7c00

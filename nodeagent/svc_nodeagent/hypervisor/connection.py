@@ -1,14 +1,14 @@
-"""The connection to libvirt: blocking calls in threads with deadlines, reconnection, and what guests do as events.
+"""The connection to libvirt: blocking calls in threads with deadlines, reconnection, and libvirt's events.
 
 Invariants:
 
-- a call that does not return costs its caller the deadline and this connection one thread of its own few; nothing else
+- a call that does not return costs its caller the deadline and this connection one of its few threads; nothing else
   waits for it;
-- a look has a deadline of its own (`CALL_TIMEOUT_SECONDS`); an order has none (`PATIENT`): that libvirt takes long says
-  nothing about what it did, so an order is waited for as long as the operation that it belongs to lasts;
-- libvirt's errors leave here as `HostError`; a broken connection as `ConnectionLost`, after which the same work may be
-  asked for again: reconnection goes on for ever, with a pause that grows to `MAX_PAUSE_SECONDS`;
-- after every (re)connection each listener hears `reconnected`, because what happened meanwhile was not seen.
+- a query has a deadline of its own (`CALL_TIMEOUT_SECONDS`); an order has none (`PATIENT`): a slow libvirt says nothing
+  about what it did, so an order is waited for as long as the operation that it belongs to lasts;
+- libvirt's errors become `HostError`; a broken connection becomes `ConnectionLost`, after which the same work may be
+  requested again: reconnection continues for ever, with a pause that grows to `MAX_PAUSE_SECONDS`;
+- after every (re)connection each listener gets `reconnected`, because events in between were not seen.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LifecycleEvent:
 
 
 class Listener(Protocol):
-    """Told in the Trio thread; must not block."""
+    """Called in the Trio thread; must not block."""
 
     def reconnected(self) -> None: ...
     def lifecycle(self, event: LifecycleEvent) -> None: ...
@@ -89,24 +89,24 @@ class Connection:
         self._lost = trio.Event()
         self._last_error = "it was not tried yet"
         self._subscriptions: list[int] = []
-        libvirt.registerErrorHandler(lambda _context, _error: None, None)  # else it prints what is raised as well
+        # without this, libvirt also prints the errors that are raised
+        libvirt.registerErrorHandler(lambda _context, _error: None, None)
 
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
 
     def statistics(self) -> dict[str, int]:
-        """`busy`: calls inside libvirt now, the abandoned ones that never returned among them."""
+        """`busy`: calls inside libvirt now, including abandoned ones that never returned."""
         return {"busy": int(self._limiter.borrowed_tokens), "threads": int(self._limiter.total_tokens)}
 
     async def call(
         self, work: Callable[[Libvirt], T], *, name: str = "libvirt", timeout: float = CALL_TIMEOUT_SECONDS
     ) -> T:
-        """Run `work(connection)` in a thread. After `timeout` seconds, or when the caller is cancelled, it is
-        abandoned, and may still take effect. `name` is what traces and logs call it: libvirt's own name of the call
-        that matters in it.
+        """Run `work(connection)` in a thread. After `timeout` seconds, or if the caller is cancelled, it is abandoned,
+        and may still take effect. `name` identifies it in traces and logs: libvirt's name of its main call.
 
-        Raises `ConnectionLost` when there is no connection within `CALL_TIMEOUT_SECONDS`."""
+        Raises `ConnectionLost` if there is no connection within `CALL_TIMEOUT_SECONDS`."""
         with host_call(name):
             return await self._call(work, name, timeout)
 
@@ -121,7 +121,8 @@ class Connection:
             except libvirt.libvirtError as error:
                 raise self._translated(error, connection) from error
             except (SystemError, UnicodeDecodeError) as error:
-                # What the binding makes of a text that is not UTF-8. A guest's agent has said it: libvirt's own are.
+                # The binding's error for text that is not UTF-8. It comes from a guest's agent: libvirt's own texts
+                # are.
                 raise LibvirtError(
                     FailureCode.HOST,
                     "libvirt handed on what is no text (not UTF-8): the guest's agent does not answer as it should.",
@@ -140,7 +141,7 @@ class Connection:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a connection until cancelled. Started once the first attempt has succeeded or failed."""
+        """Keep a connection until cancelled. Reports as started once the first attempt has succeeded or failed."""
         pause = 0.5
         told = False
         try:
@@ -215,7 +216,7 @@ class Connection:
 
         def close() -> None:
             try:
-                # Each subscription holds the connection open, so all of them go first.
+                # Each subscription holds the connection open, so all of them end first.
                 for subscription in self._subscriptions:
                     connection.domainEventDeregisterAny(subscription)
                 connection.unregisterCloseCallback()
@@ -258,7 +259,7 @@ class Connection:
             EVENT_LOOP.soon(self._tell, connection, self._listener.guest_agent_connected, *heard)
 
     def _tell(self, connection: Libvirt, tell: Callable[..., None], *what: object) -> None:
-        if self._connection is connection:  # what a connection given up says late is not listened to
+        if self._connection is connection:  # late events of a replaced connection are ignored
             tell(*what)
 
     def _closed(self, connection: Libvirt, reason: int) -> None:
@@ -268,12 +269,12 @@ class Connection:
 
 
 def version_text(number: int) -> str:
-    """A version as libvirt counts it (a million for each major, a thousand for each minor), in words."""
+    """A version as libvirt counts it (a million for each major, a thousand for each minor), as text."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 
 async def start_daemons() -> bool:
-    """Start virtlogd and libvirtd where no init system does it; False where one does. Raises `HostError`."""
+    """Start virtlogd and libvirtd if no init system does it; False if one does. Raises `HostError`."""
     if await trio.Path("/run/systemd/system").exists() or os.geteuid() != 0:
         return False
     for daemon in ("virtlogd", "libvirtd"):

@@ -1,8 +1,8 @@
 """Consoles of guests: the serial line shared by any number of viewers, and the screen as libvirt's own descriptor.
 
-One task reads a running guest's pseudo-terminal from its start to its end, whether anybody watches or not, so the guest
-is never held back. What it reads goes into a bounded scrollback and to each viewer; a viewer that does not read loses
-the oldest of its backlog, and is told so, and no other viewer and not the guest notices.
+One task reads a running guest's pseudo-terminal from its start to its end, whether or not there are viewers, so the
+guest never blocks on output. The output goes into a bounded scrollback and to each viewer; a viewer that does not read
+loses the oldest of its backlog and gets a note about it; neither other viewers nor the guest are affected.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class SerialLine:
         self.ended = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read until the guest is gone. Started once the terminal is open; raises `OSError` when it cannot be."""
+        """Read until the guest is gone. Reports as started once the terminal is open; raises `OSError` if it cannot be
+        opened."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             tty.setraw(descriptor)
-            # What was said while no one read is in the log: take it from there, and not from the terminal as well.
+            # Output from before is in the log: it is taken from there, and not from the terminal as well.
             termios.tcflush(descriptor, termios.TCIFLUSH)
             self._scrollback.add(await in_thread(_tail, self._log, SCROLLBACK_BYTES))
             self._descriptor = descriptor
@@ -72,7 +73,7 @@ class SerialLine:
         return self._descriptor is not None
 
     def watch(self) -> SerialViewer:
-        """A new viewer, who first sees the scrollback."""
+        """A new viewer, who first gets the scrollback."""
         viewer = SerialViewer(self)
         viewer.give(self._scrollback.content())
         if self.ended:
@@ -85,7 +86,7 @@ class SerialLine:
         self._viewers.discard(viewer)
 
     async def write(self, data: bytes) -> None:
-        """Type `data`, as a whole, between what other viewers type. Waits for the guest."""
+        """Type `data`, without mixing it with other viewers' input. Waits for the guest."""
         async with self._writing:
             view = memoryview(data)
             while view:
@@ -104,7 +105,7 @@ class SerialLine:
 
 
 class SerialLines:
-    """The lines of all guests that run. Each is read in the nursery that it is attached by."""
+    """The lines of all running guests. Each is read in the nursery that attached it."""
 
     def __init__(self, guests: Guests, folders: Folders) -> None:
         self._guests = guests
@@ -118,7 +119,7 @@ class SerialLines:
         return line.watch()
 
     async def attach(self, vm_id: UUID, nursery: trio.Nursery) -> SerialLine:
-        """Have the guest's serial line read from now on. Raises `HostError(conflict)` when it is not running."""
+        """Read the guest's serial line from now on. Raises `HostError(conflict)` if it is not running."""
         line = self._lines.get(vm_id)
         if line is not None and not line.ended:
             return line
@@ -213,7 +214,7 @@ class Scrollback:
 
     def add(self, data: bytes) -> None:
         self._kept += data
-        # Cut rarely, so that a byte is moved a bounded number of times.
+        # Trimmed rarely, so that each byte is moved a bounded number of times.
         if len(self._kept) > 2 * self._limit:
             del self._kept[: len(self._kept) - self._limit]
 
@@ -222,14 +223,14 @@ class Scrollback:
 
 
 def stream_of(descriptor: int) -> trio.SocketStream:
-    """The stream on a connected socket's descriptor (a screen, from libvirt), which it then owns."""
+    """A stream that owns the descriptor of a connected socket (a screen, from libvirt)."""
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(False)
     return trio.SocketStream(trio.socket.from_stdlib_socket(sock))
 
 
 async def _read(descriptor: int) -> bytes:
-    """What the guest says next; b"" when it is gone (the terminal's other end is closed: EIO)."""
+    """The guest's next output; b"" when it is gone (the terminal's other end is closed: EIO)."""
     while True:
         await trio.lowlevel.wait_readable(descriptor)
         try:

@@ -1,7 +1,7 @@
 """The record of a machine, and what is derived from it: libvirt's definition, the seed, and the network.
 
-Invariant: the record is written first and the rest follows from it, so what a crash leaves half done is made whole by
-deriving it once more.
+Invariant: the record is written first and the rest follows from it, so anything that a crash leaves incomplete is
+completed by deriving it again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from svc_nodeagent.hypervisor.seeds import write_seed
 from svc_nodeagent.protocol import NetworkSpec
 
 PUT_BACK_SECONDS = 10.0
-"""For having again what was before a change that failed."""
+"""For restoring the previous state after a change that failed."""
 log = structlog.get_logger()
 
 
 class Definitions:
-    """Its methods are steps: `turns` keeps others of the same machine away."""
+    """Its methods are steps: `turns` keeps other steps of the same machine away."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Definitions:
             raise absent(vm_id) from error
 
     async def write(self, record: MachineRecord, password_hash: str | None = None) -> None:
-        """The hash is of the first boot's password; one that is there already stays."""
+        """`password_hash` is for the first boot's password; without one, an existing hash stays."""
         await in_thread(self._write, record, password_hash)
 
     async def with_network(self, vm_id: UUID, network: NetworkSpec) -> MachineRecord:
         return await self.not_older((await self.record(vm_id)).model_copy(update={"network": network}))
 
     async def not_older(self, record: MachineRecord) -> MachineRecord:
-        """With the network that the host was told last, where that is another."""
+        """With the newest network that the host got, if the record's is older."""
         if not await self.exists(record.vm_id):
             return record
         known = await self.record(record.vm_id)
@@ -76,8 +76,8 @@ class Definitions:
         return record.model_copy(update={"network": known.network})
 
     async def apply_network(self, record: MachineRecord) -> None:
-        """Written down first: after a crash between the two, the host is brought to the record. What the host could not
-        be brought to does not stay in the record."""
+        """The record is written first: after a crash in between, the host is brought to the record. If the host refuses
+        the network, the record gets the previous one back."""
         before = await self.record(record.vm_id)
         await self.write(record)
         fault_point("network.recorded")

@@ -1,7 +1,7 @@
-"""Disks of machines: qcow2 files made by qemu-img, under temporary names until they are whole.
+"""Disks of machines: qcow2 files created by qemu-img, under temporary names until they are complete.
 
-Invariants: a disk that exists is complete and is never made again, so its content survives every repeat; disk 0 stands
-on a verified image by absolute path and named format.
+Invariants: a disk that exists is complete and is never created again, so its content survives every repeat; disk 0 is
+based on a verified image by absolute path and named format.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from svc_nodeagent.protocol import PLAIN, DiskSpec, FailureCode
 
 @dataclass(frozen=True)
 class DiskInfo:
-    """What qemu-img says of a file. `refers_to`: other files its header names, which no downloaded image may do."""
+    """qemu-img's information about a file. `refers_to`: other files that its header names, which no downloaded image
+    may do."""
 
     format: str
     virtual_bytes: int
@@ -43,8 +44,8 @@ class DiskInfo:
 
 
 _CONFINED = ("prlimit", "--cpu=10", f"--as={GIB}", "--")
-"""qemu-img reads what somebody else made, as root: ten seconds of a processor and a GiB of memory are ten times what
-it takes for the largest image of a publisher."""
+"""As root, qemu-img reads files that others made: ten seconds of a processor and a GiB of memory are ten times what the
+largest image of a publisher takes."""
 
 
 async def inspect(path: Path, format: str | None = None) -> DiskInfo:
@@ -63,8 +64,8 @@ async def inspect(path: Path, format: str | None = None) -> DiskInfo:
 
 
 async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
-    """Make the disks that are missing, but for volumes, which are there before. Raises `HostError(invalid)` when disk 0
-    is smaller than its image."""
+    """Create the missing disks, except volumes, which exist before. Raises `HostError(invalid)` if disk 0 is smaller
+    than its image."""
     for disk in record.disks:
         path = folders.disk_of(record.vm_id, disk)
         if disk.volume_id is None and not await in_thread(path.exists):
@@ -72,7 +73,7 @@ async def ensure_disks(record: MachineRecord, base: BaseImage, folders: Folders,
 
 
 async def make_disk(disk: DiskSpec, base: BaseImage, path: Path, owner: tuple[int, int]) -> None:
-    """Raises `HostError(invalid)` when disk 0 is smaller than its image."""
+    """Raises `HostError(invalid)` if disk 0 is smaller than its image."""
     temporary = path.with_name(path.name + PARTIAL_SUFFIX)
     on_image: list[str | Path] = []
     if disk.index == 0:
@@ -90,13 +91,13 @@ async def make_disk(disk: DiskSpec, base: BaseImage, path: Path, owner: tuple[in
 
 
 async def grow(path: Path, size_gib: int) -> None:
-    """The disk of a guest that is off; one that is as large already stays as it is."""
+    """Grow the disk of a guest that is off; one that is large enough stays as it is."""
     if (await inspect(path, "qcow2")).virtual_bytes < size_gib * GIB:
         await run_program("qemu-img", "resize", "-q", "-f", "qcow2", path, f"{size_gib}G")
 
 
 def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
-    """Raises `HostError(not_found)` naming the first file that the machine needs and that is not there."""
+    """Raises `HostError(not_found)` naming the first file that the machine needs and that is missing."""
     needed = {folders.disk_of(record.vm_id, disk): "its disk" for disk in record.disks}
     for path, what in (needed | {base.path: "the image that its disk stands on"}).items():
         if not path.exists():
@@ -108,8 +109,8 @@ def require(record: MachineRecord, base: BaseImage, folders: Folders) -> None:
 
 
 def destroy(folders: Folders, vm_id: UUID) -> None:
-    """Remove the machine's folder; what says that there is something to remove goes last: the record, and the mark of
-    a creation that was given up."""
+    """Remove the machine's folder. The files that say that there is something to remove go last: the record, and the
+    mark of an abandoned creation."""
     folder = folders.machine(vm_id)
     if not folder.exists():
         return
@@ -124,14 +125,14 @@ def destroy(folders: Folders, vm_id: UUID) -> None:
 
 
 def retain(folders: Folders, vm_id: UUID) -> tuple[str, ...]:
-    """Move the disks to retained/, with a record of what they stand on, and what firmware and TPM have kept, without
-    which a sealed disk does not open; gives their names below the data folder."""
+    """Move the disks to retained/, with a record of their image, and the state of firmware and TPM, without which a
+    sealed disk does not open; returns their names below the data folder."""
     kept = folders.retained / str(vm_id)
     folder = folders.machine(vm_id)
     record = folder / RECORD
     if record.exists():
         kept.mkdir(exist_ok=True)
-        # The record first: a disk in retained/ without it would lose the image it stands on.
+        # The record first: without it, a disk in retained/ would lose the image it is based on.
         shutil.copyfile(record, kept / (RECORD + PARTIAL_SUFFIX))
         put_in_place(kept / (RECORD + PARTIAL_SUFFIX), kept / RECORD, mode=0o600)
         fault_point("delete.record_retained")

@@ -1,7 +1,7 @@
-"""Changes of guests' states that wait to be sent: the latest of each machine, in the order in which they came.
+"""Changes of guests' states that wait to be sent: the latest of each machine, in the order of arrival.
 
-A change that nobody has fetched gives way to the next one of its machine, so the last word on each machine is true
-however much was missed.
+A change that was not yet fetched is replaced by the next one of its machine, so the last state of each machine is
+correct however much was missed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svc_nodeagent.protocol import DomainChanged, DomainState, StateCause
 class DomainChanges:
     def __init__(self) -> None:
         self._states: dict[UUID, DomainState] = {}
-        """As last seen; a machine that is absent has none."""
+        """The state last seen of each machine; an absent machine has none."""
         self._changes: dict[UUID, DomainChanged] = {}
         self._changed = trio.Event()
 
@@ -28,7 +28,7 @@ class DomainChanges:
             self._states.pop(vm_id, None)
         else:
             self._states[vm_id] = state
-        self._changes.pop(vm_id, None)  # to the end: changes leave in the order they came
+        self._changes.pop(vm_id, None)  # to the end: changes are sent in the order of arrival
         change = DomainChanged(vm_id=vm_id, state=state, reason=reason, cause=cause, at=datetime.now(UTC))
         self._changes[vm_id] = change
         self._changed.set()
@@ -36,7 +36,7 @@ class DomainChanges:
     def missed(
         self, observed: Mapping[UUID, tuple[DomainState, StateCause | None]]
     ) -> list[tuple[UUID, DomainState, StateCause | None]]:
-        """What differs between what is listed now and what was last seen. A machine that is not listed is absent."""
+        """The differences between the listed states and those last seen. A machine that is not listed is absent."""
         now = {
             vm_id: observed.get(vm_id, (DomainState.ABSENT, None)) for vm_id in self._states.keys() | observed.keys()
         }
@@ -47,7 +47,7 @@ class DomainChanges:
             while self._changes:
                 change = self._changes.pop(next(iter(self._changes)))
                 if change.cause is StateCause.GUEST and await host_is_stopping():
-                    # The host asked all its guests to shut down: none of them wanted to be off.
+                    # The host asked all its guests to shut down: their owners did not.
                     change = change.model_copy(update={"cause": None, "reason": "the host is shutting down"})
                 yield change
             self._changed = trio.Event()

@@ -2,8 +2,7 @@
 
 Invariants of the definition: no TCP listener (VNC on a private socket, reached through libvirt's descriptor only);
 every file is named with its format, so nothing is probed; libvirt relabels no file, because images are shared and the
-agent gives each disk its owner itself; the network device is a tap that the agent made, filled with rules and brought
-up.
+agent sets each disk's owner itself; the network device is a tap that the agent created, gave its rules and brought up.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ class DirectBoot:
 
 @dataclass(frozen=True)
 class Medium:
-    """What is in the CD-ROM drive; with `boot` the machine boots it before its disk."""
+    """The medium in the CD-ROM drive; with `boot` the machine boots it before its disk."""
 
     path: Path
     boot: bool
 
 
 CD_TARGET = "sda"
-"""The CD-ROM drive in the definition: every machine has one, so that media change while the guest runs."""
+"""The CD-ROM drive in the definition: every machine has one, so that media can be changed while the guest runs."""
 
 
 def domain_xml(
@@ -66,7 +65,7 @@ def domain_xml(
     boot: DirectBoot | None = None,
     medium: Medium | None = None,
 ) -> str:
-    """The definition that `record` asks for. The domain's UUID is the machine's id. `boot`: of a machine in rescue."""
+    """The definition of `record`. The domain's UUID is the machine's id. `boot`: for a machine in rescue."""
     kvm = accelerator is Accelerator.KVM
     domain = ElementTree.Element("domain", type="kvm" if kvm else "qemu")
     _text(domain, "name", naming.domain(record.vm_id))
@@ -79,14 +78,14 @@ def domain_xml(
 
     system = ElementTree.SubElement(domain, "os")
     _text(system, "type", "hvm", arch="x86_64", machine="q35")
-    # The rescue system is signed for no firmware, and has nothing to do with what firmware and TPM keep.
+    # The rescue system is not signed for any firmware, and does not use the state of firmware and TPM.
     platform = record.platform if boot is None else PLAIN
     add_firmware(system, platform, folders.nvram(record.vm_id))
     if boot is not None:
         _text(system, "kernel", str(boot.kernel))
         _text(system, "initrd", str(boot.initrd))
         _text(system, "cmdline", boot.command_line)
-    # A UEFI boots nothing but what is named here.
+    # A UEFI boots only what is named here.
     drives = ["hd"] if medium is None else ["cdrom", "hd"] if medium.boot else ["hd", "cdrom"]
     for drive in drives:
         ElementTree.SubElement(system, "boot", dev=drive)
@@ -94,7 +93,7 @@ def domain_xml(
     for feature in ("acpi", "apic"):
         ElementTree.SubElement(features, feature)
     if platform.firmware is Firmware.UEFI_SECURE:
-        # Who runs in the guest cannot write to the keys: only the firmware can, in its own mode of the processor.
+        # The guest's system cannot write the keys: only the firmware can, in its own mode of the processor.
         ElementTree.SubElement(features, "smm", state="on")
     domain.append(cpu_element(record.cpu_mode, accelerator))
     clock = ElementTree.SubElement(domain, "clock", offset="utc")
@@ -129,7 +128,7 @@ def domain_xml(
 
 
 def volume_xml(volume_id: UUID, index: int, folders: Folders) -> str:
-    """A volume as the device that a running guest is given: as it is in the machine's definition."""
+    """A volume as the device that a running guest gets: the same as in the machine's definition."""
     devices = ElementTree.Element("devices")
     path, serial = folders.volume(volume_id), volume_serial(volume_id)
     _disk(devices, disk_target(index), path, "qcow2", serial=serial)
@@ -137,7 +136,7 @@ def volume_xml(volume_id: UUID, index: int, folders: Folders) -> str:
 
 
 def plugged_volumes(xml: str) -> dict[str, str]:
-    """The devices of a domain that have a serial number, each by that."""
+    """The devices of a domain that have a serial number, by serial number."""
     found = ElementTree.fromstring(xml).findall("./devices/disk")  # noqa: S314 - from libvirt itself
     return {
         serial: ElementTree.tostring(disk, encoding="unicode")
@@ -147,12 +146,12 @@ def plugged_volumes(xml: str) -> dict[str, str]:
 
 
 def disk_target(index: int) -> str:
-    """What the guest's disk is called in its definition: vda, vdb, ..."""
+    """The disk's name in the guest's definition: vda, vdb, ..."""
     return f"vd{_DISK_LETTERS[index]}"
 
 
 def cd_drive(medium: Medium | None) -> ElementTree.Element:
-    """On virtio-scsi: cloud kernels have no SATA, and firmware and installers of Linux know it."""
+    """On virtio-scsi: cloud kernels have no SATA, and firmware and installers of Linux support it."""
     drive = ElementTree.Element("disk", type="file", device="cdrom")
     ElementTree.SubElement(drive, "driver", name="qemu", type="raw")
     if medium is not None:
@@ -185,8 +184,8 @@ def domain_cause(state: int, reason: int) -> StateCause | None:
 
 
 def lifecycle_state(event: int, detail: int) -> DomainState | None:
-    """What an event says the domain is now; None for events that change no state. `absent` is said of the definition: a
-    guest whose definition goes while it runs goes on."""
+    """The state that an event announces; None for events that change no state. `absent` is about the definition: a
+    running guest continues when its definition is removed."""
     if event == libvirt.VIR_DOMAIN_EVENT_STOPPED and detail in _UNEXPECTED:
         return DomainState.CRASHED
     return _EVENTS.get(event)
@@ -222,7 +221,7 @@ _EVENTS = {
 }
 
 _UNEXPECTED = (libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED, libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED)
-"""QEMU was killed (`failed`: its monitor closed without a word), or gave up."""
+"""QEMU was killed (`failed`: its monitor closed without a message), or gave up."""
 
 _CAUSES = {
     (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_SHUTDOWN): StateCause.GUEST,
@@ -290,8 +289,8 @@ def _disk(
 
 
 def _slots(devices: ElementTree.Element, record: MachineRecord) -> None:
-    """A PCI Express port for each device, and for each volume that it may be given while it runs: a port cannot be
-    added then. NICs are given theirs first, so how many volumes there are changes no name of an interface."""
+    """A PCI Express port for each device, and for each volume that it may get while it runs: a port cannot be added
+    then. NICs get theirs first, so that the number of volumes changes no name of an interface."""
     # Its first disk and the seed, NICs; the buses of the serial ports and of the CD drive, tablet, rng, balloon.
     others = 2 + len(record.network.nics) + 5
     ElementTree.SubElement(devices, "controller", type="pci", index="0", model="pcie-root")

@@ -1,4 +1,4 @@
-"""The medium of a machine's CD-ROM drive is changed: in its record, in its definition, and in the guest that runs."""
+"""Changing the medium of a machine's CD-ROM drive: in its record, in its definition, and in the running guest."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Drives:
             try:
                 await self._change(vm_id, wanted)
             except ConnectionLost:
-                raise  # The same operation goes on once libvirt is back.
+                raise  # the same operation continues once libvirt is back
             except BaseException:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
                     await self._put_back(vm_id, before)

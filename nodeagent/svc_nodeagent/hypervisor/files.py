@@ -1,18 +1,18 @@
-"""What the agent keeps on disk, and how a file of it comes to be.
+"""The agent's files on disk, and how each is created.
 
     images/            verified image files named by their digest, and an index file for each image id
     machines/<vm_id>/  machine.json (the record), disk-N.qcow2, seed.iso, serial.log, nvram.fd (of a UEFI), and until
                        the first boot is done first-boot.json (0600); while it is reinstalled also reinstall-0.qcow2
                        and reinstall.json; in rescue also rescue.json (0600) and rescue.iso;
-                       iso.json, of what is in its CD-ROM drive
-    volumes/           <volume_id>.qcow2: disks beside a machine's first, whether a machine has them or not
+                       iso.json, about the medium in its CD-ROM drive
+    volumes/           <volume_id>.qcow2: machines' disks besides their first, attached or not
     retained/<vm_id>/  disks of deleted machines whose owner wanted them kept, with the record that says what they were
     backups/machines/  copies of machines' disks, on the file system that an administrator mounted at backups/
-    copy-files/<copy_id>/  disks of a copy whose files are shown, for as long as they are (`copy_files`)
+    copy-files/<copy_id>/  disks of a copy whose files are readable, for as long as they are (`copy_files`)
     metrics/<vm_id>    hourly samples
     traffic.json       the ledger of traffic
 
-Invariants: a file under its own name is whole and on disk (written under a temporary name, synced, renamed, folder
+Invariants: a file under its own name is complete and on disk (written under a temporary name, synced, renamed, folder
 synced), so existence is a recovery point; the record is written before anything it describes, and removed last.
 """
 
@@ -41,16 +41,16 @@ RECORD = "machine.json"
 SECRET = "first-boot.json"  # noqa: S105  (a file name)
 SEED = "seed.iso"
 DECISION = "reinstall.json"
-"""What a machine is to be whose reinstallation was decided and is not complete (`reinstallation`)."""
+"""The new state of a machine whose reinstallation was decided and is not complete (`reinstallation`)."""
 MEDIUM = "iso.json"
-"""What is in a machine's CD-ROM drive (`media`)."""
+"""The medium in a machine's CD-ROM drive (`media`)."""
 RESCUE = "rescue.json"
-"""What a machine boots that is in rescue (`rescued`)."""
+"""What a machine in rescue boots (`rescued`)."""
 ABANDONED = "abandoned"
-"""Marks the folder of a machine whose creation has failed: what is left of it is to be removed."""
+"""Marks the folder of a machine whose creation has failed: its remains are to be removed."""
 
 FILE_THREADS = trio.CapacityLimiter(4)
-"""Work on files, which may wait for a slow disk, runs in these threads and keeps no others busy."""
+"""Work on files, which may wait for a slow disk, runs in these threads and blocks no others."""
 
 
 class MachineRecord(BaseModel):
@@ -72,8 +72,8 @@ class MachineRecord(BaseModel):
     platform: Platform = PLAIN
 
     def stored(self) -> bytes:
-        """As it is written. What nobody chose is left out: agents before this one do not know it, and an upgrade may be
-        taken back."""
+        """The stored form. Newer fields at their defaults are left out: earlier agents do not know them, and an upgrade
+        may be rolled back."""
         unsaid: dict[str, Any] = {}
         if self.cpu_mode is CpuMode.DEFAULT:
             unsaid["cpu_mode"] = True
@@ -117,7 +117,7 @@ class Folders:
 
     @property
     def backups(self) -> Path:
-        """The administrator's: it is there where the file system of the target is mounted (`backups.store`)."""
+        """The administrator's folder: it exists if the file system of the target is mounted (`backups.store`)."""
         return self.root / "backups" / "machines"
 
     @property
@@ -136,43 +136,43 @@ class Folders:
         return self.machines / str(vm_id)
 
     def disk(self, vm_id: UUID, index: int) -> Path:
-        """Of a disk that is not a volume."""
+        """The file of a disk that is not a volume."""
         return self.machine(vm_id) / f"disk-{index}.qcow2"
 
     def disk_of(self, vm_id: UUID, disk: DiskSpec) -> Path:
-        """Where any disk of a machine is."""
+        """The file of any disk of a machine."""
         return self.disk(vm_id, disk.index) if disk.volume_id is None else self.volume(disk.volume_id)
 
     def volume(self, volume_id: UUID) -> Path:
         return self.volumes / f"{volume_id}.qcow2"
 
     def scratch(self, vm_id: UUID, index: int) -> Path:
-        """Of a disk while it is copied: what the guest overwrites meanwhile."""
+        """The scratch file of a disk while it is copied: what the guest overwrites meanwhile."""
         return self.machine(vm_id) / f"backup-{index}.qcow2"
 
     def live(self, vm_id: UUID) -> Path:
-        """There while QEMU shows the machine's disks as they are, for its backup."""
+        """Exists while QEMU shows the machine's disks as they are, for its backup."""
         return self.machine(vm_id) / "backup-live.qcow2"
 
     def scratched(self) -> tuple[UUID, ...]:
         return tuple({UUID(path.parent.name) for path in self.machines.glob("*/backup-*.qcow2")})
 
     def frozen(self, vm_id: UUID) -> Path:
-        """There while the guest's file systems may be held still for a snapshot."""
+        """Exists while the guest's file systems may be frozen for a snapshot."""
         return self.machine(vm_id) / "frozen"
 
     def maybe_frozen(self) -> tuple[UUID, ...]:
         return tuple(UUID(path.parent.name) for path in self.machines.glob("*/frozen"))
 
     def restored_disk(self, vm_id: UUID, index: int) -> Path:
-        """While it is being written from a copy."""
+        """The file of a disk while it is written from a copy."""
         return self.machine(vm_id) / f"restore-{index}.qcow2"
 
     def new_disk(self, vm_id: UUID) -> Path:
         return self.machine(vm_id) / "reinstall-0.qcow2"
 
     def nvram(self, vm_id: UUID) -> Path:
-        """What a UEFI keeps. It is there once the machine was started."""
+        """A UEFI's variables. Exists once the machine was started."""
         return self.machine(vm_id) / "nvram.fd"
 
     def seed(self, vm_id: UUID) -> Path:
@@ -194,7 +194,7 @@ class Folders:
         return tuple(UUID(path.parent.name) for path in sorted(self.machines.glob(f"*/{ABANDONED}")))
 
     def create(self) -> None:
-        """QEMU's user passes through (x) the folders above disks and images, and lists none of them."""
+        """QEMU's user may pass through (x) the folders above disks and images, and list none of them."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder, mode in (
             (self.images, 0o711),
@@ -207,7 +207,7 @@ class Folders:
             folder.chmod(mode)
 
     def records(self) -> dict[UUID, MachineRecord]:
-        """Every machine this host holds a record of. Raises `ValueError` naming a record that cannot be read."""
+        """Every machine with a record on this host. Raises `ValueError` naming a record that cannot be read."""
         found = {}
         for path in sorted(self.machines.glob(f"*/{RECORD}")):
             record = read_record(path)
@@ -215,7 +215,7 @@ class Folders:
         return found
 
     def bases_in_use(self) -> dict[str, int]:
-        """How many machines and retained disks stand on each image file, boot it in rescue, or have it in the drive."""
+        """How many machines and retained disks use each image file: as a base, as a rescue system, or in the drive."""
         counts: dict[str, int] = {}
         for path in (*self.machines.glob(f"*/{RECORD}"), *self.retained.glob(f"*/{RECORD}")):
             base = read_record(path).base
@@ -233,7 +233,7 @@ class Folders:
 
 
 def read_record(path: Path) -> MachineRecord:
-    """Raises `ValueError` when it is none, `FileNotFoundError` when there is none."""
+    """Raises `ValueError` for an invalid record, `FileNotFoundError` if there is none."""
     try:
         return MachineRecord.model_validate(_upgraded(json.loads(path.read_bytes())))
     except (ValueError, KeyError, TypeError) as error:
@@ -241,8 +241,8 @@ def read_record(path: Path) -> MachineRecord:
 
 
 def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of the first version said the topology of a NIC, which is an address's now, and routed addresses one
-    by one. The machines of an agent that is upgraded keep their networks."""
+    """Converts a record of the first version, which had the topology on the NIC (it is on the address now) and routed
+    addresses one by one. So the machines of an upgraded agent keep their networks."""
     for nic in record["network"]["nics"]:
         topology = nic.pop("topology", None)
         if topology is not None:
@@ -252,7 +252,7 @@ def _upgraded(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Sync a finished file that another program wrote, give it its rights, and rename it to its own name."""
+    """Sync a finished file that another program wrote, set its mode, and rename it to its own name."""
     descriptor = os.open(temporary, os.O_RDONLY)
     try:
         os.fchmod(descriptor, mode)
@@ -266,5 +266,5 @@ def put_in_place(temporary: Path, path: Path, *, mode: int, owner: tuple[int, in
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """File work, in a thread. Cancellation waits for it: what is half written is finished, not abandoned."""
+    """File work, in a thread. Cancellation waits for it: a started write is completed, not abandoned."""
     return await trio.to_thread.run_sync(partial(work, *arguments, **named), limiter=FILE_THREADS)

@@ -1,8 +1,7 @@
-"""A guest's file systems held still for one moment, where its agent answers, and let go again whatever the agent does.
+"""Freezing a guest's file systems for one moment, if its agent answers, and thawing them whatever the agent does.
 
-An agent carries out late what it did not answer in time: one that was silent over the freeze may hold the guest still
-afterwards, with nobody there any more who would let go. So whoever has called `while_frozen` calls `thaw` afterwards,
-also where it has failed.
+An agent that did not answer in time may still carry out the freeze later, and then hold the guest with nobody left to
+thaw it. So every caller of `while_frozen` calls `thaw` afterwards, also after a failure.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from svc_nodeagent.protocol import FailureCode
 
 _AGENT_SECONDS: Final = 10
 _LATE_SECONDS: Final = 120.0
-"""For a guest's agent that is silent: it may be about to freeze, for as long as a busy guest takes to write out."""
+"""For a silent guest agent: it may be about to freeze, for as long as a busy guest takes to write out."""
 _PAUSE_SECONDS: Final = 1.0
 _MOMENT_SECONDS: Final = 60.0
 """Three times what the guest's agent has for an answer, and more than libvirt takes for the rest."""
@@ -31,9 +30,9 @@ log = structlog.get_logger(__name__)
 
 
 async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[Any], None]) -> bool:
-    """Have `work` call libvirt on the guest's domain, with the guest held still where its agent answers; gives whether
-    it was. Cancelled or not, how it ended is seen: a call that nobody waits for would do its work behind whoever undoes
-    it, and might leave the guest frozen."""
+    """Call `work` on the guest's domain, with the guest frozen if its agent answers; returns whether it was. Waits for
+    the end even if cancelled: an abandoned call would do its work after the caller has undone it, and might leave the
+    guest frozen."""
 
     def held_still(domain: Any) -> bool:
         domain.agentSetResponseTimeout(_AGENT_SECONDS)
@@ -46,7 +45,7 @@ async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[A
         try:
             work(domain)
         finally:
-            # Here as well, since this thread may outlive whoever waits for it. `thaw` asks again, and tells.
+            # Here as well, since this thread may outlive its caller. `thaw` asks again, and reports.
             with suppress(libvirt.libvirtError):
                 domain.fsThaw()
         return frozen
@@ -57,9 +56,9 @@ async def while_frozen(vm_id: UUID, guests: Guests, name: str, work: Callable[[A
 
 
 async def thaw(vm_id: UUID, guests: Guests, *, at_most: float | None = None) -> bool:
-    """Let the guest write again, where its file systems may have been left frozen: mostly there is nothing to do, or
-    nobody in the guest to ask. While its agent is silent it is asked again, for two minutes or `at_most` seconds; False
-    where it is silent still."""
+    """Let the guest write again, if its file systems may have been left frozen. Mostly there is nothing to do, or no
+    agent in the guest. While the agent is silent it is asked again, for two minutes or `at_most` seconds; False if it
+    is still silent."""
 
     def work(domain: Any) -> None:
         if domain.isActive():

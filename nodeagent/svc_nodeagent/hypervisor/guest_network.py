@@ -1,10 +1,10 @@
-"""What a running guest must change to have its machine's network: pure, from what its agent says it has.
+"""The changes that give a running guest its machine's network: pure, from what its agent reports.
 
-Only what the record says is touched: an address is added when the guest lacks it and removed when an earlier record had
-it and this one does not; a default route is set when a family is new to the guest or its gateway changed. What the
-guest's owner configured besides stays. At the next start the seed says the same.
+Only the record's settings are touched: an address is added if the guest lacks it, and removed if an earlier record had
+it and this one does not; a default route is set if a family is new to the guest or its gateway changed. Anything else
+that the guest's owner configured stays. At the next start the seed says the same.
 
-Commands are argument lists of `ip`, in words that iproute2 and busybox both know.
+Commands are argument lists of `ip` that iproute2 and busybox both understand.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Command = tuple[str, ...]
 
 
 class NicNotFound(LookupError):  # noqa: N818 - named for what it says
-    """The guest shows no NIC with this MAC: it has not seen it yet, or was told to use another."""
+    """The guest has no NIC with this MAC: it has not detected it yet, or was configured to use another MAC."""
 
 
 @dataclass(frozen=True)
 class GuestNic:
-    """A NIC as the guest's agent shows it."""
+    """A NIC as the guest's agent reports it."""
 
     name: str
     mac: str
@@ -57,7 +57,7 @@ class Interfaces(_Answer):
     found: tuple[_Interface, ...] = Field(alias="return")
 
     def nics(self) -> tuple[GuestNic, ...]:
-        """Raises `ValueError` for an address that is none."""
+        """Raises `ValueError` for an invalid address."""
         return tuple(
             GuestNic(
                 name=each.name,
@@ -99,18 +99,18 @@ def changes(seen: Sequence[GuestNic], wanted: NetworkSpec, previous: NetworkSpec
             raise NicNotFound(nic.mac)
         own, before = by_mac[nic.mac], earlier.get(nic.nic_id)
         commands += _addresses(own, nic, before)
-        if index == 0:  # the first NIC leads outside
+        if index == 0:  # the default routes go through the first NIC
             commands += _routes(own, nic, before)
     return tuple(commands)
 
 
 def in_order(nic: NicSpec) -> tuple[GuestAddress, ...]:
-    """A NIC's addresses, the primary one first: what the guest speaks from, and whose gateway it uses."""
+    """A NIC's addresses, the primary one first: the guest's source address, whose gateway it uses."""
     return tuple(sorted(nic.addresses, key=lambda address: not address.primary))
 
 
 def gateways(nic: NicSpec) -> dict[int, GuestAddress]:
-    """By family, the address whose gateway leads outside."""
+    """By family, the address whose gateway is the default route."""
     found: dict[int, GuestAddress] = {}
     for address in in_order(nic):
         found.setdefault(address.interface.version, address)

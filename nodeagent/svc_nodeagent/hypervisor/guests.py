@@ -1,7 +1,7 @@
-"""What is asked of libvirt about one guest, each finding its end reached a success.
+"""libvirt calls about one guest; each succeeds if its goal is already reached.
 
-An order has no deadline of its own: it lasts as long as the operation that it is a step of, because a host that takes
-long has not failed. What is only a look (`domain_xml`, `open_screen`) is given up after `CALL_TIMEOUT_SECONDS`.
+An order has no deadline of its own: it lasts as long as the operation that it is a step of, because a slow host has not
+failed. Only queries (`domain_xml`, `open_screen`) are abandoned after `CALL_TIMEOUT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ T = TypeVar("T")
 Answer = TypeVar("Answer", bound=BaseModel)
 GUEST_AGENT_SECONDS = 30
 TELL_SECONDS = 8.0
-"""For telling a guest its network: it is a courtesy, and the apply it belongs to waits for it."""
+"""For configuring a guest's network at once: it is a courtesy, and the apply operation waits for it."""
 _TELL_ANSWER_SECONDS = 3
 MOST_ANSWER_BYTES = 64 * 1024
-"""Of a guest's agent. The interfaces of a guest are some hundred bytes each; parsing 9 MB of them held the whole agent
-for 2.9 seconds."""
+"""Of a guest agent's answer. The interfaces of a guest are some hundred bytes each; parsing 9 MB of them blocked the
+whole agent for 2.9 seconds."""
 _POLL_SECONDS = 0.05
 
 log = structlog.get_logger()
@@ -44,8 +44,8 @@ class Guests:
         self._connection = connection
 
     async def on_domain(self, vm_id: UUID, name: str, work: Callable[[Any], T], *, timeout: float = PATIENT) -> T:
-        """Have `work` call libvirt on the guest's domain, in a thread; `name` as in `Connection.call`. Raises
-        `LibvirtError`; the other methods are the calls whose errors mean something else than that the call failed."""
+        """Call `work` on the guest's domain, in a thread; `name` as in `Connection.call`. Raises `LibvirtError`. The
+        other methods are the calls for which some errors are answers rather than failures."""
         return await self._connection.call(
             lambda connection: work(connection.lookupByUUIDString(str(vm_id))), name=name, timeout=timeout
         )
@@ -59,7 +59,7 @@ class Guests:
             raise
 
     async def size(self, vm_id: UUID) -> tuple[int, int] | None:
-        """The processors and the MiB of memory that the guest runs with; None where none runs."""
+        """The number of processors and the MiB of memory that the guest runs with; None if it does not run."""
 
         def size(domain: Any) -> tuple[int, int] | None:
             if not domain.isActive():
@@ -80,7 +80,7 @@ class Guests:
         )
 
     async def definition(self, vm_id: UUID) -> str:
-        """What is stored of it: what it is when it is started next."""
+        """The stored definition, with which it is started next."""
         flags = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
         return await self.on_domain(vm_id, "virDomainGetXMLDesc", lambda domain: str(domain.XMLDesc(flags)))
 
@@ -92,7 +92,7 @@ class Guests:
                 lambda domain: domain.shutdownFlags(libvirt.VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN),
             )
         except LibvirtError:
-            if await self.state(vm_id) is DomainState.RUNNING:  # else it went off between the look and the press
+            if await self.state(vm_id) is DomainState.RUNNING:  # else it went off between the check and the press
                 raise
 
     async def start(self, vm_id: UUID) -> None:
@@ -105,7 +105,7 @@ class Guests:
             raise HostError(error.code, f"The machine could not be started: {error.message}", error.hint) from error
 
     async def is_transient(self, vm_id: UUID) -> bool:
-        """Whether it runs and its definition is gone: it would vanish when it goes off."""
+        """Whether it runs although its definition is gone: it would vanish when it goes off."""
         try:
             return await self.on_domain(
                 vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isActive() and not domain.isPersistent())
@@ -116,7 +116,7 @@ class Guests:
             raise
 
     async def grow_disk(self, vm_id: UUID, target: str, size_bytes: int) -> None:
-        """Of a guest that runs, which is told; one that is as large already stays as it is."""
+        """Grow the disk of a running guest, which is notified; one that is large enough stays as it is."""
 
         def grow(domain: Any) -> None:
             if domain.blockInfo(target)[0] < size_bytes:
@@ -125,7 +125,7 @@ class Guests:
         await self.on_domain(vm_id, "virDomainBlockResize", grow)
 
     async def resume_after_disk_error(self, vm_id: UUID) -> bool:
-        """Let a guest go on that was paused because a write failed; False where it is not any more."""
+        """Resume a guest that was paused because a write failed; False if it is no longer paused for that."""
 
         def resume(domain: Any) -> bool:
             if domain_cause(*domain.state()) is not StateCause.IO_ERROR:
@@ -147,7 +147,7 @@ class Guests:
                 raise
 
     async def undefine(self, vm_id: UUID) -> None:
-        """Remove the definition alone: what its firmware and TPM keep is the machine's (`platform_state`)."""
+        """Remove the definition alone: the state of firmware and TPM belongs to the machine (`platform_state`)."""
         flags = (
             libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
             | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -162,7 +162,8 @@ class Guests:
                 raise
 
     async def set_password(self, vm_id: UUID, account: str, password_hash: str) -> None:
-        """Raises `conflict` when the guest is off or its guest agent was not heard, `timed_out` when it fell silent."""
+        """Raises `conflict` if the guest is off or its agent has not connected, `timed_out` if the agent fell
+        silent."""
 
         def set_password(domain: Any) -> None:
             domain.agentSetResponseTimeout(GUEST_AGENT_SECONDS)
@@ -174,8 +175,9 @@ class Guests:
             raise password_failed(error, account) from error
 
     async def tell_network(self, vm_id: UUID, network: NetworkSpec, previous: NetworkSpec) -> GuestTold:
-        """Have a running guest take its addresses and routes at once, through its agent; of `previous` it gives up what
-        `network` has not. Never raises: a guest that is off, silent or different reads its seed when it starts next."""
+        """Have a running guest apply its addresses and routes at once, through its agent, and remove those of
+        `previous` that `network` lacks. Never raises: a guest that is off, silent or different reads its seed at its
+        next start."""
         try:
             with trio.fail_after(TELL_SECONDS):
                 seen = await self.ask_agent(vm_id, Interfaces, "guest-network-get-interfaces")
@@ -187,7 +189,7 @@ class Guests:
         return GuestTold.TOLD
 
     async def _run_in_guest(self, vm_id: UUID, command: Command) -> None:
-        """`ip` with these arguments, to its end. Raises `HostError` when it fails."""
+        """`ip` with these arguments, until it exits. Raises `HostError` if it fails."""
         asked = {"path": "ip", "arg": list(command), "capture-output": True}
         started = await self.ask_agent(vm_id, Started, "guest-exec", asked)
         while True:
@@ -201,8 +203,8 @@ class Guests:
     async def ask_agent(
         self, vm_id: UUID, answer: type[Answer], command: str, arguments: dict[str, Any] | None = None
     ) -> Answer:
-        """Raises `HostError` when the guest's agent is not there, falls silent or refuses, `ValueError` when it answers
-        something else."""
+        """Raises `HostError` if the guest's agent is absent, falls silent or refuses, `ValueError` for any other
+        answer."""
         text = json.dumps({"execute": command} if arguments is None else {"execute": command, "arguments": arguments})
 
         def ask(domain: Any) -> str:
@@ -220,7 +222,7 @@ class Guests:
         )
 
     async def open_screen(self, vm_id: UUID) -> int:
-        """A descriptor connected to the guest's VNC server, which it regards as authenticated."""
+        """A descriptor connected to the guest's VNC server, which treats it as authenticated."""
         return await self.on_domain(
             vm_id,
             "virDomainOpenGraphicsFD",
@@ -234,13 +236,13 @@ def absent(vm_id: UUID) -> HostError:
 
 
 def agent_is_silent(error: LibvirtError) -> bool:
-    """The guest's agent is there and has not answered: it may do yet what it was asked for. libvirt has the same number
-    for one that is not there."""
+    """The guest's agent is connected and has not answered: it may still do what it was asked. libvirt uses the same
+    number for an absent agent."""
     return error.number == libvirt.VIR_ERR_AGENT_UNRESPONSIVE and "not connected" not in error.message.lower()
 
 
 def password_failed(error: LibvirtError, account: str) -> HostError:
-    """What a failure to set a password through the guest's agent is to those who ordered it."""
+    """The error to report for a password that could not be set through the guest's agent."""
     if error.number == libvirt.VIR_ERR_OPERATION_INVALID:
         return HostError(
             FailureCode.CONFLICT, "The guest is not running, so its password was not changed.", "Start it first."

@@ -1,11 +1,11 @@
-"""The libvirt host: what the agent's core asks (`svc_nodeagent.host.Host`), answered with libvirt, QEMU and nftables.
+"""The libvirt host: implements `svc_nodeagent.host.Host` with libvirt, QEMU and nftables.
 
     async with LibvirtHost.open(Path("/var/lib/svc"), open_stream=...) as host:
         await host.perform(operation, report)
 
-Invariants: it opens while libvirt is down, and goes on trying; a connection lost within an operation is found again and
-the operation, which is idempotent, carried out anew; changes of state are told as they are seen, and after a
-reconnection as a comparison, so the last word on each machine is true however much was missed.
+Invariants: it opens while libvirt is down, and keeps trying; if the connection is lost within an operation, it is
+re-established and the operation, which is idempotent, is performed again; changes of state are reported as they are
+seen, and after a reconnection by comparison, so the last state of each machine is correct however much was missed.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ log = structlog.get_logger()
 
 
 class LibvirtHost:
-    """A `Host`. Made by `open`."""
+    """A `Host`. Created by `open`."""
 
     def __init__(
         self,
@@ -237,14 +237,13 @@ class LibvirtHost:
         image_networks: Sequence[outbound.Network] = (),
         controller: str | None = None,
     ) -> AsyncIterator[LibvirtHost]:
-        """A host that keeps its files in `folder`, which QEMU's user must be able to pass through. `bridge`: holds the
-        uplink, and bridged NICs are plugged into it. `image_networks`: beside the public Internet, where images may
-        be fetched from. `controller`: the name or address of its gateway, which no machine's network takes.
+        """A host that keeps its files in `folder`, which QEMU's user must be able to pass through. `bridge` holds the
+        uplink; bridged NICs are plugged into it. `image_networks`: networks, besides the public Internet, that images
+        may be fetched from. `controller`: the name or address of its gateway, which no machine's network may take.
 
-        It is handed out ready for orders: no server of an agent that died holds a disk, the network is back to what
-        the records say, and the accelerator is chosen.
-        Raises `ValueError` when a record of a machine cannot be read. One at a time in a process.
-        """
+        It is returned ready for orders: no server of an agent that died holds a disk, the network is back to what the
+        records say, and the accelerator is chosen. Raises `ValueError` if a record of a machine cannot be read. One at
+        a time in a process."""
         folders = Folders(folder)
         await in_thread(folders.create)
         await in_thread(end_orphans, folders.root)
@@ -278,7 +277,7 @@ class LibvirtHost:
                 loop.cancel_scope.cancel()
 
     async def perform(self, operation: NodeOperation, report: Report) -> OperationResult:
-        """An order goes on when libvirt is lost over it, as long as its caller waits; a query, `ATTEMPTS` times."""
+        """If libvirt is lost, an order is repeated as long as its caller waits, and a query up to `ATTEMPTS` times."""
         for attempt in itertools.count(1):
             try:
                 return await self._perform(operation, report)
@@ -415,7 +414,7 @@ class LibvirtHost:
         return MetricsResult(vm_id=operation.vm_id, resolution_seconds=resolution, points=points)
 
     async def _restore_network(self) -> None:
-        """A failure leaves the taps down, is shown by preflight, and is tried again by it and by every start."""
+        """A failure leaves the taps down and appears in preflight, which retries it, as every start does."""
         try:
             self._network.plug_into((await network_features(self._bridge)).uplink(self._bridge))
             await self._network.restore()
@@ -434,7 +433,7 @@ class LibvirtHost:
     async def _attach_serial(self, vm_id: UUID) -> None:
         await self._lines.attach(vm_id, self._nursery)
 
-    # What libvirt tells (`connection.Listener`)
+    # libvirt's events (`connection.Listener`)
 
     def reconnected(self) -> None:
         self._emulator = None
@@ -467,8 +466,8 @@ class LibvirtHost:
             self._nursery.start_soon(self._guarded, self._machines.forget_first_boot, vm_id)
 
     async def _compare(self) -> None:
-        """After a (re)connection: tell what is other than last seen, and read the serial lines of what runs. What
-        cannot be done for one machine keeps it from no other."""
+        """After a (re)connection: report differences to what was last seen, and read the serial lines of running
+        guests. A failure for one machine does not affect the others."""
         observed = {
             domain.vm_id: (domain.state, domain.cause)
             for domain in await inventory.domains(self._connection, self._naming, self._folders)
@@ -481,14 +480,14 @@ class LibvirtHost:
                 await self._guarded(self._look_after_running, vm_id)
 
     async def _look_after_running(self, vm_id: UUID) -> None:
-        """It may be off by the time that it is looked at, as where a reinstallation was completed first."""
+        """The guest may be off by now, for example if a reinstallation was completed first."""
         await self._machines.keep_defined(vm_id)
         await self._attach_serial(vm_id)
         if guest_agent_is_connected(await self._guests.domain_xml(vm_id)):
             await self._machines.forget_first_boot(vm_id)
 
     async def _look_after_undefined(self, vm_id: UUID) -> None:
-        """A definition has gone. A guest that runs gets it back; else the machine is not here any more."""
+        """A definition was removed. A running guest gets it back; otherwise the machine is no longer here."""
         await self._machines.keep_defined(vm_id)
         if await self._guests.state(vm_id) is DomainState.ABSENT:
             self._saw(vm_id, DomainState.ABSENT, "removed from the host")
@@ -499,7 +498,7 @@ class LibvirtHost:
         self._changes.saw(vm_id, state, reason, cause)
 
     async def _keep_room(self) -> None:
-        """Have the image cache give way, every minute, before guests find the disk full."""
+        """Have the image cache make room, every minute, before guests find the disk full."""
         while True:
             try:
                 for image_id in await self._images.make_room():
@@ -509,7 +508,7 @@ class LibvirtHost:
             await trio.sleep(_ROOM_PERIOD)
 
     async def _guarded(self, work: Callable[..., Awaitable[Any]], *arguments: object) -> None:
-        """What follows an event is no one's request: its failure is logged, and the next event tries again."""
+        """Nobody requested the work that follows an event: its failure is logged, and the next event tries again."""
         try:
             await work(*arguments)
         except (HostError, OSError, ValueError) as error:

@@ -2,19 +2,19 @@
 
     images/<algorithm>-<digest>.<format>            the file, mode 0444
     images/<algorithm>-<digest>.<format>.partial    a download under way or interrupted
-    images/<algorithm>-<digest>.<format>.boot/      what a rescue system's file holds, unpacked
+    images/<algorithm>-<digest>.<format>.boot/      the unpacked content of a rescue system's file
     images/<image_id>.json                          which file an image id means, and what was seen when it was verified
 
 Invariants:
 
 - a file under its own name had the publisher's digest when it was renamed to it, and its header names no other file;
-- before each use its size and time of change are compared with what verification saw; if they differ it is verified
-  anew;
-- an interrupted download goes on where it stopped; pulls of one file wait for one another and the rest find it done;
-- an image that no disk stands on and nobody asked for within the hour is removed when the disk runs short, the one
-  asked for longest ago first;
-- a download takes no more of the disk than its size was said to be, than any image may have, and than leaves the
-  host room for itself. One that goes beyond is ended, and nothing of it stays.
+- before each use its size and modification time are compared with those seen at verification; if they differ it is
+  verified again;
+- an interrupted download resumes where it stopped; concurrent pulls of one file wait for the first, and find it done;
+- if the disk runs short, images that no disk is based on and nobody requested within the hour are removed, the one
+  requested longest ago first;
+- a download takes no more of the disk than its declared size, than any image may have, and than leaves the host enough
+  room. A download that exceeds this is ended, and nothing of it stays.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from svc_nodeagent.protocol import CachedImage, ControllerSource, FailureCode, I
 
 CHUNK_BYTES = 1024 * 1024
 UNPACKED_SUFFIX = ".boot"
-"""Of the folder of what a rescue system's file holds (`rescued`)."""
+"""The suffix of the folder with a rescue system's unpacked file (`rescued`)."""
 _TOLD_EVERY_SECONDS = 3.0
-"""Between two lines of progress: each is a row of the task's log, and a line on the screen of who waits for it."""
+"""Between two lines of progress: each is a row of the task's log, and a line on the screen of a waiting user."""
 SILENCE_TIMEOUT_SECONDS = 60.0
 FREE_SPACE_KEPT_BYTES = 512 * 1024 * 1024
 MOST_IMAGE_BYTES = 64 * 1024**3
-"""Where nobody has said a size. Linux images are below 5 GiB, Windows ones about 20."""
+"""For images without a declared size. Linux images are below 5 GiB, Windows ones about 20."""
 _LOOKED_AT_EVERY = 256 * 1024 * 1024
-"""Bytes between two looks at what the disk has left: others write to it too."""
+"""Bytes between two checks of the free space: others write to the disk too."""
 
 
 _FLOOR_BYTES = 2 * 1024**3
-"""What is free and stays free, whatever a node takes in. Not a share of the disk: from which share on nothing more is
-placed on a node is a setting of the controller, and a fiftieth of a large disk is room for many machines."""
+"""Always stays free, whatever a node receives. Not a share of the disk: the share beyond which nothing is placed on a
+node is a setting of the controller, and a fiftieth of a large disk is room for many machines."""
 _SHORT_BELOW_SHARE, _SHORT_BELOW_BYTES = 0.1, 4 * 1024**3
-"""Of the file system: with less of it free, or fewer bytes, the cache gives way. That is before the controller calls a
-node's disk critical, and long before a guest can write no more."""
+"""A share of the file system, and bytes: with less free space than either, the cache makes room. That is before the
+controller calls a node's disk critical, and long before guests run out of space."""
 _KEPT_SECONDS = 3600.0
-"""How long an image stays after it was asked for: the machine that it was wanted for may only be on its way."""
+"""How long an image stays after it was requested: the machine that needs it may not have arrived yet."""
 
 
 class _TooLarge(Exception):  # noqa: N818 - named for what it says
-    """More came than the image may have; `most` in bytes."""
+    """The download exceeds the image's limit; `most` in bytes."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"more than {most} bytes")
@@ -108,7 +108,7 @@ class ImageCache:
         self._locks: dict[str, trio.Lock] = {}
 
     async def ensure(self, spec: ImageSpec, report: Report) -> CachedImage:
-        """Have the image in the cache, verified. `report` is told percentages of the download."""
+        """Make sure that the image is in the cache, verified. `report` gets percentages of the download."""
         name = file_name(spec)
         async with self._lock(name, report):
             index = await in_thread(self._read_index, spec.image_id)
@@ -134,7 +134,8 @@ class ImageCache:
         return BaseImage(self._folders.images / file, file.rpartition(".")[2])
 
     async def remove(self, image_id: UUID) -> None:
-        """Forget the image, and remove its file unless another id means it too. `conflict` while disks stand on it."""
+        """Forget the image, and remove its file unless another id means it too. `conflict` while disks are based on
+        it."""
         index = await in_thread(self._read_index, image_id)
         if index is None:
             return
@@ -156,18 +157,19 @@ class ImageCache:
             await in_thread(self._index_path(image_id).unlink, missing_ok=True)
 
     async def make_room(self) -> list[UUID]:
-        """Remove images while the disk is short, the one asked for longest ago first; what was removed."""
+        """Remove images while the disk is short, the one requested longest ago first; returns the removed ones."""
         removed: list[UUID] = []
         for image_id in await in_thread(self._long_unused):
             if not await in_thread(is_short, self._folders.images):
                 break
-            with suppress(HostError):  # Machines stand on it.
+            with suppress(HostError):  # machines are based on it
                 await self.remove(image_id)
                 removed.append(image_id)
         return removed
 
     def _long_unused(self) -> list[UUID]:
-        """Images by when they were last asked for, which is the time of their index; without those of the last hour."""
+        """Images in the order of their last request, which is the modification time of their index; without those of
+        the last hour."""
         asked = {
             index.image.image_id: self._index_path(index.image.image_id).stat().st_mtime for index in self._indexes()
         }
@@ -203,7 +205,7 @@ class ImageCache:
                 "Check the address and the size of the image.",
             ) from error
         if digest != spec.digest and resumed:
-            # What lay there may have been of another file; only a whole download accuses the source.
+            # The partial file may have been of another image; only a complete download proves the source wrong.
             await in_thread(partial.unlink)
             digest = await self._download(spec, partial, report)
         if digest != spec.digest:
@@ -219,7 +221,7 @@ class ImageCache:
         await in_thread(put_in_place, partial, path, mode=0o444)
 
     async def _download(self, spec: ImageSpec, partial: Path, report: Report) -> str:
-        """Fetch what is missing to `partial`; gives the digest of the whole file."""
+        """Fetch what is missing to `partial`; returns the digest of the whole file."""
         hasher = hashlib.new(spec.digest_algorithm)
         have = await in_thread(_hash_file, partial, hasher)
         async with AsyncExitStack() as stack:
@@ -266,11 +268,11 @@ class ImageCache:
         url = str(spec.source.url)
         async with self._open_client() as client, client.stream("GET", url, headers=headers) as response:
             if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-                # Nothing lies beyond what is here: either it is whole, or it is of another file. The digest tells.
+                # Nothing is left to fetch: either the file is complete, or it is another file. The digest tells.
                 yield _Nothing(have)
                 return
             if not response.is_success:
-                # Said by hand: httpx would name the address, whose credentials are no matter for a task's log.
+                # Our own text: httpx would include the address, whose credentials must not be in a task's log.
                 raise httpx.RequestError(f"the server answered {response.status_code} {response.reason_phrase}")
             yield _HttpReader(response, have)
 
@@ -335,11 +337,12 @@ class _HttpReader:
         self.total = self.offset + int(length) if length is not None else None
 
     def chunks(self) -> AsyncIterator[bytes]:
-        return self._response.aiter_bytes()  # as it comes: what waits for a full chunk is lost when the line is cut
+        # as it arrives: data that waits for a full chunk would be lost if the connection breaks
+        return self._response.aiter_bytes()
 
 
 class _StreamReader:
-    """A file kept by the controller; its stream starts at the beginning and ends with the file."""
+    """A file that the controller has; its stream starts at the beginning and ends with the file."""
 
     offset = 0
     total: int | None = None
@@ -371,7 +374,7 @@ def _parse_index(path: Path) -> _Index | None:
     try:
         return _Index.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
-        return None  # an index is derived: without it the file is verified anew
+        return None  # an index is derived: without it the file is verified again
 
 
 def _unchanged(path: Path, index: _Index) -> bool:
@@ -394,7 +397,7 @@ class _Hasher(Protocol):
 
 
 def _hash_file(path: Path, hasher: _Hasher) -> int:
-    """Feed the file to the hasher; gives its size, 0 when there is none."""
+    """Feed the file to the hasher; returns its size, 0 if there is none."""
     size = 0
     try:
         with path.open("rb") as file:
@@ -427,9 +430,8 @@ def is_nearly_full(folder: Path, to_come: int = 0) -> bool:
 
 
 async def require_room(folder: Path, what: str, to_come: int = 0) -> None:
-    """Asked again and again while something is written whose size another has said; `to_come`: bytes of it that are
-    known to be missing. Raises `HostError(capacity)` where the file system has become short, before its guests meet the
-    end of it."""
+    """Called repeatedly while data is written whose size another party declared; `to_come`: bytes of it known to be
+    missing. Raises `HostError(capacity)` if the file system has become short, before its guests run out of space."""
     if await in_thread(is_nearly_full, folder, to_come):
         raise HostError(
             FailureCode.CAPACITY,

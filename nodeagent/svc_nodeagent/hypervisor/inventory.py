@@ -1,4 +1,5 @@
-"""What the host is, has and holds, asked of the host each time: records are compared with this, never the other way."""
+"""What the host is, has and holds, queried from the host each time: records are compared with this, never the
+reverse."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ async def capacity(folders: Folders) -> Capacity:
 
 @dataclass(frozen=True)
 class Emulator:
-    """What only libvirt knows. Asking is slow where libvirt probes QEMU for it (see preflight's check `kvm`), and the
-    answer holds as long as libvirtd runs."""
+    """The facts that only libvirt knows. The query is slow if libvirt probes QEMU for it (see preflight's check `kvm`),
+    and the answer holds as long as libvirtd runs."""
 
     libvirt: str
     hypervisor: str
@@ -82,7 +83,8 @@ async def facts(
 
 
 async def host_addresses(naming: Naming) -> tuple[str, ...]:
-    """The host's own, with their prefixes: not what it answers for at guests' taps, nor what holds on one link only."""
+    """The host's own addresses, with their prefixes; without those it answers for at guests' taps, and link-local
+    ones."""
     links = json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]")
     return tuple(
         sorted(
@@ -90,7 +92,7 @@ async def host_addresses(naming: Naming) -> tuple[str, ...]:
             for link in links
             if not naming.is_tap(link.get("ifname", ""))
             for address in link.get("addr_info", ())
-            if "local" in address  # what the scope leaves out stays as an empty object
+            if "local" in address  # what the scope filter leaves out is listed as an empty object
         )
     )
 
@@ -110,7 +112,7 @@ def retained_disks(folders: Folders) -> tuple[str, ...]:
 
 
 def _observed(domain: Any, naming: Naming, folders: Folders) -> ObservedDomain | None:
-    """None for a domain that went away since it was listed."""
+    """None for a domain that vanished since it was listed."""
     uuid, name = UUID(domain.UUIDString()), domain.name()
     try:
         state, reason = domain.state()

@@ -1,15 +1,15 @@
-"""libvirt's event loop, carried by Trio.
+"""libvirt's event loop, run by Trio.
 
-libvirt asks its host program for four things: watch a descriptor, change what is watched, run a timer, forget either.
-It takes one implementation for the whole process and its lifetime, and calls it from whichever thread happens to be
-inside libvirt. So there is one `EVENT_LOOP`; `run` lends it the Trio run that is current.
+libvirt asks its host program for four things: watch a descriptor, change a watch, run a timer, remove either. It takes
+one implementation for the whole process and its lifetime, and calls it from whichever thread happens to be inside
+libvirt. So there is one `EVENT_LOOP`; `run` lends it the current Trio run.
 
 Invariants:
 
 - libvirt's callbacks run in the Trio thread only, one at a time;
-- what libvirt hands over (`opaque`) is freed outside its own callback, after the last use of it;
+- what libvirt passes (`opaque`) is freed outside its own callback, after its last use;
 - each watch waits on a duplicate of the descriptor, closed here: libvirt may close its own at any time, from any
-  thread, and a number that is free again may already be another file.
+  thread, and a free number may soon be another file.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ class LibvirtLoop:
     _nursery: trio.Nursery | None = None
     _registered: bool = False
     _to_free: list[_Handle | _Timer] = field(default_factory=list)
-    """Removed while no loop ran. Freeing them where they are removed would be inside libvirt's own call: a deadlock."""
+    """Removed while no loop ran. Freeing them when they are removed would happen inside libvirt's own call: a
+    deadlock."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve libvirt until cancelled. Connections are opened after it started and closed before it ends."""
+        """Serve libvirt until cancelled. Connections must be opened after it started and closed before it ends."""
         if self._nursery is not None:
             raise RuntimeError("libvirt's event loop already runs in this process")
         self._register()
@@ -88,7 +89,7 @@ class LibvirtLoop:
                 self._nursery = self._token = None
 
     def soon(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Run `work` in the Trio thread, from any thread; False when no loop runs any more."""
+        """Run `work` in the Trio thread, from any thread; False if no loop runs any longer."""
         with self._lock:
             token = self._token
         if token is None:
@@ -204,7 +205,7 @@ def _free(watched: _Handle | _Timer) -> None:
 
 
 async def _ready(descriptor: int, events: int) -> int:
-    """Wait for one of the two events that libvirt uses; hang-up and error show as readable."""
+    """Wait for one of the two events that libvirt uses; hang-up and error count as readable."""
     wanted = events & (READABLE | WRITABLE)
     if not wanted:
         await trio.sleep_forever()

@@ -1,11 +1,11 @@
-"""What is done to one machine on this host, step by step.
+"""The operations on one machine of this host, step by step.
 
 Invariants:
 
-- every step finds what it would make, so an operation interrupted between any two steps converges when it is repeated;
-- a creation that has failed, by an error of the host or because its time was over, leaves nothing of the machine;
+- every step detects what it would create, so an operation interrupted between any two steps converges when repeated;
+- a creation that failed, by an error of the host or by a timeout, leaves nothing of the machine;
 - the record is written first and removed last (`definitions`);
-- what a later order supersedes notices, and ends as cancelled (`turns`).
+- an operation that a later order supersedes notices, and ends as cancelled (`turns`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ from svc_nodeagent.protocol import (
 )
 
 UNDO_SECONDS = 20.0
-"""For removing what a failed creation has made; a host that takes longer is told again when the machine is deleted."""
+"""For removing what a failed creation has made; if the host takes longer, the deletion of the machine removes the
+rest."""
 log = structlog.get_logger()
 
 
@@ -139,7 +140,7 @@ class Machines:
                 await self._build(await self._definitions.not_older(record), operation, report)
                 return await self._result(spec.vm_id)
             except ConnectionLost:
-                raise  # The same creation goes on once libvirt is back.
+                raise  # the same creation continues once libvirt is back
             except BaseException:
                 await self._undo(spec.vm_id)
                 raise
@@ -171,7 +172,7 @@ class Machines:
         return await self._result(vm_id)
 
     async def reboot(self, vm_id: UUID, seconds: float, report: Report) -> DomainResult:
-        """A machine found off is started: it is where an interrupted reboot was."""
+        """A machine found off is started: an interrupted reboot left it there."""
         order = self._turns.order(vm_id, "the reboot")
         await wait_until_off(self._guests, vm_id, seconds, order, report)
         fault_point("reboot.off")
@@ -208,7 +209,7 @@ class Machines:
         await self._remove(vm_id, destroy_disks=True)
 
     async def remove_abandoned(self) -> None:
-        """What is left of creations that failed while libvirt did not answer."""
+        """Remove the remains of creations that failed while libvirt did not answer."""
         for vm_id in await in_thread(self._folders.abandoned):
             async with self._turns.steps(vm_id):
                 if await in_thread(self._folders.abandonment(vm_id).exists):
@@ -225,7 +226,7 @@ class Machines:
             return await self._result(operation.vm_id)
 
     async def apply_network(self, vm_id: UUID, network: NetworkSpec) -> NetworkResult:
-        """On the host, in the seed, and at last in the guest: it may be slow to answer, and nothing waits for it."""
+        """On the host, in the seed, and finally in the guest, which may be slow to answer; nothing waits for it."""
         async with self._turns.steps(vm_id):
             record = await self._definitions.record(vm_id)
             if network.generation >= record.network.generation:
@@ -238,7 +239,7 @@ class Machines:
     async def release(self, vm_id: UUID, addresses: tuple[str, ...]) -> ReleaseResult:
         async with self._turns.steps(vm_id):
             if not await self._definitions.exists(vm_id):
-                # A creation that still waits for its image would carry what is named as free here.
+                # A creation that still waits for its image would carry the addresses that are reported as free here.
                 self._turns.order(vm_id, "the release")
             given_up = await self._give_up(vm_id, frozenset(addresses))
             removed = await self._network.absent(addresses, vm_id)
@@ -249,14 +250,15 @@ class Machines:
         return ReleaseResult(vm_id=vm_id, removed=removed)
 
     async def keep_defined(self, vm_id: UUID) -> None:
-        """A machine of ours that runs without a definition (somebody undefined it) gets it back. One that is being
-        deleted has no record by the time that its turn comes."""
+        """Define a running machine of ours again if somebody undefined it. A machine that is being deleted has no
+        record by the time that this gets its turn."""
         async with self._turns.steps(vm_id):
             if await self._definitions.exists(vm_id):
                 await self._definitions.define_again(await self._definitions.record(vm_id))
 
     async def forget_first_boot(self, vm_id: UUID) -> None:
-        """The guest has booted: its password's hash leaves the seed. The running guest keeps the file it has open."""
+        """The guest has booted: remove its password's hash from the seed. The running guest keeps the file it has
+        open."""
         if not await self._definitions.exists(vm_id) or await in_thread(self._folders.in_rescue, vm_id):
             return
         booted = (await self._definitions.record(vm_id)).seed.instance_id
@@ -266,7 +268,7 @@ class Machines:
                 return
             record = await self._definitions.record(vm_id)
             if record.seed.instance_id != booted:
-                return  # It was reinstalled since, and its new system has not booted yet.
+                return  # reinstalled since, and its new system has not booted yet
             await write_seed(record, None, self._folders.seed(vm_id), qemu_user().owner)
             await in_thread(secret.unlink, missing_ok=True)
 
@@ -288,15 +290,15 @@ class Machines:
             fault_point("create.started")
 
     async def undo_creation(self, vm_id: UUID) -> None:
-        """Leave nothing of a machine whose creation has failed later than in `create`."""
+        """Remove everything of a machine whose creation failed later than in `create`."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 2 * UNDO_SECONDS):
             self._turns.order(vm_id, "the end of its creation")
             async with self._turns.steps(vm_id):
                 await self._undo(vm_id)
 
     async def _undo(self, vm_id: UUID) -> None:
-        """Leave nothing of a creation that has failed. What cannot be removed in time is after the next (re)connection
-        to libvirt, or when the machine is deleted."""
+        """Remove everything of a creation that failed. What cannot be removed in time is removed after the next
+        (re)connection to libvirt, or when the machine is deleted."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS) as patience:
             try:
                 if await in_thread(self._folders.machine(vm_id).exists):
@@ -330,7 +332,7 @@ class Machines:
         fault_point("create.seed")
 
     async def _give_up(self, vm_id: UUID, addresses: frozenset[str]) -> tuple[MachineRecord, NetworkSpec] | None:
-        """The record before, and what it kept; None when there was nothing to give up."""
+        """The previous record, and the network that remains; None if it has none of these addresses."""
         if not await self._definitions.exists(vm_id):
             return None
         record = await self._definitions.record(vm_id)
@@ -351,7 +353,7 @@ class Machines:
 
 
 async def _together(*works: Callable[[], Awaitable[None]]) -> None:
-    """Run them side by side; the first failure ends the others and is raised as it is."""
+    """Run them concurrently; the first failure cancels the others and is raised as itself."""
     try:
         async with trio.open_nursery() as nursery:
             for work in works:

@@ -1,4 +1,4 @@
-"""What is in a machine's CD-ROM drive.
+"""The medium in a machine's CD-ROM drive.
 
     machines/<vm_id>/iso.json   which file of images/, and whether it is booted before the disk; none for an empty drive
 
@@ -35,7 +35,7 @@ class Inserted(BaseModel):
 
 
 def installer(iso: ImageSpec) -> Inserted:
-    """What a machine is installed from: booted after its disk, which is empty at first."""
+    """The ISO that a machine is installed from: booted after its disk, which is empty at first."""
     return Inserted(image_id=iso.image_id, file=file_name(iso), boot=False)
 
 
@@ -56,7 +56,7 @@ def write_inserted(folders: Folders, vm_id: UUID, wanted: Inserted | None) -> No
 
 
 def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
-    """Raises `HostError(not_found)` where the file is not on this host any more."""
+    """Raises `HostError(not_found)` if the file is no longer on this host."""
     found = inserted(folders, vm_id)
     if found is None:
         return None
@@ -71,8 +71,8 @@ def medium_of(folders: Folders, vm_id: UUID) -> Medium | None:
 
 
 def change_drive(domain: Any, drive: ElementTree.Element) -> None:
-    """Of a guest that runs, also where it has locked the drive: its owner ejects. One that was started without a drive
-    has it from its next start on."""
+    """For a running guest, even if it has locked the drive: its owner ejects. A guest that was started without a drive
+    gets it at its next start."""
     definition = ElementTree.fromstring(domain.XMLDesc())  # noqa: S314 - from libvirt itself
     target = drive.find("target")
     assert target is not None

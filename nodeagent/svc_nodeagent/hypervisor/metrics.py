@@ -1,13 +1,13 @@
-"""Measurements of guests: counters read every ten seconds, kept as amounts per span in three tiers.
+"""Metrics of guests: counters read every ten seconds, stored as amounts per span in three tiers.
 
     tier      span      kept in   for
     recent    10 s      memory    2 hours
     minutes   60 s      memory    2 days
     hours     3,600 s   a file    400 days
 
-Invariants: libvirt's counters only grow within one run of a guest and begin at 0 in the next, so an amount is a
+Invariants: libvirt's counters only grow within one run of a guest and start at 0 in the next, so an amount is a
 difference or, after a restart, the new count: never negative, nothing counted twice. A rate is an amount divided by the
-seconds in which it was watched; a span in which the guest did not run has no point. A wall clock that jumps moves
+seconds in which it was observed; a span in which the guest did not run has no point. A wall clock that jumps moves
 points, and changes no amount.
 """
 
@@ -43,7 +43,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Counters:
-    """What libvirt counts of one running guest since it was started. `cpu_ns` over all vCPUs; memory is a level."""
+    """libvirt's counters of one running guest since its start. `cpu_ns` is the sum over all vCPUs; memory is a
+    level."""
 
     cpu_ns: int
     vcpus: int
@@ -61,7 +62,7 @@ class Bucket:
     start: int
     watched: float = 0.0
     cpu_seconds: float = 0.0
-    """Of one vCPU: cpu time divided by the number of vCPUs."""
+    """For one vCPU: cpu time divided by the number of vCPUs."""
     memory_mib_seconds: float = 0.0
     memory_watched: float = 0.0
     disk_read: float = 0.0
@@ -92,12 +93,12 @@ class Bucket:
 
 
 def amount(before: int, now: int) -> int:
-    """How much was counted between two readings of a counter that starts at 0 when its guest does."""
+    """The amount counted between two readings of a counter that starts at 0 when its guest does."""
     return now - before if now >= before else now
 
 
 def difference(before: Counters, now: Counters, *, start: int, seconds: float) -> Bucket:
-    """What happened between two readings, `seconds` apart by a clock that does not jump."""
+    """The amounts between two readings, `seconds` apart by a clock that does not jump."""
     memory = now.memory_used_mib
     return Bucket(
         start=start,
@@ -126,10 +127,10 @@ class Tier:
         return cls(span, deque(maxlen=keep_seconds // span))
 
     def add(self, seen: Bucket) -> Bucket | None:
-        """Add to the bucket of its span; gives the previous bucket when this begins a new one."""
+        """Add to the bucket of its span; returns the previous bucket when this starts a new one."""
         start = seen.start - seen.start % self.span
         last = self.buckets[-1] if self.buckets else None
-        # A clock set back goes on in the bucket that is open: buckets stay in order.
+        # After a clock was set back, the open bucket continues: buckets stay in order.
         if last is not None and start <= last.start:
             last.add(seen)
             return None
@@ -141,7 +142,7 @@ class Tier:
 
 @dataclass
 class Series:
-    """One machine's measurements."""
+    """One machine's metrics."""
 
     recent: Tier = field(default_factory=lambda: Tier.of(SAMPLE_SECONDS, 2 * HOUR_SECONDS))
     minutes: Tier = field(default_factory=lambda: Tier.of(60, 48 * HOUR_SECONDS))
@@ -149,7 +150,7 @@ class Series:
     _last: tuple[float, Counters] | None = None
 
     def sample(self, counters: Counters | None, *, monotonic: float, wall: float) -> Bucket | None:
-        """Take a reading, None while the guest does not run. Gives an hour that has ended, to be written down."""
+        """Add a reading, None while the guest does not run. Returns an hour that has ended, to be stored."""
         last, self._last = self._last, None if counters is None else (monotonic, counters)
         if last is None or counters is None or monotonic <= last[0]:
             return None
@@ -159,8 +160,8 @@ class Series:
         return self.hours.add(seen)
 
     def points(self, *, resolution_seconds: int, hours: int, now: float) -> tuple[int, tuple[MetricPoint, ...]]:
-        """Averages of the last `hours`, oldest first, and the resolution they have: the one asked for, or that of the
-        finest tier which is kept for so long."""
+        """Averages of the last `hours`, oldest first, and their resolution: the requested one, or that of the finest
+        tier that reaches back so far."""
         tiers = (self.hours, self.minutes, self.recent)
         fine = [tier for tier in tiers if tier.span <= max(resolution_seconds, SAMPLE_SECONDS)]
         tier = fine[0]
@@ -182,10 +183,9 @@ def merged(buckets: Iterable[Bucket], resolution: int) -> list[Bucket]:
 
 
 class Measurements:
-    """The series of all machines, with the file of finished hours behind each: one JSON object a line.
+    """The series of all machines, each with a file of its finished hours: one JSON object a line.
 
-    Blocking, and safe to call from several threads.
-    """
+    Blocking, and safe to call from several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -213,7 +213,8 @@ class Measurements:
             self._path(vm_id).unlink(missing_ok=True)
 
     def flush(self) -> None:
-        """Write the hours that are still open, before the agent ends: what follows is added to them when it is back."""
+        """Write the hours that are still open, before the agent ends; later readings are added to them when it is
+        back."""
         with self._lock:
             for vm_id, series in self._series.items():
                 if series.hours.buckets:
@@ -238,7 +239,7 @@ class Measurements:
             try:
                 bucket = Bucket(**json.loads(line))
             except (ValueError, TypeError):
-                continue  # a line cut short by a crash; hours are averages, and one is missing
+                continue  # a line truncated by a crash: one average is missing
             last = series.hours.buckets[-1] if series.hours.buckets else None
             if last is not None and last.start == bucket.start:
                 series.hours.buckets.pop()
@@ -250,7 +251,7 @@ class Measurements:
 
 
 async def keep_sampling(connection: Connection, naming: Naming, measurements: Measurements) -> None:
-    """Read the counters of all running machines, steadily; a reading that fails is a gap and nothing more."""
+    """Read the counters of all running machines at a steady interval; a failed reading is a gap and nothing more."""
 
     def read(connected: Libvirt) -> dict[UUID, Counters]:
         groups = (
@@ -286,14 +287,14 @@ def counters_of(stats: Mapping[str, Any]) -> Counters:
         memory_used_mib=_memory_used(stats),
         disk_read=_summed(stats, "block", "rd.bytes"),
         disk_written=_summed(stats, "block", "wr.bytes"),
-        # The host's tap receives what the guest sends, and libvirt counts from the guest's side already.
+        # The host's tap receives what the guest sends; libvirt already counts from the guest's side.
         net_received=_summed(stats, "net", "rx.bytes"),
         net_sent=_summed(stats, "net", "tx.bytes"),
     )
 
 
 def _memory_used(stats: Mapping[str, Any]) -> float | None:
-    """What the guest's balloon driver says is in use; None while it says nothing."""
+    """The memory in use by the guest's balloon driver; None while it reports nothing."""
     available, usable = stats.get("balloon.available"), stats.get("balloon.usable", stats.get("balloon.unused"))
     if available is None or usable is None:
         return None

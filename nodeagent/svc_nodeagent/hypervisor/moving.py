@@ -1,15 +1,15 @@
-"""A machine that moves from this host, or to it: its disks on a stream, and what is made of them.
+"""Moving a stopped machine from this host, or to it: its disks on a stream, and how the machine is created from them.
 
-    a line of JSON     `_Header`: the secret of a first boot that has not been, and the disks with their sizes
+    a line of JSON     `_Header`: the secret of a pending first boot, and the disks with their sizes
     of each disk       pieces, each an offset, a length and so many bytes; then the file's size with the length 0
-    of some            what their firmware and TPM keep (`platform_state`), as long as the header says
+    of some            the state of firmware and TPM (`platform_state`), as long as the header says
 
-Holes of the files are left out. The host that has taken all of it in answers with one byte, and the stream ends.
+Holes of the files are left out. The host that has received all of it answers with one byte, and the stream ends.
 
-Invariants: the host that sends changes nothing; on the host that takes in, whatever an end or a crash leaves is removed
-(`arrivals`); what came names no file of this host but the image that the machine stands on, is no more than a disk of
-that size can have and was announced, and ends where this host's disk becomes short. Both hold the machine's steps, so
-neither side's copy is started.
+Invariants: the sending host changes nothing; on the receiving host, the remains of an interruption or a crash are
+removed (`arrivals`). What arrives names no file of this host but the image that the machine is based on, is no larger
+than a disk of that size can be and was announced, and ends if this host's disk becomes short. Both hold the machine's
+steps, so neither side's copy is started.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ from svc_nodeagent.protocol import (
 SILENCE_SECONDS = 60.0
 """How long the other host may take for a piece."""
 TAKEN_IN_SECONDS = 300.0
-"""How long it may take, once it has everything, to make a machine of it."""
+"""How long it may take, once it has everything, to create the machine."""
 _PIECE: Final = struct.Struct(">QI")
 _PIECE_BYTES: Final = 1024 * 1024
 _MOST_HEADER: Final = 16 * 1024
 _LOOKED_AT_EVERY: Final = 64 * 1024 * 1024
-"""Bytes that come between two looks at the room: a percent of a large disk is more than a short disk has."""
+"""Bytes between two checks of the room: a percent of a large disk may be more than a short disk has."""
 _MOST_LAYERS: Final = 1 + 50
 """A disk and all the snapshots that a machine may ever have had (the largest `most_snapshots`), which are in its file;
-those that were deleted have left room in it. What a target holds beyond that, the look at its room bounds."""
+deleted ones have left room in it. A target beyond that size is bounded by the check of the free room."""
 _TAKEN_IN: Final = b"\n"
 _CLOSING_SECONDS: Final = 5.0
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
@@ -112,8 +112,8 @@ class _Header(BaseModel):
 
 
 class Moves:
-    """`steps` keeps other steps of a machine away for the length of a block; within it `remove` removes all that this
-    host has of the machine."""
+    """`steps` keeps other steps of a machine away for the length of a block; within it `remove` removes everything of
+    the machine from this host."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Moves:
 
 
 class _Stream:
-    """The other host, at the far end of what the controller joins."""
+    """The other host, at the far end of the stream that the controller joins."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -297,7 +297,7 @@ class _Stream:
             try:
                 await self._stream.aclose()
             except trio.BrokenResourceError:
-                return  # The other end was faster.
+                return  # the other end was faster
 
     async def _more(self) -> None:
         data = await self._stream.receive_some(_PIECE_BYTES)
@@ -370,8 +370,8 @@ def _require_size(announced: _Disk, disk: DiskSpec) -> None:
 
 
 async def _stand_on(path: Path, disk: DiskSpec, base: BaseImage | None) -> None:
-    """Have the disk stand on this host's file of its image. Raises `HostError` where what came is no such disk: it was
-    made by another host, and might name files of this one."""
+    """Base the disk on this host's file of its image. Raises `HostError` if the received file is no such disk: another
+    host made it, and it might name files of this one."""
     info = None if await in_thread(unfit_disk, path) else await disks.inspect(path, "qcow2")
     named = {Path(name).name for name in info.refers_to} if info is not None else set()
     if (
@@ -410,13 +410,13 @@ def _header_of(record: MachineRecord, folders: Folders, state: bytes | None) -> 
 
 
 def _pieces_of(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where the file has data: offset and length, in order, none longer than a piece."""
+    """The ranges with data: offset and length, in order, none longer than a piece."""
     at = 0
     while at < size:
         try:
             begin = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError:
-            return  # ENXIO: there is none behind this.
+            return  # ENXIO: no data behind this
         at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
         for offset in range(begin, at, _PIECE_BYTES):
             yield offset, min(_PIECE_BYTES, at - offset)
@@ -441,7 +441,7 @@ def _within(report: Report, end: int) -> Report:
 
 
 def _progress(report: Report, words: str, size: int) -> Callable[[int], Awaitable[None]]:
-    """Tells of every percent once; given what has come since the last."""
+    """Reports every percent once; called with what has arrived since the last call."""
     done, last = 0, -1
 
     async def told(length: int) -> None:

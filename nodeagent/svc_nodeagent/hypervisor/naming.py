@@ -1,4 +1,4 @@
-"""What the agent's things are called on the host, so that it knows its own and leaves the rest alone.
+"""The names of the agent's things on the host, by which it recognises its own and leaves the rest alone.
 
 Two agents on one host (a product and its tests) differ in all three names and never touch each other's things.
 """
@@ -13,7 +13,7 @@ _DIGITS, _TAP_DIGITS = frozenset("0123456789abcdef"), 11
 
 @dataclass(frozen=True)
 class Naming:
-    """`device_prefix` starts the name of every tap (a device name has at most 15 characters)."""
+    """Every tap's name starts with `device_prefix` (a device name has at most 15 characters)."""
 
     domain_prefix: str = "svc-"
     device_prefix: str = "svc"
@@ -27,7 +27,7 @@ class Naming:
         return f"{self.domain_prefix}{vm_id}"
 
     def machine(self, uuid: UUID, domain: str) -> UUID | None:
-        """The machine a domain is, by its UUID and name; None for one that is not ours."""
+        """The machine of a domain, by the domain's UUID and name; None for a domain that is not ours."""
         return uuid if domain == self.domain(uuid) else None
 
     def tap(self, nic_id: UUID) -> str:

@@ -1,7 +1,7 @@
-"""Guests that their host has paused because a write to their disk failed go on once there is space again.
+"""Resumes guests that their host has paused because a write to their disk failed, once there is space again.
 
-QEMU keeps the write that failed and tries it again when the guest is resumed, so nothing of the guest is lost. It asks
-nobody: the controller hears of the pause and of its end like of any change of state.
+QEMU keeps the failed write and tries it again when the guest is resumed, so nothing of the guest is lost. The agent
+does this by itself: the controller gets the pause and its end as it gets any change of state.
 
 Invariant: a guest that is paused for another reason (by hand, say) is left alone.
 """
@@ -32,14 +32,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _BackOff:
-    """Of a guest that was resumed and paused again: when it is tried next, on Trio's clock."""
+    """Of a guest that was resumed and paused again: the next attempt, on Trio's clock."""
 
     pause: float
     until: float
 
 
 async def keep_resuming(connection: Connection, guests: Guests, folders: Folders, naming: Naming) -> None:
-    """Look every few seconds, for ever."""
+    """Check every few seconds, for ever."""
     waiting: dict[UUID, _BackOff] = {}
     while True:
         await trio.sleep(LOOK_SECONDS)
@@ -70,7 +70,7 @@ async def _resume(
             if await guests.resume_after_disk_error(vm_id):
                 log.info("paused_guests.resumed", vm_id=str(vm_id))
         except HostError as error:
-            # One that cannot go on holds up no other.
+            # A guest that cannot be resumed holds up no other.
             log.warning("paused_guests.not_resumed", vm_id=str(vm_id), error=error.message)
 
 
@@ -81,7 +81,7 @@ def _paused(connected: Libvirt, naming: Naming) -> tuple[UUID, ...]:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                 raise
-            return False  # It went away since it was listed.
+            return False  # it vanished since it was listed
 
     found = connected.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED)
     ours = ((naming.machine(UUID(domain.UUIDString()), domain.name()), domain) for domain in found)
@@ -89,8 +89,8 @@ def _paused(connected: Libvirt, naming: Naming) -> tuple[UUID, ...]:
 
 
 def _has_space(folders: Folders) -> bool:
-    """Whether more is free than a reserve: a GiB, on a small file system a fiftieth of it. With less a guest would
-    only run into the next failed write."""
+    """Whether more is free than a reserve: a GiB, on a small file system a fiftieth of it. With less, a guest would run
+    into the next failed write at once."""
     filesystem = os.statvfs(folders.machines)
     reserve = min(GIB, filesystem.f_blocks * filesystem.f_frsize // 50)
     return filesystem.f_bavail * filesystem.f_frsize > reserve

@@ -1,9 +1,9 @@
-"""What a machine's firmware and its TPM keep: variables of the UEFI (`nvram.fd`, in the machine's folder), and the
-TPM's own store, which libvirt has below `/var/lib/libvirt/swtpm`.
+"""The state of a machine's firmware and TPM: variables of the UEFI (`nvram.fd`, in the machine's folder), and the TPM's
+own store, which libvirt has below `/var/lib/libvirt/swtpm`.
 
-Invariants: it belongs to the machine, whatever becomes of its definition; it is removed with the machine and made anew
-with another system. Packed (`packed`, `put_back`) it goes with a copy, with a move, and with disks that are kept: what
-a guest has sealed to its TPM opens with that TPM alone.
+Invariants: the state belongs to the machine, whatever happens to its definition; it is removed with the machine, and
+created anew with another system. Packed (`packed`, `put_back`) it goes with a copy, with a move, and with disks that
+are kept: data that a guest has sealed to its TPM opens with that TPM alone.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from svc_nodeagent.hypervisor.files import Folders
 from svc_nodeagent.protocol import FailureCode
 
 TPM_STATES: Final = Path("/var/lib/libvirt/swtpm")
-"""libvirt's own place (9.0 takes no other); a folder for each machine, by its UUID."""
+"""libvirt's own place (9.0 allows no other); a folder for each machine, by its UUID."""
 _AUTHORITY: Final = Path("/var/lib/swtpm-localca")
-"""Of the node, which signs the certificates of its TPMs. Debian gives the folder to the account of swtpm."""
+"""The node's authority, which signs the certificates of its TPMs. Debian gives the folder to swtpm's account."""
 PACKED: Final = "platform.tar"
-"""What a packed state is called in a copy, and beside disks that are kept."""
+"""The name of a packed state in a copy, and next to disks that are kept."""
 MOST_BYTES: Final = 32 * 1024 * 1024
 _MOST_FILES: Final = 4
-"""swtpm has one file or two (`tpm2-00.permall`, and one of a version before)."""
+"""swtpm has one file or two (`tpm2-00.permall`, and one of an earlier version)."""
 _NVRAM: Final = "nvram.fd"
 _TPM: Final = "tpm2"
 _TPM_FILE: Final = re.compile(r"tpm2/[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def packed(folders: Folders, vm_id: UUID) -> bytes:
-    """A tar of what there is, also of a machine that runs: swtpm replaces its file whole, and a UEFI's variables are
-    written so that a power cut does no harm."""
+    """A tar of the existing state, also of a running machine: swtpm replaces its file atomically, and a UEFI's
+    variables are written so that a power cut does no harm."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, path in _files(folders, vm_id):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
-                continue  # Replaced since it was listed: what replaces it has another name only for a moment.
+                continue  # Replaced since it was listed: the replacement has another name only for a moment.
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
@@ -53,8 +53,8 @@ def packed(folders: Folders, vm_id: UUID) -> bytes:
 
 
 def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
-    """Have the machine, which is off, keep exactly what is in `content`. Raises `HostError(invalid)` where that is no
-    such state, which leaves it as it was."""
+    """Give a machine that is off exactly the state in `content`. Raises `HostError(invalid)` for an invalid state, and
+    changes nothing."""
     files = _unpacked(content)
     remove(folders, vm_id)
     for name, data in files.items():
@@ -65,14 +65,14 @@ def put_back(folders: Folders, vm_id: UUID, content: bytes) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             _tpm_of(vm_id).chmod(0o711)
             folder.chmod(0o700)
-            # libvirt gives it to the account of swtpm when the machine is started.
+            # libvirt gives it to swtpm's account when the machine is started.
             write_whole(_tpm_of(vm_id) / name, bytes(data), mode=0o600)
 
 
 def give_back_authority() -> None:
-    """Have the files of the node's authority belong to whom their folder belongs to. A libvirtd that began before
-    swtpm was installed runs it as root, which makes them root's; the next libvirtd runs it as its own account, which
-    then could make no TPM any more."""
+    """Give the files of the node's authority to the owner of their folder. A libvirtd that started before swtpm was
+    installed runs it as root, which makes them root's; the next libvirtd runs it as its own account, which then could
+    create no TPM."""
     try:
         owner = _AUTHORITY.stat().st_uid
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def give_back_authority() -> None:
 
 
 def remove(folders: Folders, vm_id: UUID) -> None:
-    """Of a machine that is off: its firmware and its TPM begin anew when it is started."""
+    """For a machine that is off: its firmware and its TPM start empty at its next start."""
     nvram = folders.nvram(vm_id)
     if nvram.exists():
         nvram.unlink()
@@ -110,13 +110,13 @@ def _files(folders: Folders, vm_id: UUID) -> list[tuple[str, Path]]:
 
 
 def require_state(content: bytes) -> None:
-    """Raises `HostError(invalid)` where that is no such state."""
+    """Raises `HostError(invalid)` for an invalid state."""
     _unpacked(content)
 
 
 def _unpacked(content: bytes) -> dict[str, memoryview]:
-    """Parts of `content` itself, so no more comes out of it than went in. The headers are read one by one: `tarfile`
-    as a whole also knows members that expand (sparse ones, of GNU and of PAX), and headers that take it minutes."""
+    """Slices of `content` itself, so no more comes out of it than went in. The headers are read one by one: `tarfile`
+    also supports members that expand (sparse ones, of GNU and of PAX), and headers that take it minutes."""
     if len(content) > MOST_BYTES:
         raise _unreadable()
     files: dict[str, memoryview] = {}

@@ -1,8 +1,8 @@
-"""What machines of this host can have beneath their system, and how libvirt is told of it.
+"""The platforms that machines of this host can have, and how they are configured in libvirt.
 
-Which file a UEFI is made of libvirt finds by the descriptions that the firmware's package brings; the agent reads the
-same ones, to say beforehand what is missing. Only a UEFI with Secure Boot whose keys are enrolled counts as one: with
-an empty store of keys the guest would start anything.
+libvirt finds the file of a UEFI by the descriptions that the firmware's package brings; the agent reads the same ones,
+to report in advance what is missing. A UEFI with Secure Boot counts only if its keys are enrolled: with an empty store
+of keys the guest would start anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from svc_nodeagent.host import HostError
 from svc_nodeagent.protocol import PLATFORM_FEATURES, TPM_FEATURE, FailureCode, Firmware, Platform, Tpm
 
 DESCRIPTIONS: Final = (Path("/etc/qemu/firmware"), Path("/usr/share/qemu/firmware"))
-"""Where QEMU's firmwares are described. A file in the first takes the place of one of its name in the second."""
+"""Where QEMU's firmwares are described. A file in the first folder replaces one of the same name in the second."""
 TPM_PROGRAMS: Final = ("swtpm", "swtpm_setup")
 _PACKAGES: Final = {Firmware.UEFI.value: "ovmf", Firmware.UEFI_SECURE.value: "ovmf", TPM_FEATURE: "swtpm-tools"}
 _NAMES: Final = {
@@ -31,7 +31,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True)
 class PlatformFeatures:
-    """`lacks` says of each of `PLATFORM_FEATURES` that is not among `found` why not, and what mends it."""
+    """`lacks` has, for each of `PLATFORM_FEATURES` that is not in `found`, why it is missing and how to get it."""
 
     found: tuple[str, ...]
     lacks: Mapping[str, str]
@@ -52,7 +52,7 @@ def platform_features(descriptions: tuple[Path, ...] = DESCRIPTIONS) -> Platform
 
 
 def require_platform(platform: Platform) -> None:
-    """Raises `HostError(conflict)` naming the first thing that the machine would have and no machine here can."""
+    """Raises `HostError(conflict)` naming the first feature that the machine needs and this host lacks."""
     lacks = platform_features().lacks
     for need in platform.needs:
         if need in lacks:
@@ -64,7 +64,8 @@ def require_platform(platform: Platform) -> None:
 
 
 def add_firmware(system: ElementTree.Element, platform: Platform, nvram: Path) -> None:
-    """To the element `os`. libvirt makes the file `nvram` from the firmware's own when the machine is started first."""
+    """Extends the element `os`. libvirt creates the file `nvram` from the firmware's own at the machine's first
+    start."""
     if platform.firmware is Firmware.BIOS:
         return
     system.set("firmware", "efi")
@@ -86,7 +87,7 @@ def add_tpm(devices: ElementTree.Element, platform: Platform) -> None:
 
 
 def _described(folders: tuple[Path, ...]) -> Iterator[str]:
-    """Which kinds of UEFI the descriptions offer. One that cannot be read offers nothing."""
+    """The kinds of UEFI that the descriptions offer. An unreadable one offers nothing."""
     paths: dict[str, Path] = {}
     for folder in reversed(folders):
         paths |= {path.name: path for path in folder.glob("*.json")}

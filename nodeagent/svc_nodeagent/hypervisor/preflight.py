@@ -1,7 +1,7 @@
-"""Is this host ready to run guests: a check for each question, answered by trying, and telling what to do.
+"""Whether this host is ready to run guests: each check tries one thing, and says what to do about a failure.
 
-Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage,
-backups, rescue, firmware. (Clock and certificate are the agent's own to judge.)
+Names of checks are stable: programs, libvirt, emulator, kvm, accelerator, nftables, forwarding, disk, storage, backups,
+rescue, firmware. (The agent itself checks its clock and certificate.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROGRAMS = ("qemu-system-x86_64", "qemu-img", "genisoimage", "ip", "bridge", "tc
 DISK_WARNING_FRACTION, DISK_FAILURE_GIB = 0.1, 1.0
 OLDEST_QEMU = (6, 0)
 
-# Table family, a rule that only a kernel with the feature takes, and what the kernel is short of without it.
+# Table family, a rule that only a kernel with the feature accepts, and what is missing without it.
 _KERNEL: dict[str, tuple[str, str, str]] = {
     "guard": (
         "netdev",
@@ -67,16 +67,17 @@ _IPV6_SETTINGS = Path("/proc/sys/net/ipv6")
 
 @dataclass(frozen=True)
 class NetworkFeatures:
-    """Of the protocol's network features, what this host can carry, and of each other one why not, in a sentence."""
+    """Of the protocol's network features, those that this host can carry, and for each other one why not, in a
+    sentence."""
 
     found: tuple[str, ...]
     lacks: dict[str, str]
     kernel_bridges: bool
-    """The kernel guards bridged NICs; whether there is a bridge is another question."""
+    """The kernel can guard bridged NICs, whether or not there is a bridge."""
 
     def uplink(self, bridge: str | None) -> Uplink | None:
-        """What bridged NICs are plugged into, there or not: the taps of running guests stay while it is away. Whether
-        it filters VLANs is asked again as NICs are plugged in."""
+        """What bridged NICs are plugged into, existing or not: the taps of running guests stay while it is away.
+        Whether it filters VLANs is checked again as NICs are plugged in."""
         if bridge is None or not self.kernel_bridges:
             return None
         vlans = "vlan" in self.found or "bridged" not in self.found
@@ -84,8 +85,8 @@ class NetworkFeatures:
 
 
 async def network_features(bridge: str | None = None) -> NetworkFeatures:
-    """What this host can carry, by asking its kernel to check rules that it does not keep. `bridge`: what bridged NICs
-    are plugged into."""
+    """The features of this host, found by having its kernel check rules without installing them. `bridge`: what bridged
+    NICs are plugged into."""
     short = await _kernel_is_short_of()
     no_bridge, no_vlans = await _bridge_lacks(bridge)
     lacks: dict[str, str | None] = {
@@ -124,7 +125,7 @@ def _missing(short: dict[str, str], *needed: str) -> str | None:
 
 
 async def _bridge_lacks(bridge: str | None) -> tuple[str | None, str | None]:
-    """Why no NIC can be plugged in, and why none can be given a VLAN."""
+    """Why no NIC can be plugged in, and why none can have a VLAN."""
     if bridge is None:
         return "The agent was started without --bridge, which names the bridge that holds the uplink.", None
     status, output, _ = await try_program("ip", "-json", "-details", "link", "show", "dev", bridge)
@@ -145,7 +146,7 @@ async def preflight(
     restore_failure: str | None,
     bridge: str | None,
 ) -> tuple[PreflightCheck, ...]:
-    """All checks, in the order a reader would mend them. One that cannot be carried out has failed, and says why."""
+    """All checks, in the order in which to fix them. A check that cannot be run has failed, and says why."""
     checks: dict[str, Callable[[], Awaitable[PreflightCheck]]] = {
         "programs": _programs,
         "libvirt": lambda: _libvirt(connection),
@@ -196,8 +197,8 @@ async def _emulator(connection: Connection) -> PreflightCheck:
 
 
 async def _kvm(acceleration: Acceleration) -> PreflightCheck:
-    """May QEMU's account use KVM? libvirt takes what it knows of QEMU for out of date, and probes anew at every call,
-    where QEMU found KVM when it was probed (with root's capability) and its account may not open the device, and where
+    """Whether QEMU's account may use KVM. libvirt considers its knowledge of QEMU outdated, and probes again at every
+    call, if QEMU found KVM when it was probed (with root's capability) and its account may not open the device, and if
     QEMU found none and its account may."""
     device = acceleration.device
     access = await acceleration.access()
@@ -287,7 +288,7 @@ async def _storage(folders: Folders) -> PreflightCheck:
 
 
 async def _backups(folders: Folders) -> PreflightCheck:
-    """A node may do without: then it says so here, and the controller refuses the order."""
+    """Optional: a node without backups says so here, and the controller refuses the order."""
     if missing := missing_programs():
         packages = ", ".join(PACKAGES[name] for name in missing)
         return _warning(
@@ -306,14 +307,14 @@ async def _backups(folders: Folders) -> PreflightCheck:
 
 
 async def _rescue(folders: Folders) -> PreflightCheck:
-    """The first rescue fetches the system, as a machine's image is."""
+    """The first rescue fetches the system, as a machine's image is fetched."""
     if await in_thread(rescue_systems, folders):
         return _passed("rescue", "The rescue system is here.")
     return _passed("rescue", "No rescue system is here yet; the first rescue fetches it from the controller.")
 
 
 async def _firmware() -> PreflightCheck:
-    """A node may do without: then it says so here, and the controller places no machine there that needs it."""
+    """Optional: a node without it says so here, and the controller places no machine there that needs it."""
     features = await in_thread(platform_features)
     if features.lacks:
         lacks = dict.fromkeys(features.lacks.values())

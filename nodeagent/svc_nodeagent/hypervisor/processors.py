@@ -1,4 +1,4 @@
-"""The processor that a machine's guest is shown: its element of the definition, and how that one alone is rewritten."""
+"""The CPU of a machine's guest: its element of the definition, and how to replace that element alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Accelerator(StrEnum):
 
 
 _BASELINE = "Nehalem"
-"""x86-64-v2: distributions of today ask for it, and every host of the last decade has it. The emulator's own default is
+"""x86-64-v2: current distributions need it, and every host of the last decade has it. The emulator's own default is
 older."""
 
 _ELEMENT = re.compile(r"^  <cpu\b[^>]*(?:/>|>.*?^  </cpu>)$", re.MULTILINE | re.DOTALL)
-"""As libvirt writes it, one level below the domain; `cputune` is another."""
+"""As libvirt writes it, one level below the domain; `cputune` is another element."""
 
 
 def cpu_element(mode: CpuMode, accelerator: Accelerator) -> ElementTree.Element:
@@ -46,7 +46,7 @@ def cpu_element(mode: CpuMode, accelerator: Accelerator) -> ElementTree.Element:
 
 
 def with_processor(definition: str, element: ElementTree.Element) -> str:
-    """The definition as libvirt gives it, with this processor; not a byte of the rest is another."""
+    """libvirt's definition with this processor; every other byte stays the same."""
     changed, count = _ELEMENT.subn(lambda _: f"  {ElementTree.tostring(element, encoding='unicode')}", definition)
     if count != 1:
         raise HostError(FailureCode.HOST, f"The machine's definition has {count} processors instead of one.")

@@ -1,9 +1,9 @@
-"""Programs of the host, run with argument lists: one way in, one way their failures come out.
+"""Programs of the host, run with argument lists: one way to run them, and one way in which their failures are reported.
 
-Invariants: no shell; standard input is empty unless given; every run has a deadline, after which the program is
-killed; what it wrote on standard error reaches the reader of the failure; what it prints has a bound, and so has the
-memory of one that reads what others made. What it is given and what it complains of lie in memory: a host whose disk is
-full still has its filters and routes set.
+Invariants: no shell; standard input is empty unless given; every run has a deadline, after which the program is killed;
+its standard error is in the error that is raised; its output is bounded, and so is the memory of a program that reads
+files made by others. Input and standard error are held in memory: a host whose disk is full can still set its filters
+and routes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DEFAULT_TIMEOUT_SECONDS = 30.0
 MOST_OUTPUT: Final = 64 * 1024 * 1024
 _SHOWN_ERROR_CHARACTERS = 400
 _MOST_ERROR_BYTES: Final = 64 * 1024
-"""Of its last complaints that are read."""
+"""The bytes of its last error output that are read."""
 _MOST_COMPLAINTS: Final = 1024 * 1024
-"""Bytes on its standard error after which the kernel refuses it more."""
+"""Bytes on its standard error after which the kernel refuses more."""
 _TERMINATE_SECONDS: Final = 5.0
 _MOST_MEMORY: Final = {"qemu-img": 2 * 1024**3}
-"""Bytes of its own that a program may have which reads what others made. A check of the largest disk takes 0.5 GiB."""
+"""Memory in bytes of a program that reads files made by others. A check of the largest disk takes 0.5 GiB."""
 log = structlog.get_logger(__name__)
 
 
@@ -63,7 +63,7 @@ class RunAs:
 
     @property
     def owner(self) -> tuple[int, int]:
-        """As files name theirs."""
+        """The owner and group for files of this account."""
         return self.uid, self.gid
 
 
@@ -73,7 +73,7 @@ async def run_program(
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
     run_as: RunAs | None = None,
 ) -> bytes:
-    """Run to the end and give what it wrote. Raises `ProgramFailed`; `HostError(timed_out)` after `timeout` seconds."""
+    """Run to the end and return its output. Raises `ProgramFailed`; `HostError(timed_out)` after `timeout` seconds."""
     status, output, error = await try_program(*arguments, stdin=stdin, timeout=timeout, run_as=run_as)
     if status != 0:
         raise ProgramFailed(str(arguments[0]), status, error)
@@ -126,7 +126,7 @@ async def _try_program(
                             f"{program} printed more than {MOST_OUTPUT // 1024**2} MiB and was stopped.",
                             "See what it was given to read.",
                         )
-            written = errors.tell()  # It shares the program's place in the file.
+            written = errors.tell()  # it shares the program's position in the file
             said = os.pread(errors.fileno(), _MOST_ERROR_BYTES, max(0, written - _MOST_ERROR_BYTES))
             return process.returncode or 0, bytes(output), said.rstrip(b"\0").decode(errors="replace")
     assert deadline.cancelled_caught
@@ -135,7 +135,7 @@ async def _try_program(
 
 @contextmanager
 def _in_memory(content: bytes, *, most: int | None = None) -> Iterator[FileIO]:
-    """A file that needs no file system, at its beginning. `most`: it takes so many bytes and no more."""
+    """A file that needs no file system, positioned at its start. `most`: the most bytes it accepts."""
     with FileIO(os.memfd_create("svc-program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+") as file:
         left = memoryview(content)
         while left:
@@ -153,7 +153,7 @@ def _prlimit(most_memory: int) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def _ended(process: trio.Process) -> AsyncIterator[None]:
-    """Wait for the program's end after the block; one that raises ends it."""
+    """Wait for the program's end after the block; a block that raises ends the program."""
     try:
         yield
         await process.wait()
@@ -173,7 +173,7 @@ async def _ended(process: trio.Process) -> AsyncIterator[None]:
 
 
 async def host_is_stopping() -> bool:
-    """Whether the host is on its way down. Where systemd is not PID 1, or does not say, it is not."""
+    """Whether the host is shutting down. False if systemd is not PID 1, or does not say."""
     if not await trio.Path("/run/systemd/system").exists():
         return False
     try:

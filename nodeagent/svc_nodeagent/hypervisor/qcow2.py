@@ -1,7 +1,7 @@
 """A downloaded qcow2 file's header, read before any program of the host reads the file (QEMU's docs/interop/qcow2).
 
 A header of a few bytes can name other files of this host, or tables that keep qemu-img busy for seconds as root. What a
-plain image does not have is refused here, where reading costs 80 bytes.
+plain image does not have is refused here, at the cost of reading 80 bytes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _CORRUPT: Final = 2
 _DATA_FILE: Final = 4
 _COMPRESSION_TYPE: Final = 8
 _MOST_L1_BYTES: Final = 32 * 1024 * 1024
-"""As QEMU itself limits it."""
+"""QEMU's own limit."""
 _MOST_SNAPSHOTS: Final = 256
-"""A machine has 50 at most (`most_snapshots`); what interrupted steps have left are few. Of 65,535 qemu-img reads for
-half a minute."""
+"""A machine has at most 50 (`most_snapshots`), and interrupted steps leave few more. qemu-img takes half a minute to
+read 65,535."""
 _MOST_VIRTUAL_BYTES: Final = 16 * 1024**4
 
 
 def unfit_disk(path: Path) -> bool:
-    """Of a machine's disk that another host has sent, which may stand on an image: whether it is no qcow2, has its
-    content in another file, or more snapshots than a machine can have, which qemu-img reads one by one."""
+    """For a machine's disk from another host, which may be based on an image: whether it is no qcow2, has its content
+    in another file, or has more snapshots than a machine can have, which qemu-img reads one by one."""
     with path.open("rb") as file:
         data = file.read(_HEADER.size)
     if len(data) < _VERSION_2_BYTES or data[:4] != b"QFI\xfb":
@@ -39,7 +39,7 @@ def unfit_disk(path: Path) -> bool:
 
 
 def unfit_header(path: Path) -> str | None:
-    """Why a file is no plain qcow2 image, or None when it is one."""
+    """Why a file is no plain qcow2 image; None if it is one."""
     with path.open("rb") as file:
         data = file.read(_HEADER.size)
     if len(data) < _VERSION_2_BYTES or data[:4] != b"QFI\xfb":
@@ -64,7 +64,7 @@ def unfit_header(path: Path) -> str | None:
 
 
 def virtual_bytes(path: Path) -> int:
-    """How large the disk is that the file holds, by its header; 0 of a file that is no qcow2, or is gone."""
+    """The size of the disk in the file, by its header; 0 for a file that is no qcow2, or is gone."""
     try:
         with path.open("rb") as file:
             data = file.read(_VERSION_2_BYTES)

@@ -1,11 +1,11 @@
 """The files of a reinstallation, and the one step that decides it.
 
-    reinstall-0.qcow2   the new disk, made while the old system runs on
-    reinstall.json      the decision: written once the new disk is whole
+    reinstall-0.qcow2   the new disk, created while the old system runs on
+    reinstall.json      the decision: written once the new disk is complete
 
-Invariants: without the decision the machine is the old system, and what was prepared is nobody's; with it the machine
-is the new one, and whoever works on the machine next completes it first. Every step of `complete` finds what it would
-do, so the machine is the old system or the new one wherever a crash falls, and never neither.
+Invariants: without the decision the machine is the old system, and prepared files are discarded; with it the machine is
+the new one, and the next step on the machine completes it first. Every step of `complete` detects what it would do, so
+after a crash at any point the machine is the old system or the new one, and never neither.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Decision(BaseModel):
 
 
 async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owner: tuple[int, int]) -> None:
-    """Make the new disk 0. What an attempt before has left is removed: it may stand on another image."""
+    """Create the new disk 0. The remains of an earlier attempt are removed: they may be based on another image."""
     await in_thread(abandon, folders, record.vm_id)
     await make_disk(record.disks[0], base, folders.new_disk(record.vm_id), owner)
     fault_point("reinstall.prepared")
@@ -53,13 +53,13 @@ async def prepare(record: MachineRecord, base: BaseImage, folders: Folders, owne
 
 def decide(record: MachineRecord, password_hash: str | None, medium: Inserted | None, folders: Folders) -> None:
     decision = _Decision(record=record, password_hash=password_hash, medium=medium)
-    unsaid = {"medium"} if medium is None else None  # an agent that is put back to an earlier release reads the rest
+    unsaid = {"medium"} if medium is None else None  # an agent that is rolled back to an earlier release reads the rest
     write_whole(_path(folders, record.vm_id), decision.model_dump_json(exclude=unsaid).encode(), mode=0o600)
     fault_point("reinstall.decided")
 
 
 def current(folders: Folders, vm_id: UUID) -> MachineRecord:
-    """What the machine is: by the decision, where there is one that is not complete. Raises `FileNotFoundError`."""
+    """The machine's current record: that of an incomplete decision, if there is one. Raises `FileNotFoundError`."""
     try:
         return _Decision.model_validate_json(_path(folders, vm_id).read_bytes()).record
     except FileNotFoundError:
@@ -71,12 +71,12 @@ def is_decided(folders: Folders, vm_id: UUID) -> bool:
 
 
 def decided(folders: Folders) -> tuple[UUID, ...]:
-    """The machines that a crash has left with a decision."""
+    """The machines with a decision that a crash has left incomplete."""
     return tuple(UUID(path.parent.name) for path in sorted(folders.machines.glob(f"*/{DECISION}")))
 
 
 def complete(folders: Folders, vm_id: UUID) -> None:
-    """Put the new system in the place of the old one, whose guest is off."""
+    """Replace the old system, whose guest is off, by the new one."""
     decision = _Decision.model_validate_json(_path(folders, vm_id).read_bytes())
     folder, new = folders.machine(vm_id), folders.new_disk(vm_id)
     if new.exists():
@@ -98,7 +98,7 @@ def complete(folders: Folders, vm_id: UUID) -> None:
 
 
 def abandon(folders: Folders, vm_id: UUID) -> None:
-    """Remove what was prepared and not decided."""
+    """Remove prepared files without a decision."""
     new = folders.new_disk(vm_id)
     new.unlink(missing_ok=True)
     new.with_name(new.name + PARTIAL_SUFFIX).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""A machine made anew in part: another size, another processor, another system.
+"""Replacing a part of a machine: another size, another processor, another system.
 
-Invariants: a resize or a change of processor that fails leaves the machine as it was before its first attempt; one that
-libvirt was lost over goes on once it is back. A reinstallation that was decided is never taken back.
+Invariants: a resize or a change of processor that fails leaves the machine as it was before its first attempt; one
+during which libvirt was lost continues once it is back. A decided reinstallation is never taken back.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from svc_nodeagent.protocol import (
 )
 
 FIRST_START_SECONDS = 45.0
-"""For putting a new system in its place and starting it, which no end of the operation cuts short. What takes longer is
-left to whoever starts machines that shall run; it is below the time that service managers give an agent to stop."""
+"""For installing a new system and starting it, which an end of the operation does not cut short. If it takes longer,
+the controller's restart of machines that should run takes over. It is below the time that service managers give an
+agent to stop."""
 ABANDON_SECONDS = 20.0
-"""For removing the disk of a reinstallation that came to no decision; what stays is removed by the next."""
+"""For removing the disk of an undecided reinstallation; what stays is removed by the next one."""
 log = structlog.get_logger()
 
 
@@ -74,12 +75,12 @@ class Remaking:
                 return await self.reinstall(operation, report)
 
     async def resize(self, operation: VmResize, report: Report) -> DomainResult:
-        """The disk last: what it has grown by is there for good. What a failure puts back is what the operation says:
-        an attempt before this one may have changed the record."""
+        """The disk is last, since growing it cannot be undone. After a failure the values in the operation are
+        restored: an earlier attempt may have changed the record."""
         vm_id = operation.vm_id
         order = self._turns.order(vm_id, "the resize") if operation.restart else None
         async with self._or_put_back(operation, order):
-            # A guest that has the size was started with it by an attempt before this one.
+            # A guest with the new size was started with it by an earlier attempt.
             restarts = order if await self._guests.size(vm_id) != (operation.vcpus, operation.memory_mib) else None
             if restarts is not None:
                 await wait_until_off(self._guests, vm_id, operation.timeout_seconds, restarts, report)
@@ -93,12 +94,12 @@ class Remaking:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
     async def set_processor(self, operation: VmCpuSet, report: Report) -> DomainResult:
-        """A guest that is restarted is off before anything is written, so one that does not obey has changed nothing.
-        A machine found off is started: it is where an interrupted restart was."""
+        """A guest that is restarted is off before anything is written, so a guest that does not shut down changes
+        nothing. A machine found off is started: an interrupted restart left it there."""
         vm_id, wanted = operation.vm_id, operation.cpu_mode
         cpu_element(wanted, (await self._acceleration.verdict()).accelerator)
         order = self._turns.order(vm_id, "the change of its processor") if operation.restart else None
-        # Only an attempt before this one can have written it, and it had shut the guest down by then.
+        # Only an earlier attempt can have written it, after shutting the guest down.
         resumed = wanted is not operation.before and (await self._definitions.record(vm_id)).cpu_mode is wanted
         if order is not None and not (resumed and await self._guests.state(vm_id) is DomainState.RUNNING):
             await wait_until_off(self._guests, vm_id, operation.timeout_seconds, order, report)
@@ -113,8 +114,8 @@ class Remaking:
         return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
     async def reinstall(self, operation: VmReinstall, report: Report) -> DomainResult:
-        """The old guest runs on until the new disk is whole. From the decision on the machine is the new system, so
-        nothing that fails afterwards, nor the end of the operation's time, is a failure of the reinstallation."""
+        """The old guest runs on until the new disk is complete. From the decision on the machine is the new system, so
+        no later failure or timeout is a failure of the reinstallation."""
         vm_id = operation.vm_id
         order = self._turns.order(vm_id, "the reinstallation")
 
@@ -145,25 +146,26 @@ class Remaking:
         return DomainResult(vm_id=vm_id, state=state)
 
     async def complete_reinstallations(self) -> None:
-        """What the death of an agent, or a libvirt that did not answer, has left decided and not complete."""
+        """Complete the decided reinstallations that the death of an agent, or an unresponsive libvirt, has left
+        incomplete."""
         for vm_id in await in_thread(reinstallation.decided, self._folders):
             async with self._turns.steps(vm_id):
                 log.info("machine.reinstallation_completed", vm_id=str(vm_id))
 
     @asynccontextmanager
     async def _or_put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> AsyncIterator[None]:
-        """What fails within the block leaves the machine as it was before the operation."""
+        """A failure within the block restores the machine's state before the operation."""
         try:
             yield
         except ConnectionLost:
-            raise  # The same operation goes on once libvirt is back.
+            raise  # the same operation continues once libvirt is back
         except BaseException:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
                 await self._put_back(operation, order)
             raise
 
     async def _put_back(self, operation: VmResize | VmCpuSet, order: Order | None) -> None:
-        """A later order says what becomes of the guest."""
+        """If there is a later order, that decides about the guest."""
         vm_id = operation.vm_id
         try:
             async with self._turns.steps(vm_id):
@@ -209,14 +211,14 @@ class Remaking:
         await self._guests.start(record.vm_id)
 
     async def _instance(self, vm_id: UUID) -> str:
-        """Of the system that the machine is, or that is decided to take its place."""
+        """Of the machine's system, or of the one that is decided to replace it."""
         try:
             return (await in_thread(reinstallation.current, self._folders, vm_id)).seed.instance_id
         except FileNotFoundError as error:
             raise absent(vm_id) from error
 
     async def _decide_system(self, record: MachineRecord, operation: VmReinstall) -> None:
-        """The new system is the machine from now on; or a failure, and the old one runs on."""
+        """Make the new system the machine's from now on; after a failure the old one runs on."""
         vm_id, base = record.vm_id, file_name(operation.image)
         try:
             await reinstallation.prepare(record, self._images.base_of(base), self._folders, qemu_user().owner)
@@ -233,7 +235,7 @@ class Remaking:
             await in_thread(reinstallation.decide, new, operation.seed.account.password_hash, medium, self._folders)
 
     async def _start_system(self, operation: VmReinstall, order: Order) -> DomainState:
-        """Put the new system in its place, which is done before any step of a machine, and start it."""
+        """Complete the replacement, as any step of a machine does first, and start the new system."""
         vm_id = operation.vm_id
         async with self._turns.steps(vm_id):
             order.check()
@@ -254,10 +256,10 @@ def _resized(record: MachineRecord, operation: VmResize) -> MachineRecord:
 
 
 def _as_before(record: MachineRecord, operation: VmResize) -> MachineRecord:
-    """The machine's record without what an attempt at the resize may have made of it."""
+    """The machine's record without the changes of an earlier attempt at the resize."""
     before = operation.before
     first, *others = record.disks
-    if first.size_gib <= operation.disk_gib:  # else it was larger already, and no attempt has touched it
+    if first.size_gib <= operation.disk_gib:  # else it was larger already, and no attempt has changed it
         first = first.model_copy(update={"size_gib": before.disk_gib})
     sizes = {"vcpus": before.vcpus, "memory_mib": before.memory_mib, "disks": (first, *others)}
     return record.model_copy(update=sizes)

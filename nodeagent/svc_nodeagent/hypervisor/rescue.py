@@ -1,7 +1,8 @@
-"""The rescue of a machine begins and ends: its guest goes off, what it boots is decided (`rescued`), and it starts.
+"""Starting and ending the rescue of a machine: its guest goes off, the system to boot is decided (`rescued`), and it
+starts.
 
-Invariants: the decision is written, and removed, only while the guest is off; a change that fails is taken back, so the
-machine is in rescue or as it was before; a repeat finds what an attempt before it has done.
+Invariants: the decision is written, and removed, only while the guest is off; a failed change is taken back, so the
+machine is in rescue or as it was before; a repeat detects what an earlier attempt has done.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Rescues:
         async def fetched(percent: int, message: str) -> None:
             await report(percent // 2, message)
 
-        # Before anything is stopped: a node that cannot have the system leaves the guest running.
+        # Before anything is stopped: if the node cannot get the system, the guest keeps running.
         await self._images.ensure(operation.system, fetched)
         await in_thread(unpack, self._folders.images / wanted.system)
         fault_point("rescue.system")
@@ -79,7 +80,7 @@ class Rescues:
     async def _switch(
         self, operation: RescueOperation, order: Order, wanted: Rescue | None, before: Rescue | None, report: Report
     ) -> DomainResult:
-        """Off, decided, and on again. A guest that runs by the decision already was started by an attempt before."""
+        """Off, decided, and on again. A guest that already runs by the decision was started by an earlier attempt."""
         vm_id = operation.vm_id
         decided = await in_thread(rescue_of, self._folders, vm_id) == wanted
         if not (decided and await self._guests.state(vm_id) is DomainState.RUNNING):
@@ -111,14 +112,14 @@ class Rescues:
         try:
             yield
         except ConnectionLost:
-            raise  # The same operation goes on once libvirt is back.
+            raise  # the same operation continues once libvirt is back
         except BaseException:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
                 await self._put_back(operation, order, before)
             raise
 
     async def _put_back(self, operation: RescueOperation, order: Order, before: Rescue | None) -> None:
-        """A later order says what becomes of a guest that is off."""
+        """If there is a later order, that decides about a guest that is off."""
         vm_id = operation.vm_id
         try:
             async with self._turns.steps(vm_id):

@@ -1,11 +1,11 @@
-"""What a machine in rescue boots instead of its own disk, and what the rescue system is told.
+"""What a machine in rescue boots instead of its own disk, and the settings that the rescue system gets.
 
     machines/<vm_id>/rescue.json   the decision (0600): the system, and how one signs in to it
-    machines/<vm_id>/rescue.iso    what the rescue system is told of it, and of the machine's network
+    machines/<vm_id>/rescue.iso    the rescue system's settings, and the machine's network
     images/<system>.boot/          kernel and initial file system of a rescue system, unpacked from its file
 
-Invariant: while the decision is there the machine boots the rescue, whatever starts it (an order, the host after a
-power cut); without it the machine boots its own disk. The definition follows from it, as from the record.
+Invariant: while the decision exists the machine boots the rescue, whatever starts it (an order, the host after a power
+cut); without it the machine boots its own disk. The definition follows from it, as from the record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LABEL: Final = "svc-rescue"
 KERNEL, INITRD = "vmlinuz", "initrd"
 COMMAND_LINE: Final = "console=tty0 console=ttyS0,115200 quiet loglevel=6 printk.devkmsg=on panic=10"
 MOST_UNPACKED_BYTES: Final = 512 * 1024**2
-"""Of a kernel and of an initial file system; ours are some ten MiB each."""
+"""The largest kernel and initial file system; ours are some ten MiB each."""
 
 
 class Rescue(BaseModel):
@@ -63,8 +63,8 @@ def write_rescue(folders: Folders, vm_id: UUID, rescue: Rescue | None) -> None:
 
 
 def boot_of(folders: Folders, vm_id: UUID) -> DirectBoot | None:
-    """What the machine boots instead of its own disk; None where it is in no rescue. Raises `HostError(not_found)`
-    where its rescue system is not on this host any more."""
+    """What the machine boots instead of its own disk; None if it is not in rescue. Raises `HostError(not_found)` if its
+    rescue system is no longer on this host."""
     rescue = rescue_of(folders, vm_id)
     if rescue is None:
         return None
@@ -81,14 +81,14 @@ def boot_of(folders: Folders, vm_id: UUID) -> DirectBoot | None:
 
 
 async def write_seed(record: MachineRecord, folders: Folders, owner: tuple[int, int]) -> None:
-    """What the rescue system reads when it boots; nothing for a machine that is in none."""
+    """Write what the rescue system reads when it boots; nothing for a machine that is not in rescue."""
     rescue = await in_thread(rescue_of, folders, record.vm_id)
     if rescue is not None:
         await write_iso(render(record, rescue), LABEL, folders.rescue_seed(record.vm_id), owner)
 
 
 def render(record: MachineRecord, rescue: Rescue) -> dict[str, str]:
-    """The seed's files by name: what tools/images/rescue/usr/lib/svc/setup understands."""
+    """The seed's files by name, in the form that tools/images/rescue/usr/lib/svc/setup reads."""
     return {
         "hostname": f"{record.seed.hostname}\n",
         "password": f"{rescue.password_hash}\n",
@@ -102,7 +102,7 @@ def _network(network: NetworkSpec) -> list[str]:
     for index, nic in enumerate(network.nics):
         lines.append(f"nic {nic.mac} {nic.mtu}")
         lines += [f"address {address.interface}" for address in in_order(nic)]
-        if index == 0:  # the first NIC leads outside
+        if index == 0:  # the default routes go through the first NIC
             for address in gateways(nic).values():
                 lines.append(f"gateway {address.gateway} {'onlink' if address.on_link else 'inside'}")
         lines += [f"nameserver {server}" for server in nic.nameservers]
@@ -110,7 +110,7 @@ def _network(network: NetworkSpec) -> list[str]:
 
 
 def unpacked(file: Path) -> Path:
-    """The folder of what is in a rescue system's file."""
+    """The folder with a rescue system's unpacked file."""
     return file.with_name(file.name + UNPACKED_SUFFIX)
 
 
@@ -120,8 +120,8 @@ def rescue_systems(folders: Folders) -> tuple[str, ...]:
 
 
 def unpack(file: Path) -> None:
-    """Its kernel and initial file system, for QEMU to read. The file has its publisher's digest; nothing but these two
-    is taken from it. Raises `HostError(invalid)` where they are not in it."""
+    """Unpack its kernel and initial file system, for QEMU to read. The file has its publisher's digest; nothing but
+    these two is taken from it. Raises `HostError(invalid)` if they are not in it."""
     folder = unpacked(file)
     if folder.exists():
         return

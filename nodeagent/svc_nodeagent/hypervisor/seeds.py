@@ -3,11 +3,11 @@
 Account and name count at the first boot, the network at every one. Sources: cloud-init's NoCloud data source, its
 network configuration version 2, and its events (`updates`). The three files are JSON, so YAML.
 
-Invariants: of a password the guest receives its SHA-512 crypt only; the hash stands on the host from creation until the
-guest has booted once (its agent was heard, or it shut down in order), and then leaves the seed, which keeps its
-instance id so that nothing is applied twice. A seed that is there is written over in place: a running guest's
-QEMU holds that file open, and the guest may restart by itself. Whatever a crash cut short is written again before the
-host starts the guest, and by the repeat of the operation.
+Invariants: of a password the guest receives its SHA-512 crypt only. The hash is on the host from creation until the
+guest has booted once (its agent connected, or it shut down in order), and then leaves the seed, which keeps its
+instance id so that nothing is applied twice. An existing seed is overwritten in place: a running guest's QEMU holds
+that file open, and the guest may restart by itself. Anything that a crash interrupted is written again before the host
+starts the guest, and by the repeat of the operation.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from svc_nodeagent.hypervisor.programs import run_program
 Json: TypeAlias = "bool | int | str | list[Json] | dict[str, Json] | None"
 
 WORKSHOP = ".seed"
-"""The folder, beside the seed, in which it is put together, for root alone: it holds the password's hash. There is one
-seed of a machine at a time."""
+"""The folder, next to the seed, in which it is assembled, for root alone: it holds the password's hash. A machine has
+one seed at a time."""
 _CONTENT = "content"
 
 
@@ -51,7 +51,8 @@ async def write_iso(files: dict[str, str], label: str, path: Path, owner: tuple[
 
 
 def _put(temporary: Path, path: Path, owner: tuple[int, int]) -> None:
-    """The new content under the old file, whose length a QEMU that has it open goes by; or the new file itself."""
+    """Write the new content over the old file, padded to its length, which a QEMU that has it open relies on. Without
+    an old file, put the new one in place."""
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except FileNotFoundError:
@@ -79,8 +80,8 @@ def _workshop(folder: Path) -> Iterator[Path]:
 
 
 def render(record: MachineRecord, password_hash: str | None) -> dict[str, str]:
-    """The seed's files by name. User-data of the owner's is theirs to the byte; ours is vendor-data then, of which
-    cloud-init takes what theirs does not say."""
+    """The seed's files by name. The owner's user-data is passed on unchanged; ours is then vendor-data, of which
+    cloud-init uses what the owner's does not set."""
     seed = record.seed
     meta_data: Json = {"instance-id": seed.instance_id, "local-hostname": seed.hostname}
     files = {
@@ -110,7 +111,7 @@ def _cloud_config(record: MachineRecord, password_hash: str | None) -> Json:
     if account.name != "root":
         if account.sudo:
             user["sudo"] = "ALL=(ALL) NOPASSWD:ALL"
-        # Which shells an image brings is not known here, and a login shell that is missing locks the account out.
+        # The image's shells are not known here, and a missing login shell locks the account out.
         shell = 'test -x /bin/bash && usermod --shell /bin/bash "$0" || true'
         data["runcmd"] = [["sh", "-c", shell, account.name]]
     return data
@@ -131,7 +132,7 @@ def _network_config(record: MachineRecord) -> Json:
             "match": {"macaddress": nic.mac},
             "set-name": f"eth{index}",
             "dhcp4": False,
-            # Whoever advertises routers beside a bridged guest does not know what it may speak from.
+            # A router advertised next to a bridged guest does not know from which addresses the guest may send.
             "accept-ra": False,
             "mtu": nic.mtu,
             "addresses": [str(address.interface) for address in in_order(nic)],

@@ -1,4 +1,4 @@
-"""The orderly end of a guest: its power button is pressed until it is off, or a later order comes."""
+"""Shutting a guest down in order: its power button is pressed until it is off, or until a later order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFF: Final = (DomainState.STOPPED, DomainState.CRASHED)
 
 
 async def wait_until_off(guests: Guests, vm_id: UUID, seconds: float, order: Order, report: Report) -> None:
-    """Press the power button, again from time to time (a guest still booting does not hear it), until it is off."""
+    """Press the power button, repeatedly (a guest that is still booting ignores it), until the guest is off."""
     began = trio.current_time()
     pressed = -PRESS_AGAIN_SECONDS
     while (state := await guests.state(vm_id)) not in OFF:

@@ -1,12 +1,12 @@
 """Snapshots inside a machine's qcow2 disks, each under its id in all of them.
 
-Of a guest that runs QEMU takes it, in one transaction over all disks, with the guest held still where its agent
-answers; of one that is off, qemu-img. Disks alone are kept, never memory: without the agent a restored machine starts
+QEMU takes a running guest's, in one transaction over all disks, with the guest frozen if its agent answers; qemu-img
+takes that of a guest that is off. They contain disks alone, never memory: without the agent a restored machine starts
 as after a power cut.
 
-Invariants: a snapshot that was told as taken is in every disk that the machine then had; a restoration begins only
-where it is in every disk of now, and its repeat ends it; while a guest may be frozen a mark is there, by which the next
-agent lets it write again.
+Invariants: a snapshot that was reported as taken is in every disk that the machine then had; a restoration starts only
+if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, by
+which the next agent thaws it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from svc_nodeagent.protocol import (
 )
 
 _DISK_SECONDS: Final = 1200.0
-"""For one disk: what is counted anew is a table of a fixed part of it, 64 KiB a GiB."""
+"""For one disk: its refcounts are recomputed, a table of a fixed share of the disk, 64 KiB a GiB."""
 _THAW_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
@@ -95,7 +95,7 @@ class Snapshots:
                     f"Disk {missing[0]} of the machine does not have this snapshot; nothing was changed.",
                     "Restore another one, or a backup.",
                 )
-            # Not cut short: a cancellation would leave one disk of then beside one of now.
+            # Not cancelled in between: that would mix restored disks with current ones.
             with trio.CancelScope(shield=True):
                 for disk in record.disks:
                     path = self._folders.disk_of(vm_id, disk)
@@ -121,7 +121,7 @@ class Snapshots:
         await self._guests.on_domain(vm_id, "blockdev-snapshot-delete-internal-sync", delete)
 
     async def thaw_abandoned(self) -> None:
-        """Guests that the death of an agent may have left frozen."""
+        """Thaw guests that the death of an agent may have left frozen."""
         for vm_id in await in_thread(self._folders.maybe_frozen):
             if vm_id not in self._under_way and await thaw(vm_id, self._guests):
                 await in_thread(self._folders.frozen(vm_id).unlink, missing_ok=True)
@@ -152,7 +152,7 @@ class Snapshots:
 
     async def _take_of_stopped(self, record: MachineRecord, tag: str) -> None:
         async with self._steps(record.vm_id):
-            # Not cut short, so that it is in every disk or, where it fails, in none.
+            # Not cancelled in between, so that it is in every disk or, after a failure, in none.
             with trio.CancelScope(shield=True):
                 try:
                     for path in self._disks(record).values():
@@ -185,7 +185,7 @@ async def _tags(path: Path) -> tuple[str, ...]:
 
 
 def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """Of each disk QEMU's name for what the guest writes to, and the snapshots that are in it."""
+    """For each disk, QEMU's name of the node that the guest writes to, and its snapshots."""
     found = {
         each["inserted"]["file"]: each["inserted"] for each in _monitor(domain, "query-block", {}) if "inserted" in each
     }
@@ -204,7 +204,7 @@ def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, tuple[str, tuple
 
 
 def _monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
-    """QEMU's answer. libvirt has snapshots of disks alone only in files of their own."""
+    """QEMU's answer. libvirt supports snapshots of disks alone only as separate files."""
     said = json.loads(
         libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": command, "arguments": arguments}), 0)
     )

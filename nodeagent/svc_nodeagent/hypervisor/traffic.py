@@ -1,11 +1,12 @@
-"""Traffic of this host's guests: the counters of their taps, read steadily and before a tap goes, into the ledger.
+"""Traffic of this host's guests: the counters of their taps, read regularly and before a tap is removed, into the
+ledger.
 
-Counted is what passed between guest and tap. To the guest: what it took. From the guest: what it sent, frames included
-that the host then dropped (against spoofing, by a firewall or above a rate).
+Traffic is counted between guest and tap: to the guest, what it received; from the guest, what it sent, including frames
+that the host then dropped (spoofed, refused by a firewall or above a rate).
 
-Invariants: nothing is told that is not on disk, so what was told never shrinks; a tap is removed only after it
-was read. Between two writings the ledger on disk is behind, which costs nothing while the taps stand: an agent that is
-killed reads on from there.
+Invariants: nothing is reported that is not on disk, so reported amounts never shrink; a tap is removed only after it
+was read. Between two writes the ledger on disk is behind, which loses nothing while the taps exist: after an agent was
+killed, the next one continues from there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = structlog.get_logger()
 
 
 class HostTraffic:
-    """Made by `open`."""
+    """Created by `open`."""
 
     def __init__(self, path: Path, naming: Naming, ledger: Ledger) -> None:
         self._path = path
@@ -45,8 +46,8 @@ class HostTraffic:
 
     @classmethod
     async def open(cls, path: Path, naming: Naming) -> HostTraffic:
-        """With the ledger at `path`, and a first look at the taps that are there. A ledger that cannot be read is set
-        aside and a new one begun, under a new id."""
+        """With the ledger at `path`, and a first reading of the existing taps. An unreadable ledger is set aside and a
+        new one started, under a new id."""
         traffic = cls(path, naming, await in_thread(_load, path))
         async with traffic._lock:
             await traffic._sample()
@@ -59,22 +60,22 @@ class HostTraffic:
             await trio.sleep(SAMPLE_SECONDS)
 
     async def turn(self) -> None:
-        """One reading. What cannot be written now is tried again at the next."""
+        """One reading. If it cannot be written now, the next one tries again."""
         async with self._lock:
             month_begins = await self._sample()
             if month_begins or self._unwritten >= SAMPLES_A_WRITING:
                 await self._write_if_possible()
 
     async def result(self) -> TrafficResult:
-        """Up to now, and on disk. Raises `OSError` when it cannot be written."""
+        """Up to now, and on disk. Raises `OSError` if it cannot be written."""
         async with self._lock:
             await self._sample()
             await self._write()
             return self._ledger.result()
 
     async def before_removal(self, devices: Collection[str]) -> None:
-        """These taps are about to go: the last look at them. Never keeps them from going: what cannot be written now is
-        written later, and lost only if the agent ends before."""
+        """Read these taps a last time before they are removed. Never prevents the removal: if it cannot be written now
+        it is written later, and lost only if the agent ends before."""
         if not devices:
             return
         async with self._lock:
@@ -82,7 +83,7 @@ class HostTraffic:
             await self._write_if_possible()
 
     async def close(self) -> None:
-        """A last reading, before the agent ends; what follows is found at the taps when it is back."""
+        """Take a last reading before the agent ends; the next agent finds later traffic at the taps."""
         async with self._lock:
             await self._sample()
             await self._write_if_possible()
@@ -104,7 +105,7 @@ class HostTraffic:
 
 
 def read_taps(naming: Naming, devices: Collection[str] | None = None) -> list[TapReading]:
-    """The counters of the taps that are there, of all or of these. Blocking."""
+    """The counters of the existing taps, all or these. Blocking."""
     boot = _BOOT_ID.read_text().strip()
     names = [path.name for path in _CLASS.iterdir()] if devices is None else devices
     readings = (_read(name, boot) for name in names if naming.is_tap(name))
@@ -112,7 +113,7 @@ def read_taps(naming: Naming, devices: Collection[str] | None = None) -> list[Ta
 
 
 def _read(device: str, boot: str) -> TapReading | None:
-    """None for a device that went meanwhile, or that nobody's name is on (yet)."""
+    """None for a device that vanished meanwhile, or that has no alias (yet)."""
     folder = _CLASS / device
     try:
         index = (folder / "ifindex").read_text().strip()
@@ -121,7 +122,7 @@ def _read(device: str, boot: str) -> TapReading | None:
         sent, received = (int((folder / "statistics" / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
         if (folder / "ifindex").read_text().strip() != index:
             return None
-    except (OSError, ValueError):  # gone between two readings, also as ENODEV and EINVAL; or without an alias
+    except (OSError, ValueError):  # removed between two reads, also as ENODEV and EINVAL; or without an alias
         return None
     return TapReading(device=device, vm_id=vm_id, origin=f"{boot}/{index}", received=received, sent=sent)
 

@@ -1,8 +1,8 @@
-"""Whose turn it is to work on a machine: one step of it at a time, and later orders take the place of earlier ones.
+"""Serialises the work on a machine: one step at a time, and later orders supersede earlier ones.
 
 Invariants: steps of one machine do not overlap (a lock a machine); nothing waits under the lock for a guest or a
-download, so a forced stop or a deletion comes through at once, and what it supersedes notices (`Order`); a
-reinstallation that was decided is complete before any step.
+download, so a forced stop or a deletion gets through at once, and the operation that it supersedes notices (`Order`); a
+decided reinstallation is completed before any step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from svc_nodeagent.protocol import FailureCode
 
 @dataclass
 class _Turn:
-    """Of one machine: the lock of its steps, and how many orders it has had."""
+    """Of one machine: the lock of its steps, and its number of orders so far."""
 
     lock: trio.Lock = field(default_factory=trio.Lock)
     orders: int = 0
@@ -42,7 +42,7 @@ class Order:
         return self.turn.orders == self.number
 
     def check(self) -> None:
-        """Raises `HostError(cancelled)` when a later order has come."""
+        """Raises `HostError(cancelled)` if there is a later order."""
         if not self.stands:
             raise HostError(FailureCode.CANCELLED, f"A later order for the machine took the place of {self.what}.")
 
@@ -55,14 +55,14 @@ class Turns:
 
     @asynccontextmanager
     async def steps(self, vm_id: UUID) -> AsyncIterator[None]:
-        """No other step of the machine is taken for the length of the block."""
+        """No other step of the machine runs for the length of the block."""
         async with self._turns.setdefault(vm_id, _Turn()).lock:
             if await in_thread(reinstallation.is_decided, self._folders, vm_id):
                 await self._complete_reinstallation(vm_id)
             yield
 
     def order(self, vm_id: UUID, what: str) -> Order:
-        """Supersede what was ordered before."""
+        """Supersede earlier orders."""
         turn = self._turns.setdefault(vm_id, _Turn())
         turn.orders += 1
         return Order(what, turn, turn.orders)

@@ -1,8 +1,8 @@
-"""The files of volumes: made whole or not at all, found wherever they are, and removed only where no machine has them.
+"""The files of volumes: created atomically, found wherever they are, and removed only if no machine has them.
 
-A volume is `volumes/<id>.qcow2`, and stands on no other file. One that was the disk of a deleted machine is in
-`retained/` first, on that machine's image: `take_over` copies what it needs of the image into it and moves it, each
-step of which a repeat finds.
+A volume is `volumes/<id>.qcow2`, and is based on no other file. If it was the disk of a deleted machine it is first in
+`retained/`, based on that machine's image: `take_over` copies what it needs of the image into it and moves it. A repeat
+of an interrupted take-over continues it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def make(folders: Folders, volume_id: UUID, size_gib: int, owner: tuple[in
 
 
 async def take_over(folders: Folders, volume_id: UUID, kept: str | None, owner: tuple[int, int]) -> Path:
-    """The volume's file; one that was kept of a deleted machine is made one. Raises `HostError(not_found)`."""
+    """The volume's file; a kept disk of a deleted machine is converted to one. Raises `HostError(not_found)`."""
     path, source = folders.volume(volume_id), _kept_file(folders, kept)
     if await in_thread(path.exists):
         if source is not None and await in_thread(source.parent.exists):
@@ -64,14 +64,14 @@ async def take_over(folders: Folders, volume_id: UUID, kept: str | None, owner: 
 
 
 async def drop_snapshots(path: Path) -> None:
-    """Those of a machine that has it no more: they are of its other disks as well, and nobody restores them."""
+    """Drop the snapshots of a machine that no longer has it: they include its other disks, and nobody restores them."""
     for tag in (await inspect(path, "qcow2")).snapshots:
         await run_program("qemu-img", "snapshot", "-d", tag, path, timeout=_SNAPSHOT_SECONDS)
 
 
 async def let_go(folders: Folders, vm_id: UUID, destroy: tuple[UUID, ...]) -> None:
-    """The machine is being removed: these of its volumes go with it, and so do those that have come with one that is
-    given up; the others stay."""
+    """The machine is being removed: these of its volumes go with it, and so do those that came with an abandoned
+    arrival; the others stay."""
     mark = folders.abandonment(vm_id)
     came = tuple(UUID(line) for line in mark.read_text().split()) if mark.exists() else ()
     for volume_id in (*destroy, *came):
@@ -110,7 +110,7 @@ def holder(folders: Folders, volume_id: UUID) -> UUID | None:
 
 
 def observed_volumes(folders: Folders) -> tuple[ObservedVolume, ...]:
-    """Every volume whose file is here, and those that a machine has without it (of no size)."""
+    """Every volume with a file on this host, and those that a machine has without a file (with no size)."""
     held = {
         disk.volume_id: (vm_id, disk.index)
         for vm_id, record in folders.records().items()
@@ -142,7 +142,7 @@ def kept_disks(folders: Folders) -> tuple[KeptDisk, ...]:
 
 
 def _kept_file(folders: Folders, kept: str | None) -> Path | None:
-    """Raises `HostError(invalid)` for a name that is none of a kept disk."""
+    """Raises `HostError(invalid)` for a name that is not of a kept disk."""
     if kept is None:
         return None
     if _KEPT.fullmatch(kept) is None:
@@ -151,7 +151,7 @@ def _kept_file(folders: Folders, kept: str | None) -> Path | None:
 
 
 def _tidy(folder: Path) -> None:
-    """The record of a deleted machine goes with the last of its disks."""
+    """Remove the record of a deleted machine with the last of its disks."""
     if not any(folder.glob("disk-*.qcow2")):
         (folder / RECORD).unlink(missing_ok=True)
         folder.rmdir()

@@ -1,10 +1,10 @@
-"""Volumes of machines: made, attached, detached, grown and deleted, while their guests run or are off.
+"""Volumes of machines: created, attached, detached, grown and deleted, while their guests run or are off.
 
-The machine's record says which it has. An attachment writes the record first, as every change of a machine; a
-detachment writes it last, once the guest has let go: what runs never has a disk that the record does not know.
+The machine's record says which volumes it has. An attachment writes the record first, as every change of a machine; a
+detachment writes it last, once the guest has let go: a running guest never has a disk that the record does not know.
 
 Invariants: steps of one volume do not overlap; a volume is in one record at most; a guest that does not let go keeps
-its volume, and so does its record; every step finds what it would do, so a repeat ends what was begun.
+its volume, and so does its record; every step detects what it would do, so a repeat completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Volumes:
     async def _attach(self, operation: VolumeAttach) -> DomainResult:
         vm_id, volume_id = operation.vm_id, operation.volume_id
         await volume_files.take_over(self._folders, volume_id, operation.kept, qemu_user().owner)
-        # As large as its record says: a kept disk may have been recorded larger than it is.
+        # The size is that of its record: a kept disk may have been recorded larger than it is.
         wanted = DiskSpec(index=operation.index, size_gib=operation.size_gib, volume_id=volume_id)
         async with self._steps(vm_id):
             held = await in_thread(volume_files.holder, self._folders, volume_id)
@@ -96,7 +96,7 @@ class Volumes:
                 await self._write(before.model_copy(update={"disks": disks}))
                 await self._plug(vm_id, volume_id, operation.index)
             except ConnectionLost:
-                raise  # The same attachment goes on once libvirt is back.
+                raise  # the same attachment continues once libvirt is back
             except BaseException:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + PUT_BACK_SECONDS):
                     await self._put_back(before.model_copy(update={"disks": others}), volume_id)
@@ -114,7 +114,7 @@ class Volumes:
             left = tuple(disk for disk in record.disks if disk.volume_id != volume_id)
             if await self._plugged(vm_id, volume_id) is not None:
                 raise _not_let_go(0)
-            # Also where the record has it no more: an attempt that was cut short may have left the definition behind.
+            # Also if it is no longer in the record: an interrupted attempt may have left the definition behind.
             await self._write(record.model_copy(update={"disks": left}))
             path = self._folders.volume(volume_id)
             if await in_thread(path.exists):
@@ -171,7 +171,7 @@ class Volumes:
             raise
 
     async def _put_back(self, record: MachineRecord, volume_id: UUID) -> None:
-        """What the guest has after all stays in the record."""
+        """A volume that the guest has after all stays in the record."""
         try:
             if await self._plugged(record.vm_id, volume_id) is None:
                 await self._write(record)
@@ -179,12 +179,12 @@ class Volumes:
             log.error("volume.not_put_back", vm_id=str(record.vm_id), volume_id=str(volume_id), error=str(error))
 
     async def _until_unplugged(self, vm_id: UUID, volume_id: UUID, seconds: float) -> None:
-        """libvirt takes the device from the domain when QEMU says that the guest has let go (DEVICE_DELETED)."""
+        """libvirt removes the device from the domain when QEMU reports that the guest has let go (DEVICE_DELETED)."""
         began, asked = trio.current_time(), -_ASK_AGAIN_SECONDS
         while (device := await self._plugged(vm_id, volume_id)) is not None:
             if (now := trio.current_time()) - began >= seconds:
                 raise _not_let_go(seconds)
-            if now - asked >= _ASK_AGAIN_SECONDS:  # a guest that is still booting does not hear it
+            if now - asked >= _ASK_AGAIN_SECONDS:  # a guest that is still booting ignores the request
                 asked = now
                 await self._ask_to_let_go(vm_id, device)
                 fault_point("volume.unplugging")
@@ -200,11 +200,11 @@ class Volumes:
         except ConnectionLost:
             raise
         except LibvirtError as error:
-            # Its answer may be under way, or the device gone by now: what counts is whether it is there.
+            # Its answer may be under way, or the device gone by now: what counts is whether the device is there.
             log.info("volume.asked_again", vm_id=str(vm_id), error=error.message)
 
     async def _plugged(self, vm_id: UUID, volume_id: UUID) -> str | None:
-        """The volume's device in the guest that runs; None where it has none, or none runs."""
+        """The volume's device in the running guest; None if it has none, or does not run."""
 
         def look(domain: Any) -> str:
             return str(domain.XMLDesc()) if domain.isActive() else "<domain/>"

@@ -1,11 +1,11 @@
-"""A Windows guest: when its first boot has ended, and its administrator's password, all through its own agent.
+"""A Windows guest: whether its first boot has ended, and its administrator's password, all through its own agent.
 
-An agent that answers says nothing of the first boot: it may be there while Windows is still being set up, and a
-password that is set then is lost. So the image's last step of it writes a file, `FIRST_BOOT`, a JSON object of
-`password` (docs/windows.md): the one that the machine has set for itself, or null.
+An agent that answers proves nothing about the first boot: it may answer while Windows is still being set up, and a
+password that is set then is lost. So the last step of the image's first boot writes a file, `FIRST_BOOT`, a JSON object
+with `password` (docs/windows.md): the password that the machine has set for itself, or null.
 
-Invariant: what a guest says of a refusal is not handed on. It has the password, and what is handed on is kept in
-journals and logs.
+Invariant: a guest's own text about a refusal is not passed on. It contains the password, and what is passed on is
+stored in journals and logs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WindowsGuests:
         self._guests = guests
 
     async def report(self, vm_id: UUID) -> WindowsReport:
-        """Raises `HostError` only where libvirt is lost, or there is no such machine."""
+        """Raises `HostError` only if libvirt is lost, or there is no such machine."""
         try:
             text = await self._first_boot(vm_id) if await self._is_windows(vm_id) else None
         except ConnectionLost:
@@ -74,12 +74,12 @@ class WindowsGuests:
         try:
             password = _FirstBoot.model_validate_json(text).password
         except ValueError:
-            password = None  # It has ended all the same; how the image has written that down is its own fault.
+            password = None  # It has ended all the same; a malformed file is the image's own fault.
         return WindowsReport(vm_id=vm_id, booted=True, password=password)
 
     async def set_password(self, vm_id: UUID, account: str, password: str) -> None:
-        """Raises `HostError`: `conflict` while it is off, its agent is not there or it is no Windows, `timed_out` when
-        the agent fell silent, `host` when Windows refuses the password."""
+        """Raises `HostError`: `conflict` while it is off, its agent is absent or it is no Windows, `timed_out` if the
+        agent fell silent, `host` if Windows refuses the password."""
         try:
             windows = await self._is_windows(vm_id)
         except LibvirtError as error:
@@ -115,7 +115,7 @@ class WindowsGuests:
         return said.system.id == _WINDOWS
 
     async def _first_boot(self, vm_id: UUID) -> bytes | None:
-        """What the file says; None while it is not there."""
+        """The file's content; None while there is no file."""
         try:
             opened = await self._guests.ask_agent(vm_id, _Opened, "guest-file-open", {"path": FIRST_BOOT, "mode": "rb"})
         except LibvirtError as error:
@@ -128,5 +128,5 @@ class WindowsGuests:
             )
             return base64.b64decode(read.content.text, validate=True)
         finally:
-            with suppress(LibvirtError, ValueError):  # The agent closes what is left open when it ends.
+            with suppress(LibvirtError, ValueError):  # The agent closes open files when it ends.
                 await self._guests.ask_agent(vm_id, _Closed, "guest-file-close", {"handle": opened.handle})

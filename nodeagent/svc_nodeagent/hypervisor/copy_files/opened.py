@@ -1,12 +1,12 @@
-"""Copies that are open on this node: each restored into a file of its own, and shown until nobody asks for it.
+"""Copies that are open on this node: each is restored into files of its own, and readable until nobody uses it.
 
-    copy-files/<copy_id>/disk-N.qcow2    what a copy's disk holds, and nothing that a machine stands on
+    copy-files/<copy_id>/disk-N.qcow2    the content of a copy's disk; no machine uses it
 
-Invariants: `MOST_OPEN` at a time; one is closed after `IDLE_SECONDS` without a question and `LONGEST_SECONDS` in all,
-and gives way to another after `KEPT_SECONDS` without one; of an owner's two one gives way to another owner at once;
-nothing of one that is closed stays, and what an agent that
-died has left is removed before the next takes orders. A disk is shown only when the whole of it is what was copied. The
-node's disk is never filled by one.
+Invariants: at most `MOST_OPEN` are open. A copy is closed after `IDLE_SECONDS` without a request and after
+`LONGEST_SECONDS` in all; it gives way to another after `KEPT_SECONDS` without a request. If an owner has two open, one
+gives way to another owner at once. Nothing of a closed copy stays, and the remains of an agent that died are removed
+before the next takes orders. A disk is readable only if all of it is what was copied. Open copies never fill the node's
+disk.
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ from svc_nodeagent.protocol import (
 
 MOST_OPEN: Final = 2
 _LEFT_TO_OTHERS: Final = 2 * 1024**3
-"""Bytes beyond the floor: a copy's disks, which are there to be looked into, give way before what machines need."""
+"""Bytes beyond the floor: a copy's disks, which only serve browsing, give way before what machines need."""
 MOST_ASKING: Final = 4
-"""At once, of one copy: a file system that hardly answers keeps no more of the node's queries waiting."""
+"""Concurrent requests for one copy: a slow file system keeps no more of the node's queries waiting."""
 QUESTION_SECONDS: Final = 120.0
-"""Of all that one question takes, so that a file system which answers slowly for ever is not asked for ever. Below what
-the controller waits."""
+"""For one request in all, so that a file system that answers slowly cannot keep it for ever. Less than the controller's
+timeout."""
 IDLE_SECONDS: Final = 900.0
 KEPT_SECONDS: Final = 120.0
-"""Whoever looks at a folder or has downloaded a file keeps others waiting no longer."""
+"""After so long without a request a copy gives way to another: its user may only be reading a list or a downloaded
+file."""
 LONGEST_SECONDS: Final = 4 * 3600.0
 MOST_ENTRIES: Final = 50_000
 _REMOVE_SECONDS: Final = 60.0
@@ -86,7 +87,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Open:
-    """A copy that is open. Its scope's deadline moves with each question; `ended` once nothing of it is left."""
+    """A copy that is open. Its scope's deadline moves with each request; `ended` once nothing of it is left."""
 
     def __init__(self, vm_id: UUID, owner_id: UUID | None, shown: Shown, scope: trio.CancelScope) -> None:
         self.vm_id = vm_id
@@ -112,7 +113,7 @@ class _Open:
 
 
 class CopyFiles:
-    """`run` hosts what is open."""
+    """`run` hosts the open copies."""
 
     def __init__(
         self, folders: Folders, images: ImageCache, acceleration: Acceleration, find_store: FindStore = store_at
@@ -126,7 +127,7 @@ class CopyFiles:
         self._nursery: trio.Nursery
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Started once nothing is left of an agent before."""
+        """Until cancelled. Reports as started once the remains of an earlier agent are removed."""
         await in_thread(shutil.rmtree, self._folders.copy_files, ignore_errors=True)
         async with trio.open_nursery() as self._nursery:
             task_status.started()
@@ -166,9 +167,9 @@ class CopyFiles:
         return OpenedCopy(vm_id=vm_id, copy_id=copy_id, volumes=volumes)
 
     async def _make_way(self, owner_id: UUID | None) -> None:
-        """For one that is in `_opening`: of those that are open the one that nobody has asked for longest is closed.
-        Also where it is asked for all the time, if its owner has another: else one who asks now and then for two
-        copies keeps everybody else out for hours."""
+        """Make room for the copy in `_opening`: close the open copy without a request for longest. A copy in use is
+        closed too if its owner has another: else one owner who uses two copies now and then would keep everybody else
+        out for hours."""
         taken = {copy_id: there for copy_id, there in self._open.items() if not there.scope.cancel_called}
         if len(taken.keys() | self._opening) <= MOST_OPEN:
             return
@@ -190,7 +191,8 @@ class CopyFiles:
     async def _hold(
         self, operation: VmFilesOpen, report: Report, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Whoever waits for the start is told of a failure; after that it is nobody's, and is the end of this copy."""
+        """Hold one copy open. A failure before the start is raised to the caller that waits for it; a later one is
+        logged and ends the copy."""
         copy_id, folder = operation.copy_id, self._folders.copy_files / str(operation.copy_id)
         started = False
         try:
@@ -219,7 +221,7 @@ class CopyFiles:
         finally:
             closing = self._open.get(copy_id)
             if closing is not None:
-                closing.scope.cancel()  # Also where its QEMU has ended: nothing is asked of it while it is removed.
+                closing.scope.cancel()  # Also if its QEMU has ended: no request may use it while it is removed.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _REMOVE_SECONDS):
                 await in_thread(shutil.rmtree, folder, ignore_errors=True)
             if closing is not None:
@@ -265,7 +267,7 @@ class CopyFiles:
         await write_copied(copy_id, disk, path, store, parts, progress(told, f"reading disk {disk.index}", span))
 
     async def _require_room(self) -> None:
-        """Asked with every percent that is written: how much of a disk is in its copy, only its end tells."""
+        """Checked with every percent that is written: the size of a disk in its copy is known only at its end."""
         if await in_thread(is_nearly_full, self._folders.root, _LEFT_TO_OTHERS):
             raise HostError(
                 FailureCode.CAPACITY,
@@ -355,7 +357,8 @@ NOT_OPEN: Final = "The copy's files are not open on the machine's node."
 
 
 def _volume(volumes: Sequence[CopiedVolume], number: int) -> CopiedVolume:
-    """That of the guest's system where none is named, or the first that can be read. Raises `HostError`."""
+    """The named volume; without a name that of the guest's system, or else the first readable one. Raises
+    `HostError`."""
     if number == 0:
         readable = [each for each in volumes if each.state is VolumeState.MOUNTED]
         chosen = next((each for each in readable if each.system), readable[0] if readable else None)

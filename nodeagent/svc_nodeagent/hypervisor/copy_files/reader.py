@@ -1,10 +1,9 @@
-"""A QEMU that shows the files of a copy's disks: the rescue system, started from memory for that alone.
+"""A QEMU that reads the files of a copy's disks: the rescue system, started from memory for that alone.
 
-What is in a copy its guest has written, so no program of the host and no kernel but that guest's reads its file
-systems. Invariants: the QEMU has no network, its disks are read-only, its account owns nothing on the host, it may make
-no process and write no file beyond a MiB; all that it has are descriptors that were opened for it. It ends with the
-block; where the agent dies, the system hears it by the end of its only line and is off, or the next agent ends it
-(`backups.orphans`).
+A guest wrote what is in a copy, so no program of the host and no kernel but that system's reads its file systems.
+Invariants: the QEMU has no network, its disks are read-only, its account owns nothing on the host, it may create no
+process and write no file beyond a MiB; it only has descriptors that were opened for it. It ends with the block; if the
+agent dies, the system notices the end of its only line and shuts down, or the next agent ends it (`backups.orphans`).
 """
 
 from __future__ import annotations
@@ -32,24 +31,23 @@ from svc_nodeagent.hypervisor.rescued import INITRD, KERNEL
 from svc_nodeagent.protocol import CopiedVolume, FailureCode, VolumeState
 
 BOOT_SECONDS: Final = 300.0
-"""With what the file systems need to be looked at; an emulated system takes 7 s on a quiet host."""
+"""Includes checking the file systems; an emulated system takes 7 s on a quiet host."""
 _ACCOUNT: Final = 2_147_400_000
-"""No account of the host has this number, and systemd gives none of its range to anybody."""
+"""No account of the host has this number, and systemd assigns none of its range."""
 _VOLUMES: Final = b"/run/volumes"
 _COMMAND_LINE: Final = "rdinit=/usr/lib/svc/show-files console=ttyS0,115200 loglevel=2 panic=-1"
-"""What the kernel says of a damaged file system, over and over, is nothing that anybody reads, and what QEMU may write
-ends."""
+"""The kernel repeats its messages about a damaged file system; nobody reads them, and QEMU's output is bounded."""
 _CONFINED: Final = ("prlimit", "--core=0", "--nofile=256", f"--fsize={1024 * 1024}", "--")
 _SANDBOX: Final = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _END_SECONDS: Final = 30.0
-"""One that is killed may still wait for a disk that does not answer; it ends once that does."""
+"""A killed QEMU may still wait for a disk that does not answer; it ends once the disk does."""
 _MOST_LIST_BYTES: Final = 64 * 1024
 _SHOWN_ERROR_CHARACTERS: Final = 400
 
 
 @dataclass(frozen=True)
 class Shown:
-    """`server`: answers about all volumes; where each is, `root_of` says."""
+    """`server` answers about all volumes; `root_of` gives the place of each."""
 
     server: Sftp
     volumes: tuple[CopiedVolume, ...]
@@ -59,7 +57,7 @@ class Shown:
 @asynccontextmanager
 async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator) -> AsyncIterator[Shown]:
     """The files of these qcow2 disks for the length of the block, by the rescue system that is unpacked in `system`.
-    Raises `HostError` where it does not come up."""
+    Raises `HostError` if it does not start."""
     ours, theirs = socket.socketpair()
     with Errors() as said, ExitStack() as opened:
         opened.callback(theirs.close)
@@ -83,7 +81,7 @@ async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator)
                 cwd="/",
             )
             try:
-                opened.close()  # The other end is QEMU's alone, so that its end is heard here.
+                opened.close()  # The other end is QEMU's alone, so that its end is noticed here.
                 server = Sftp(stream)
                 await _come_up(server, said)
                 yield Shown(server, await _volumes(server), process)
@@ -94,7 +92,7 @@ async def showing(disks: Sequence[Path], system: Path, accelerator: Accelerator)
 
 
 def root_of(volume: CopiedVolume) -> bytes:
-    """Where its tree is, as the server is asked for it."""
+    """The root of a volume's tree, as the path to ask the server for."""
     return _VOLUMES + b"/%d" % volume.number
 
 
@@ -118,7 +116,8 @@ async def _come_up(server: Sftp, said: Errors) -> None:
 
 
 async def _volumes(server: Sftp) -> tuple[CopiedVolume, ...]:
-    """As the system has listed them: lines that are none are of a guest that has broken out into it, and left out."""
+    """The volumes as the system listed them. Invalid lines come from a guest that has broken out into it, and are left
+    out."""
     told = await server.read(_VOLUMES + b"/list", 0, _MOST_LIST_BYTES)
     found: dict[int, CopiedVolume] = {}
     for line in told.decode(errors="replace").splitlines():
@@ -161,6 +160,6 @@ def _qemu(disks: Sequence[int], line: int, system: Path, accelerator: Accelerato
 
 
 def _account(accelerator: Accelerator) -> RunAs:
-    """With the group that may open /dev/kvm, where that is needed."""
+    """With the group that may open /dev/kvm, if that is needed."""
     groups = (DEVICE.stat().st_gid,) if accelerator is Accelerator.KVM else ()
     return RunAs(_ACCOUNT, _ACCOUNT, groups)

@@ -1,7 +1,7 @@
-"""A client of SFTP (version 3) that looks and reads: what the rescue system's server is asked about a copy's files.
+"""A read-only client of SFTP (version 3), which asks the rescue system's server for a copy's files.
 
-The other end has read what a guest has written, and may be in that guest's hands. Invariants: an answer has a deadline
-and a longest length; what is no answer to what was asked ends the connection, and nothing is asked of it after that.
+The server has read what a guest has written, and may be controlled by that guest. Invariants: an answer has a deadline
+and a maximum length; an answer that does not fit its request ends the connection, and nothing is requested after that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Attributes:
 
 
 class Sftp:
-    """One question at a time; others wait."""
+    """One request at a time; others wait."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -57,7 +57,8 @@ class Sftp:
         self._broken = False
 
     async def greet(self) -> None:
-        """Wait for the server. Whoever calls says how long. Raises `HostError` where it ends before it answers."""
+        """Wait for the server; the caller sets the deadline. Raises `HostError` if the server ends before it
+        answers."""
         try:
             await self._stream.send_all(struct.pack(">IBI", 5, _Kind.INIT, _VERSION))
             kind, body = await self._message()
@@ -67,19 +68,19 @@ class Sftp:
             raise _gone()
 
     async def attributes(self, path: bytes) -> Attributes:
-        """Of what is there itself, no link followed."""
+        """Of the path itself; a link is not followed."""
         answer = await self._ask(_Kind.LSTAT, _text(path), _Kind.ATTRS)
         return answer.attributes()
 
     async def target(self, path: bytes) -> bytes:
-        """What a link says."""
+        """The target of a link."""
         answer = await self._ask(_Kind.READLINK, _text(path), _Kind.NAME)
         if answer.number() != 1:
             raise self._misunderstood()
         return answer.text()
 
     async def entries(self, path: bytes, most: int) -> tuple[list[tuple[bytes, Attributes]], bool]:
-        """Of a folder, in no order; whether there are more than `most`."""
+        """Of a folder, in no order; and whether there are more than `most`."""
         found: list[tuple[bytes, Attributes]] = []
         handle = (await self._ask(_Kind.OPENDIR, _text(path), _Kind.HANDLE)).text()
         try:
@@ -98,7 +99,8 @@ class Sftp:
         return found[:most], len(found) > most
 
     async def read(self, path: bytes, offset: int, length: int) -> bytes:
-        """Less than `length` only where the file ends. Of a plain file: another may keep the server waiting."""
+        """Shorter than `length` only at the end of the file. For a plain file only: another may keep the server
+        waiting."""
         handle = (await self._ask(_Kind.OPEN, _text(path) + struct.pack(">II", 1, 0), _Kind.HANDLE)).text()
         data = bytearray()
         try:
@@ -117,7 +119,7 @@ class Sftp:
         return bytes(data)
 
     async def _close(self, handle: bytes) -> None:
-        """Also for one who is cancelled: the server has so many handles and no more."""
+        """Even if the caller is cancelled: the server has a limited number of handles."""
         with trio.CancelScope(shield=True):
             if not self._broken:
                 await self._ask(_Kind.CLOSE, _text(handle), _Kind.STATUS)
@@ -130,7 +132,7 @@ class Sftp:
             return None
 
     async def _ask(self, kind: _Kind, body: bytes, wanted: _Kind) -> _Answer:
-        """Whoever is cancelled waits for the answer: half a question would be no question to what follows."""
+        """A cancelled caller still waits for the answer: an incomplete request would break those that follow."""
         async with self._asking:
             if self._broken:
                 raise _gone()
@@ -216,7 +218,7 @@ class _Answer:
 
 
 class _Ended(HostError):  # noqa: N818 - named for what it says
-    """There is no more of it."""
+    """The end of a file or folder."""
 
 
 def _refused(status: int) -> HostError:

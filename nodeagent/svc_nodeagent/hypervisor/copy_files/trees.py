@@ -1,7 +1,7 @@
-"""Where a path leads in a copy's file system: links are followed here, within its own tree, and never by the server.
+"""Resolves a path in a copy's file system: links are followed here, within its own tree, and never by the server.
 
-What `/etc/passwd` of a guest's link is, and where `..` ends, is said by the guest's tree alone. Nothing of a copy
-changes while it is read, so what was found is still there when it is read.
+The target of a guest's link to `/etc/passwd`, and where `..` ends, depend on the guest's tree alone. Nothing of a copy
+changes while it is read, so a path that was found still exists when it is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Looks(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """`path`: within the tree, from `/` on, and without links; `place`: as the server is asked for it."""
+    """`path`: within the tree, from `/` on, and without links; `place`: the path to ask the server for."""
 
     path: bytes
     place: bytes
@@ -34,8 +34,8 @@ class Found:
 
 
 async def find(server: Looks, root: bytes, path: bytes) -> Found:
-    """What this path of the tree at `root` leads to, links followed. Raises `HostError`: not_found, conflict where
-    there are more links than anybody makes, invalid for what is no path."""
+    """The result of following this path of the tree at `root`. Raises `HostError`: not_found, conflict for too many
+    links, invalid for an invalid path."""
     if len(path) > MOST_PATH_BYTES:
         raise HostError(FailureCode.INVALID, "The path is longer than any path.")
     left = deque(path.split(b"/"))

@@ -1,9 +1,9 @@
-"""What a machine's security groups come to, as two chains a tap: what comes from the guest, and what goes to it.
+"""A machine's security groups as two chains a tap: for traffic from the guest, and for traffic to it.
 
-A chain drops what shall not pass and returns for everything else, so between two guests of one node the sender's egress
-and the receiver's ingress are both asked, and whatever else the host filters is asked as well. Replies pass first, then
-what matches a drop rule is dropped, then what matches an accept rule passes, then the default speaks. Isolation is a
-chain that drops before it looks, established or not.
+A chain drops what must not pass and returns for everything else. So between two guests of one node both the sender's
+egress and the receiver's ingress are applied, as is any other filter of the host. Replies pass first, then packets that
+match a drop rule are dropped, then those that match an accept rule pass, then the default applies. Isolation is a chain
+that drops before anything else, established or not.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def is_filtered(tap: TapPlan) -> bool:
 
 
 def family(tap: TapPlan) -> str:
-    """Where a tap's packets are seen with their connections."""
+    """The family in which a tap's packets are seen with their connections."""
     return "inet" if tap.bridge is None else "bridge"
 
 
 def chains(tap: TapPlan) -> Iterator[tuple[str, str, list[tuple[Json, ...]]]]:
-    """(map, chain, rules) of a tap that is filtered."""
+    """(map, chain, rules) of a filtered tap."""
     for direction, name in _MAPS.items():
         if tap.isolated:
             yield name, chain_name(name, tap.device), [(DROP,)]
@@ -49,7 +49,8 @@ def chain_name(map: str, device: str) -> str:
 
 
 def rules(firewall: Firewall, direction: Direction, *, bridged: bool) -> list[tuple[Json, ...]]:
-    """Neighbour discovery is no traffic of the guest's, but what carries it: hop limit 255 was not forwarded."""
+    """Neighbour discovery always passes: it carries the guest's traffic rather than being part of it. Hop limit 255
+    proves that it was not forwarded."""
     mine = [rule for rule in firewall.rules if rule.direction is direction]
     default = firewall.default_ingress if direction is Direction.INGRESS else firewall.default_egress
     on_link = match(header("ip6", "hoplimit"), 255)
@@ -65,7 +66,7 @@ def rules(firewall: Firewall, direction: Direction, *, bridged: bool) -> list[tu
 
 
 def _packets(rule: FirewallRule) -> Iterator[tuple[Json, ...]]:
-    """The packets a rule is about, as alternatives."""
+    """The packets that a rule matches, as alternatives."""
     other_side = "saddr" if rule.direction is Direction.INGRESS else "daddr"
     where: tuple[Json, ...] = ()
     if rule.cidr is not None:

@@ -1,4 +1,4 @@
-"""Many at once, or one alone: changes of single machines run side by side, a change of everything by itself."""
+"""Many at once, or one alone: changes of single machines run side by side, a change of everything runs by itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 
 
 class Gate:
-    """Who came first goes first: one who waits to be alone is not passed by those who come after."""
+    """First come, first served: a task that waits to be alone is not overtaken by later ones."""
 
     def __init__(self) -> None:
         self._door = trio.Lock()

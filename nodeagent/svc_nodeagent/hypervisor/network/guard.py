@@ -1,9 +1,9 @@
-"""The rules against spoofing of one tap: a chain of its own in our `netdev` table, hooked where the host first sees a
+"""The anti-spoofing rules of one tap: a chain of its own in our `netdev` table, hooked where the host first sees a
 frame.
 
-What passes comes from the NIC's own MAC and speaks from its own addresses, in IPv4, ARP or IPv6; everything else is
+A frame passes if it comes from the NIC's own MAC and one of its own addresses, in IPv4, ARP or IPv6; everything else is
 dropped and counted by reason. The counters are objects of the table, not of the rules: they outlive a change of the
-rules, and end with the tap. One table for all taps, because nft asks for the objects of each table by itself.
+rules, and end with the tap. One table serves all taps, because nft requests the objects of each table separately.
 
 RFC 826, 5227 (ARP), 4861, 4862, 6980 (neighbours), 7112 (fragments), 2131, 8415 (DHCP), 792, 4443 (errors).
 """
@@ -34,7 +34,7 @@ from svc_nodeagent.protocol import NetworkAddress, Spoof
 
 FAMILY: Final = "netdev"
 PRIORITY: Final = -300
-"""Before whatever else looks at the tap's ingress."""
+"""Before anything else at the tap's ingress."""
 
 SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "routers4": ("icmp_type", (5, 9)),  # redirect, advertisement
@@ -43,21 +43,21 @@ SETS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "errors6": ("icmpv6_type", (1, 2, 3, 4)),
     "extensions": ("inet_proto", (0, 43, 44, 51, 60, 135)),
 }
-"""What all taps' rules look up. The kernel names a rule's own sets by going through all of a table's: a thousand taps
-with some of their own take it half a minute."""
+"""Sets that all taps' rules share. The kernel names a rule's own sets by walking through all of a table's: a thousand
+taps with some of their own would take it half a minute."""
 _ROUTER_MESSAGES_4, _ROUTER_MESSAGES, _ERRORS_4, _ERRORS, _EXTENSIONS = (f"@{name}" for name in SETS)
 
 _MEMBERSHIP_QUERY = 0x11
 _ROUTER_SOLICIT, _SOLICIT, _ADVERTISE, _LISTENER_REPORT = 133, 135, 136, 143
 _TARGET_BITS, _OPTION_BITS = 64, 192
-"""Where the target, and the first option, of a neighbour's message begin, in bits of the ICMPv6 message."""
+"""Where the target, and the first option, of a neighbour's message start, in bits of the ICMPv6 message."""
 _ONE_OPTION_BYTES = 32
-"""A neighbour's message with one option: the only one that is looked at."""
+"""The size of a neighbour's message with one option: only one is checked."""
 _ERRED_TARGET_BITS = {4: 64 + 128, 6: 64 + 192}
 """Where an error quotes the target of the packet it is about, in bits of the message."""
 _SOLICITATIONS_A_SECOND, _SOLICITATIONS_AT_ONCE = 20, 40
-"""A guest may ask from any address of its networks, and the host keeps a neighbour for each for some seconds, in one
-table for all guests."""
+"""A guest may ask from any address of its networks, and the host keeps a neighbour entry for each for some seconds, in
+one table for all guests."""
 
 
 class Counted(NamedTuple):
@@ -76,8 +76,8 @@ def guard(
     fresh: bool = False,
     counted: Mapping[Spoof, Counted] | None = None,
 ) -> list[Json]:
-    """Commands that make the tap's chain say exactly this; without a plan, nothing passes. `fresh` begins its counters
-    anew; `counted` is what they begin with where they are not there. The device must be there."""
+    """Commands that make the tap's chain match the plan exactly; without a plan, nothing passes. `fresh` starts its
+    counters anew; `counted` are the initial values of counters that do not exist. The device must exist."""
     name = naming.table
     hook: dict[str, Json] = {"type": "filter", "hook": "ingress", "dev": device, "prio": PRIORITY, "policy": "drop"}
     return [
@@ -97,7 +97,7 @@ def sets(table: str) -> list[Json]:
 
 
 def counters(table: str, device: str, counted: Mapping[Spoof, Counted] | None = None) -> list[Json]:
-    """One for each reason, as it is where it is there."""
+    """One for each reason; an existing one keeps its count."""
     begin = counted or {}
     return [
         {
@@ -120,14 +120,14 @@ def counter(reason: Spoof, device: str) -> str:
 
 
 def counter_of(name: str) -> tuple[Spoof, str] | None:
-    """The reason and the tap whose counter this is; None for one that is not ours."""
+    """The reason and the tap that this counter belongs to; None for one that is not ours."""
     first, _, rest = name.partition("_")
     reason, _, device = rest.partition("_")
     return (Spoof(reason), device) if first == "spoofed" and reason in set(Spoof) else None
 
 
 def no_guard(device: str, naming: Naming) -> list[Json]:
-    """Removes the chain and its counters, there or not."""
+    """Removes the chain and its counters, whether they exist or not."""
     return [
         *no_chain(FAMILY, naming.table, device),
         *(
@@ -140,7 +140,7 @@ def no_guard(device: str, naming: Naming) -> list[Json]:
 
 
 def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
-    """In their order, each as nftables' expressions. What most frames of a guest are is looked for first."""
+    """The rules in order, each as nftables' expressions. Those that most frames match come first."""
     if tap is None or tap.isolated:
         return [(DROP,)]
     return [
@@ -153,7 +153,7 @@ def rules(tap: TapPlan | None) -> list[tuple[Json, ...]]:
 
 
 def _ipv4(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """There is no DHCP: neither servers among guests, which answer from any port, nor anybody to ask."""
+    """DHCP is dropped: guests must not be servers, which answer from any port, and there is no server to ask."""
     from_own = [match(header("ip", "saddr"), written(each)) for each in tap.ipv4]
     error = match(header("icmp", "type"), _ERRORS_4)
     router = _dropped(Spoof.ROUTER, tap.device)
@@ -195,8 +195,9 @@ def _arp(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """A packet whose headers the kernel cannot follow to the transport's has no `l4proto`, and so passes no rule. What
-    the first fragment does not show, later ones may bring: so behind a fragment's header comes the transport's."""
+    """If the kernel cannot follow a packet's headers to the transport's, the packet has no `l4proto` and passes no
+    rule. Later fragments may bring what the first does not show, so the transport's header must follow the
+    fragment's."""
     own: tuple[IPv6Network, ...] = (*tap.ipv6, IPv6Network(tap.link_local))
     from_own = [match(header("ip6", "saddr"), written(each)) for each in own]
     for_own = [match(_message_bits(_TARGET_BITS, each.prefixlen), _leading_bits(each)) for each in own]
@@ -216,7 +217,7 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
         *((_IS_IPV6, match(meta("l4proto"), "ipv6-icmp", unlike=True), source, ACCEPT) for source in from_own),
         (_IS_IPV6, match(header("icmpv6", "type"), _ROUTER_MESSAGES), *router),
         *((_IS_IPV6, in_pieces, kind, *neighbour) for kind in (solicit, advertise)),
-        # Is my own address taken?
+        # a probe: is my own address taken?
         *((_IS_IPV6, match(header("ip6", "saddr"), "::"), solicit, target, ACCEPT) for target in for_own),
         *(
             (
@@ -245,13 +246,13 @@ def _ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
 
 
 def _about(own: Sequence[NetworkAddress]) -> list[Json]:
-    """That an error is about a packet to one of these: a guest that errs about others' would end their conversations,
-    or narrow their paths."""
+    """The error is about a packet to one of these addresses. A guest that sends errors about others' packets could end
+    their connections, or reduce their path MTU."""
     return [match(_message_bits(_ERRED_TARGET_BITS[each.version], each.prefixlen), _leading_bits(each)) for each in own]
 
 
 def _no_ipv6(tap: TapPlan) -> list[tuple[Json, ...]]:
-    """What every guest says by itself where it could have IPv6 is no spoofing, and goes uncounted."""
+    """Messages that every guest sends by itself when it could have IPv6 are no spoofing, and are not counted."""
     greetings = [
         (_IS_IPV6, match(header("ip6", "saddr"), source), match(header("icmpv6", "type"), kind), DROP)
         for source in ("::", str(tap.link_local))

@@ -1,7 +1,8 @@
 """nftables, by its JSON (libnftables-json(5)): transactions that are merged while one is under way, and listings.
 
-A commit waits for a grace period of the kernel however small it is; so what comes while one runs is put together into
-the next. Invariant: a merged transaction that fails is taken apart, and each part fails or holds by itself.
+However small, a commit waits for a grace period of the kernel, so commands that arrive while one runs are merged into
+the next. Invariant: if a merged transaction fails, its parts are applied one by one, and each fails or succeeds by
+itself.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Transactions:
         self._turn = trio.Lock()
 
     async def commit(self, commands: Commands) -> None:
-        """Carry these out, all or none of them. Raises `HostError`, or `OSError` where the host cannot start a program.
-        Cancelled, it may have been carried out."""
+        """Apply these commands, all or none of them. Raises `HostError`, or `OSError` if the host cannot start a
+        program. If cancelled, they may have been applied."""
         part = _Part(commands)
         self._waiting.append(part)
         try:
@@ -55,7 +56,7 @@ class Transactions:
         parts, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
         try:
             await load([command for part in parts for command in part.commands])
-        except (HostError, OSError) as error:  # whatever it is, each part must hear of its own
+        except (HostError, OSError) as error:  # each part must get its own error, whatever this one is
             if len(parts) == 1:
                 parts[0].failure = error
             else:
@@ -83,7 +84,7 @@ async def list_tables() -> frozenset[tuple[str, str]]:
 
 
 async def list_table(family: str, name: str) -> list[dict[str, Json]]:
-    """What a table holds; nothing where there is none."""
+    """The content of a table; empty if there is none."""
     status, output, error = await try_program("nft", "-j", "list", "table", family, name)
     if status != 0 and "No such file or directory" in error:
         return []
@@ -94,7 +95,7 @@ async def list_table(family: str, name: str) -> list[dict[str, Json]]:
 
 
 async def list_chain(family: str, table: str, name: str) -> list[dict[str, Json]]:
-    """One chain with its rules; nothing where there is none."""
+    """One chain with its rules; empty if there is none."""
     status, output, error = await try_program("nft", "-j", "list", "chain", family, table, name)
     if status != 0 and "No such file or directory" in error:
         return []
@@ -105,13 +106,13 @@ async def list_chain(family: str, table: str, name: str) -> list[dict[str, Json]
 
 
 async def list_all() -> bytes:
-    """Everything of the host, ours and others', for `entries`. The one listing whose cost does not multiply with
-    tables."""
+    """Everything of the host, ours and others', as input for `entries`. The one listing whose cost does not multiply
+    with tables."""
     return await run_program("nft", "-j", "list", "ruleset")
 
 
 def entries(listed: bytes) -> list[dict[str, Json]]:
-    """Of thousands of machines it takes a while: not for the event loop."""
+    """Takes a while for thousands of machines, so it must not run in the event loop."""
     found: list[dict[str, Json]] = json.loads(listed)["nftables"]
     return found
 
@@ -121,7 +122,7 @@ def table(family: str, name: str) -> Json:
 
 
 def no_table(family: str, name: str) -> list[Json]:
-    """Removes it, there or not: deleting needs it to be there."""
+    """Removes the table, whether it exists or not: deleting alone requires that it exists."""
     return [table(family, name), {"delete": {"table": {"family": family, "name": name}}}]
 
 
@@ -130,7 +131,7 @@ def chain(family: str, table: str, name: str, **hook: Json) -> Json:
 
 
 def emptied_chain(family: str, table: str, name: str, **hook: Json) -> list[Json]:
-    """The chain, there and without rules."""
+    """The chain, created and without rules."""
     return [
         chain(family, table, name, **hook),
         {"flush": {"chain": {"family": family, "table": table, "name": name}}},
@@ -138,7 +139,7 @@ def emptied_chain(family: str, table: str, name: str, **hook: Json) -> list[Json
 
 
 def no_chain(family: str, table: str, name: str) -> list[Json]:
-    """Removes it, there or not."""
+    """Removes the chain, whether it exists or not."""
     body: Json = {"chain": {"family": family, "table": table, "name": name}}
     return [chain(family, table, name), {"flush": body}, {"delete": body}]
 
@@ -162,7 +163,7 @@ def elements(family: str, table: str, name: str, members: Sequence[Json]) -> lis
 
 
 def no_elements(family: str, table: str, name: str, members: Sequence[Json]) -> list[Json]:
-    """Removes them, there or not."""
+    """Removes the elements, whether they exist or not."""
     if not members:
         return []
     body: Json = {"element": {"family": family, "table": table, "name": name, "elem": members}}

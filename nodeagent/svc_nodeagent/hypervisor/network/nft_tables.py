@@ -1,7 +1,7 @@
-"""Which tables nftables has, asked of the kernel itself (nfnetlink: linux/netfilter/nf_tables.h).
+"""The tables of nftables, requested from the kernel itself (nfnetlink: linux/netfilter/nf_tables.h).
 
-`nft list tables` reads every rule, set and object of the host to say so: seconds on a full one. This is one small
-question, which can be asked every other second.
+`nft list tables` reads every rule, set and object of the host for this: seconds on a full one. This is one small
+request, which can be repeated every other second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ATTEMPTS = 100
 
 
 def tables() -> frozenset[tuple[str, str]]:
-    """The (family, name) of every table. Raises `OSError`; `HostError` when they never stand still."""
+    """The (family, name) of every table. Raises `OSError`; `HostError` if they keep changing."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETFILTER) as kernel:
         kernel.bind((0, 0))
         for attempt in range(_ATTEMPTS):

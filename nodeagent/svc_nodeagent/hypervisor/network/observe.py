@@ -1,7 +1,7 @@
-"""What the host has of networks, compared with what it was told to have.
+"""Compares the host's networks with what it was told to have.
 
-nftables lists rules in other words than they were given in. So what a chain should say is put into a table without
-hooks, which no packet passes, and is read back from there: then both sides are in nft's own words, of whatever
+nftables lists rules in other words than they were given in. So the expected content of a chain is put into a table
+without hooks, which no packet passes, and is read back from there: then both sides are in nft's own words, of whatever
 version. What was read back once is remembered.
 """
 
@@ -63,12 +63,12 @@ class Listing:
         return listing
 
     def let_in(self, table: str, device: str) -> frozenset[NetworkAddress]:
-        """The networks that a tap's guard lets the guest speak from."""
+        """The networks from which a tap's guard lets the guest send."""
         return let_in(self.rules.get((guard.FAMILY, table, device), ()))
 
 
 class Reference:
-    """How nft lists what chains should say."""
+    """How nft lists the expected content of chains."""
 
     def __init__(self, naming: Naming) -> None:
         self._table = f"{naming.table}-reference"
@@ -77,7 +77,7 @@ class Reference:
         self._sets: dict[str, set[str]] = {}
 
     async def learn(self, wanted: Iterable[Chain]) -> None:
-        """See that `lists` knows these."""
+        """Make sure that `lists` knows these."""
         unknown = dict.fromkeys(each for each in wanted if each not in self._known)
         for family in dict.fromkeys(family for family, _ in unknown):
             texts = [text for each, text in unknown if each == family]
@@ -92,11 +92,11 @@ class Reference:
                 self._known[family, text] = ruleset.settled(listing.rules[family, self._table, f"rules{number}"])
 
     def lists(self, family: str, rules: Rules, listed: str) -> bool:
-        """Whether a chain that should say `rules` is listed as it should be."""
+        """Whether a chain with the expected `rules` is listed as it should be."""
         return self._known[chain(family, rules)] == listed
 
     def sets(self) -> Mapping[str, set[str]]:
-        """What guards look up, by the set's name; known with the first guard."""
+        """The sets that guards use, by name; known with the first guard."""
         return self._sets
 
     def keep(self, wanted: Iterable[Chain]) -> None:
@@ -130,7 +130,7 @@ def expected(tap: TapPlan) -> Iterator[Chain]:
 def tap_differences(
     tap: TapPlan, seen: SeenTap | None, listing: Listing, reference: Reference, naming: Naming
 ) -> Iterator[str]:
-    """Sentences, one for each thing that is other than it should be."""
+    """Sentences, one for each thing that differs from what it should be."""
     if seen is None:
         yield f"The tap {tap.device} is missing."
         return
@@ -199,7 +199,7 @@ def shared_is_sound(listing: Listing, reference: Reference, naming: Naming, *, b
 
 
 def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
-    """The networks that rules of a guard let a guest speak from: a source of IPv4 or IPv6 they compare with, but for
+    """The networks from which a guard's rules let a guest send: the IPv4 or IPv6 sources they compare with, except
     link-local and unspecified ones."""
     found = set()
     for expressions in rules:
@@ -222,7 +222,7 @@ def let_in(rules: Iterable[Json]) -> frozenset[NetworkAddress]:
 
 
 def _of_any_tap(rules: Sequence[Json], device: str) -> str:
-    """The rules of a tap's guard, with the counters of any."""
+    """The rules of a tap's guard, with any tap's counter names replaced by a common one."""
     return ruleset.settled(rules).replace(f'_{device}"', f'_{_ANY_TAP}"')
 
 
@@ -231,7 +231,7 @@ def _text(rules: Rules) -> str:
 
 
 def _key(member: Any) -> str:
-    """A member of a set or map as text: of a map its key, of a concatenation its parts."""
+    """A member of a set or map as text: a map's key, a concatenation's parts."""
     if isinstance(member, list):
         return _key(member[0])
     if isinstance(member, dict):

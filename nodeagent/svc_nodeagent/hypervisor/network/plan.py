@@ -1,7 +1,8 @@
-"""What the host's network shall be, derived from the machines' records: pure, so that rules and taps follow one truth.
+"""The desired state of the host's network, derived from the machines' records: pure, so that rules and taps have one
+source.
 
-What this host cannot carry is refused here, by name, before the host is touched. Invariant: of the networks planned at
-one time no two overlap (`Holders`), so none is routed to two machines.
+What this host cannot carry is refused here, by name, before the host is touched. Invariant: no two networks planned at
+one time overlap (`Holders`), so none is routed to two machines.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from svc_nodeagent.protocol import (
 )
 
 HOST_LINK_LOCAL = IPv6Address("fe80::1")
-"""The host at each tap that carries IPv6; a guest's own is made from its MAC and never this."""
+"""The host's address at each tap that carries IPv6; a guest's own is derived from its MAC and is never this one."""
 LEAST_MTU_OF_IPV6 = 1280
-"""RFC 8200, section 5. Below it Linux takes IPv6 from the device, its addresses and settings with it."""
+"""RFC 8200, section 5. Below it Linux removes IPv6 from the device, with its addresses and settings."""
 
 
 @dataclass(frozen=True)
 class Uplink:
     """What bridged NICs are plugged into. `filters`: the kernel tracks connections in the bridge family; `vlans`: the
-    bridge keeps VLANs apart."""
+    bridge separates VLANs."""
 
     bridge: str
     filters: bool = False
@@ -41,7 +42,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class TapPlan:
-    """One guest's NIC: the device, who is behind it, and what it may carry."""
+    """One guest's NIC: the device, its machine, and what it may carry."""
 
     device: str
     vm_id: UUID
@@ -56,7 +57,7 @@ class TapPlan:
 
     @cached_property
     def networks(self) -> tuple[NetworkAddress, ...]:
-        """What the guest may speak from, and, unless it is bridged, what the host routes to it."""
+        """The networks from which the guest may send; unless it is bridged, the host routes them to it."""
         return tuple(dict.fromkeys(address.network for address in self.nic.addresses))
 
     @cached_property
@@ -73,7 +74,7 @@ class TapPlan:
 
     @cached_property
     def gateways(self) -> tuple[IPv4Address | IPv6Address, ...]:
-        """What the host answers for at this tap."""
+        """The addresses that the host answers for at this tap."""
         if self.bridge is not None:
             return ()
         own = (HOST_LINK_LOCAL,) if self.ipv6 else ()
@@ -93,13 +94,13 @@ class TapPlan:
 
     @cached_property
     def resolvers(self) -> tuple[IPv4Address | IPv6Address, ...]:
-        """Where this host answers DNS for the NIC: gateways of it that are its nameservers too."""
+        """The addresses at which this host answers DNS for the NIC: gateways of it that are its nameservers too."""
         asked = {ip_address(server) for server in self.nic.nameservers}
         return tuple(gateway for gateway in self.gateways if gateway in asked)
 
     @property
     def believes_in_neighbours(self) -> bool:
-        """The guest believes others to be on its link: the host answers ARP for what it can route to."""
+        """Whether the guest considers others to be on its link: the host then answers ARP for what it can route to."""
         return self.bridge is None and any(
             a.network.version == 4 and a.interface.network.prefixlen < a.network.prefixlen for a in self.nic.addresses
         )
@@ -107,13 +108,14 @@ class TapPlan:
 
 @dataclass
 class Holders:
-    """Who holds which network, over all machines of the host."""
+    """The holder of each network, over all machines of the host."""
 
     _machines: dict[NetworkAddress, UUID] = field(default_factory=dict)
     _lengths: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def claim(self, vm_id: UUID, networks: tuple[NetworkAddress, ...]) -> None:
-        """Raises `HostError(conflict)`, having changed nothing, when another machine holds one or a part of one."""
+        """Raises `HostError(conflict)`, without changing anything, if another machine holds one of them or a part of
+        one."""
         for network in networks:
             other = self._overlapping(network, vm_id)
             if other is not None:
@@ -141,7 +143,8 @@ class Holders:
                     del self._lengths[length]
 
     def _overlapping(self, network: NetworkAddress, vm_id: UUID) -> UUID | None:
-        """Wider networks are looked up, one for each length in use; only narrower ones need all to be looked at."""
+        """Wider networks are looked up, one for each prefix length in use; only narrower ones need a search through
+        all."""
         for version, length in self._lengths:
             if version == network.version and length <= network.prefixlen:
                 holder = self._machines.get(network.supernet(new_prefix=length))
@@ -155,8 +158,8 @@ class Holders:
 
 
 def plan(vm_id: UUID, network: NetworkSpec, naming: Naming, uplink: Uplink | None = None) -> tuple[TapPlan, ...]:
-    """A machine's taps. Raises `HostError`: `unsupported` for what this host cannot carry, `conflict` for what no NIC
-    can be at once."""
+    """A machine's taps. Raises `HostError`: `unsupported` for what this host cannot carry, `conflict` for contradictory
+    settings of a NIC."""
     return tuple(_tap(vm_id, nic, network, naming, uplink) for nic in network.nics)
 
 
@@ -165,7 +168,7 @@ def networks_of(network: NetworkSpec) -> tuple[NetworkAddress, ...]:
 
 
 def addresses_of(network: NetworkSpec) -> tuple[str, ...]:
-    """As the protocol writes them, in the order of the NICs."""
+    """In the protocol's form, in the order of the NICs."""
     return tuple(text_of(each) for each in networks_of(network))
 
 
@@ -180,18 +183,18 @@ def without(network: NetworkSpec, addresses: frozenset[str]) -> NetworkSpec:
 
 
 def network_of(address: str) -> NetworkAddress:
-    """An IPv4 address, or an IPv6 network, as the protocol writes them."""
+    """An IPv4 address, or an IPv6 network, in the protocol's form."""
     return ip_network(address, strict=False)
 
 
 def text_of(network: NetworkAddress) -> str:
-    """IPv4 as the address alone; an IPv6 network with its length."""
+    """IPv4 as the address alone; an IPv6 network with its prefix length."""
     alone = isinstance(network, IPv4Network) and network.prefixlen == network.max_prefixlen
     return str(network.network_address) if alone else str(network)
 
 
 def link_local(mac: str) -> IPv6Address:
-    """The link-local address made from a MAC (RFC 4291, appendix A)."""
+    """The link-local address derived from a MAC (RFC 4291, appendix A)."""
     octets = bytes.fromhex(mac.replace(":", ""))
     return IPv6Address(b"\xfe\x80" + bytes(6) + bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:])
 

@@ -1,6 +1,6 @@
-"""One look at the networks of all machines of this host, compared with what it was told.
+"""Compares the networks of all machines of this host with what it was told to have, once.
 
-Comparing a thousand machines is seconds of work, so it is done in a thread, one look at a time.
+Comparing a thousand machines is seconds of work, so it is done in a thread, one comparison at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Probe:
     async def look(
         self, networks: Mapping[UUID, NetworkSpec], planned: Mapping[UUID, tuple[TapPlan, ...]], *, bridged: bool
     ) -> tuple[ProbeResult, bool]:
-        """What the host has, where it differs from `networks` (with their taps as `planned`), and whether what all
-        machines share is sound."""
+        """The differences between the host and `networks` (with their taps as `planned`), and whether the parts that
+        all machines share are intact."""
         wanted = {vm_id: planned.get(vm_id, ()) for vm_id in networks}
         seen = await taps.seen_taps(self._naming)
         listed = await nft.list_all()
@@ -108,7 +108,7 @@ class Probe:
         return result, is_sound
 
     def _is_entry_of_ours(self, entry: Mapping[str, object]) -> bool:
-        """A listed table, or something in one."""
+        """A listed table of ours, or something in one."""
         for body in entry.values():
             if isinstance(body, dict):
                 name = body.get("table", body.get("name"))

@@ -1,15 +1,15 @@
-"""The rate of a tap, each way: token buckets on what goes to the guest and on what comes from it.
+"""The rate limit of a tap, each way: token buckets on traffic to the guest and on traffic from it.
 
 To the guest, the bucket (tc tbf) is the tap's own queue. From the guest, packets are shaped on a device of the kernel's
 `ifb` kind (the shaper) that belongs to the tap. They get there by nftables' `fwd`, in a chain of their own at the tap's
 ingress, and come back from it as if the tap had just received them, but past the hooks of its ingress. So the chain
-must come *after* the one against spoofing (`PRIORITY` is greater than its priority): a frame that is dropped there is
-never shaped, and none is shaped that was not looked at. tc's own redirection would come before both and lose the
-filter, which is why it is not used.
+must come *after* the anti-spoofing chain (`PRIORITY` is greater than its priority): a frame that is dropped there is
+never shaped, and no frame is shaped unchecked. tc's own redirection would come before both and bypass the filter, which
+is why it is not used.
 
-Invariants: the shaper is made first and removed last, so where nobody else removed it, no shaper means nothing to
+Invariants: the shaper is created first and removed last, so unless somebody else removed it, no shaper means nothing to
 remove; each function ends in the same state however often it is repeated and wherever an earlier one was killed; a
-chain whose shaper has gone drops, and is made anew by the next `set_rate`.
+chain whose shaper has gone drops, and is created anew by the next `set_rate`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from svc_nodeagent.hypervisor.network import nft
 from svc_nodeagent.hypervisor.programs import ProgramFailed, run_program, try_program
 
 PRIORITY = -200
-"""Of the chain that sends a tap's packets to its shaper, at the tap's ingress."""
+"""The priority of the chain that sends a tap's packets to its shaper, at the tap's ingress."""
 
 UNEQUAL = 0
-"""What `seen_rate` gives when the two directions are not held to one rate: never a rate that was asked for."""
+"""The result of `seen_rate` if the two directions do not have the same rate: never a rate that was requested."""
 
 _BITS = 1_000_000
 _BURST_SECONDS = 0.004
 _LEAST_BURST_BYTES = 16_000
-"""More than any frame: a bucket drops what it could never hold."""
+"""Larger than any frame: a bucket drops what it could never hold."""
 _QUEUE_SECONDS = 0.1
 _LEAST_QUEUE_BYTES = 32_000
-"""What waits for its turn, at most: enough for TCP to fill the rate, little enough to notice its end."""
+"""The longest queue: enough for TCP to fill the rate, short enough that TCP notices the limit."""
 _CHAIN = "shape"
 _CLASS = Path("/sys/class/net")
 _HEX_DIGITS = 11
 
 
 async def set_rate(device: str, mbps: int | None) -> None:
-    """Hold a tap to `mbps` megabits a second each way, frames counted whole; None lifts the cap. What flows goes on.
-    Raises `HostError`; what then is half done is finished by the next call."""
+    """Limit a tap to `mbps` megabits a second each way, counting whole frames; None removes the limit. Existing
+    connections continue. Raises `HostError`; the next call completes an unfinished change."""
     if mbps is None:
         await forget_rate(device, was_set=True)
         return
@@ -63,7 +63,7 @@ async def set_rate(device: str, mbps: int | None) -> None:
 
 
 async def seen_rate(device: str) -> int | None:
-    """What the host holds the tap to: None is no cap at all, `UNEQUAL` that something of one is missing."""
+    """The tap's limit on the host: None is no limit at all, `UNEQUAL` an incomplete one."""
     shaper = shaper_of(device)
     to_guest, from_guest = await _bucket_rate(device), await _bucket_rate(shaper)
     if to_guest is None and not _exists(shaper):
@@ -74,7 +74,7 @@ async def seen_rate(device: str) -> int | None:
 
 
 async def seen_rates(naming: Naming) -> dict[str, int]:
-    """As `seen_rate`, of every tap of ours that has something of a rate: four programs however many there are."""
+    """As `seen_rate`, for every tap of ours with any part of a limit: four programs however many taps there are."""
     rated = await rated_devices(naming)
     if not rated:
         return {}
@@ -90,7 +90,7 @@ async def seen_rates(naming: Naming) -> dict[str, int]:
 
 
 async def forget_rate(device: str, *, was_set: bool = False) -> None:
-    """Remove whatever a rate of this tap has on the host, also when the tap itself has gone; `was_set`: and when
+    """Remove every part of this tap's limit from the host, even if the tap itself has gone; with `was_set` even if
     somebody else removed its shaper."""
     shaper = shaper_of(device)
     if not was_set and not _exists(shaper):
@@ -105,7 +105,7 @@ async def forget_rate(device: str, *, was_set: bool = False) -> None:
 
 
 async def rated_devices(naming: Naming) -> frozenset[str]:
-    """The taps of ours, there or gone, of which the host has something of a rate."""
+    """The taps of ours, existing or not, for which the host has any part of a limit."""
     prefix = _shaper_prefix(naming.device_prefix)
     links = json.loads(await run_program("ip", "-json", "link", "show", "type", "ifb") or b"[]")
     names = [str(link.get("ifname", "")) for link in links]
@@ -116,8 +116,8 @@ async def rated_devices(naming: Naming) -> frozenset[str]:
 
 
 async def rates_lack() -> str | None:
-    """Why this host cannot hold a tap to a rate, in a sentence; None when it can. Each thing is tried in a network
-    namespace that ends with the program, so nothing is left to be removed."""
+    """Why this host cannot limit a tap, in a sentence; None if it can. Each part is tried in a network namespace that
+    ends with the program, so nothing needs to be removed."""
     rules = json.dumps({"nftables": [*_fresh_table("lo"), *_chain("lo", "lo")]}).encode()
     tries: tuple[tuple[str, tuple[str, ...], bytes | None], ...] = (
         ("ifb devices, on which a guest's sending is shaped", ("ip", "link", "add", "probe", "type", "ifb"), None),
@@ -135,8 +135,8 @@ async def rates_lack() -> str | None:
 
 
 def shaper_of(device: str) -> str:
-    """The name of a tap's shaper: the tap's own digits, written shorter, behind a sign that no tap's name begins with.
-    Raises `ValueError` for a device that is not named as `Naming.tap` names one."""
+    """The name of a tap's shaper: the tap's own digits in a shorter form, after a character that no tap's name starts
+    with. Raises `ValueError` for a device that is not named as `Naming.tap` names one."""
     prefix, digits = device[:-_HEX_DIGITS], device[-_HEX_DIGITS:]
     number = int(digits, 16)
     if not prefix or len(digits) != _HEX_DIGITS:
@@ -153,12 +153,12 @@ def _shaper_prefix(device_prefix: str) -> str:
 
 
 def _is_number(digits: str) -> bool:
-    """Nine digits to the base 36, of which 44 bits take no more; a longer prefix leaves others."""
+    """Nine digits in base 36: 44 bits never need more, and a longer prefix leaves a different number."""
     return len(digits) == 9 and digits.isascii() and digits.isalnum() and int(digits, 36) < 16**_HEX_DIGITS
 
 
 def _bucket(mbps: int) -> str:
-    """tc's words for one bucket. Long packets of offloading NICs are cut by it to what it can hold."""
+    """tc's arguments for one bucket. It splits long packets of offloading NICs into what it can hold."""
     bytes_a_second = mbps * _BITS // 8
     burst = max(_LEAST_BURST_BYTES, int(bytes_a_second * _BURST_SECONDS))
     limit = burst + max(_LEAST_QUEUE_BYTES, int(bytes_a_second * _QUEUE_SECONDS))
@@ -166,9 +166,9 @@ def _bucket(mbps: int) -> str:
 
 
 def _silence(shaper: str) -> None:
-    """No IPv6 of the host's own on it."""
+    """Disable the host's own IPv6 on it."""
     settings = Path(f"/proc/sys/net/ipv6/conf/{shaper}/disable_ipv6")
-    if settings.exists():  # a kernel without IPv6 has no settings for it
+    if settings.exists():  # a kernel without IPv6 has no such settings
         settings.write_text("1")
 
 
@@ -181,7 +181,7 @@ async def _make(shaper: str) -> None:
 
 
 async def _bucket_rate(device: str) -> int | None:
-    """Megabits a second of a device's token bucket; None without one, or without the device."""
+    """Megabits a second of the device's token bucket; None without one, or without the device."""
     status, output, error = await try_program("tc", "-json", "qdisc", "show", "dev", device, "root")
     if status != 0:
         if _exists(device):
@@ -191,7 +191,8 @@ async def _bucket_rate(device: str) -> int | None:
 
 
 def _buckets(listing: bytes, asked: str = "") -> dict[str, int]:
-    """Megabits a second of the token buckets that tc lists, by device; one that it was asked for it does not name."""
+    """Megabits a second of the token buckets that tc lists, by device; tc does not name a single device that was
+    requested."""
     return {
         queue.get("dev", asked): int(queue["options"]["rate"]) * 8 // _BITS
         for queue in json.loads(listing or b"[]")
@@ -200,8 +201,8 @@ def _buckets(listing: bytes, asked: str = "") -> dict[str, int]:
 
 
 async def _is_sent_to(device: str, shaper: str) -> bool:
-    """Whether what the tap receives goes to this shaper. One that went and came back has another number, and the chain
-    then shows the old one."""
+    """Whether packets that the tap receives go to this shaper. A shaper that was removed and created again has another
+    number, and the chain still shows the old one."""
     status, output, _ = await try_program("nft", "-j", "list", "chain", "netdev", device, _CHAIN)
     if status != 0:
         return False
@@ -218,7 +219,7 @@ async def _nft(*commands: dict[str, Any]) -> None:
 
 
 def _fresh_table(device: str) -> list[dict[str, Any]]:
-    """Add, delete, add: the middle one needs the table to be there. The first two remove it, there or not."""
+    """Add, delete, add: deleting requires that the table exists. The first two remove it, whether it existed or not."""
     table = {"table": {"family": "netdev", "name": device}}
     return [{"add": table}, {"delete": table}, {"add": table}]
 
@@ -233,7 +234,7 @@ def _chain(device: str, shaper: str) -> list[dict[str, Any]]:
 
 
 async def _unless_gone(device: str, *arguments: str) -> None:
-    """Run what removes something of a device; that it went by itself meanwhile is as good."""
+    """Run a command that removes something of a device; it also succeeds if the device vanished meanwhile."""
     try:
         await run_program(*arguments)
     except ProgramFailed:

@@ -1,4 +1,5 @@
-"""Restoring a host's networks although it refuses one: that machine is left out and closed, and the others stand."""
+"""Restoring a host's networks although it refuses one: that machine is left out and its taps closed, and the others
+work."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from svc_nodeagent.protocol import FailureCode
 log = structlog.get_logger(__name__)
 
 Step = Callable[[Sequence[TapPlan], dict[str, SeenTap]], Awaitable[None]]
-"""Given the taps that it is done for, and those of them that the host has."""
+"""Called with the taps to do it for, and those of them that the host has."""
 
 
 class LeftOut:
-    """Takes out of `planned` those machines for which the host refuses a step, and says why in `refused`."""
+    """Takes those machines out of `planned` for which the host refuses a step, and records why in `refused`."""
 
     def __init__(self, planned: dict[UUID, tuple[TapPlan, ...]], refused: list[HostError], naming: Naming) -> None:
         self.machines: dict[UUID, tuple[TapPlan, ...]] = {}
@@ -33,12 +34,12 @@ class LeftOut:
         return [tap for tap_plans in self._planned.values() for tap in tap_plans]
 
     async def each(self, step: Step, seen: dict[str, SeenTap]) -> None:
-        """Do a step for all machines together: a program started for each would cost minutes on a full host."""
+        """Do a step for all machines together: a program started for each would take minutes on a full host."""
         if self._planned:
             await self._do(step, sorted(self._planned), seen)
 
     async def _do(self, step: Step, machines: Sequence[UUID], seen: dict[str, SeenTap]) -> None:
-        """Where the host refuses it for several, for either half of them: one refusal ends the commands of all."""
+        """If the host refuses it for several machines, try each half of them: one refusal ends the commands of all."""
         wanted = [tap for vm_id in machines for tap in self._planned[vm_id]]
         devices = {tap.device for tap in wanted}
         try:
@@ -54,7 +55,7 @@ class LeftOut:
             [vm_id] = machines
             self._refused.append(refusal_of(vm_id, error))
             self.machines[vm_id] = self._planned.pop(vm_id)
-        # Kept for a guest that runs, which would not find one that is made anew; closed, as its rules are not.
+        # Kept for a running guest, which would lose a new one; closed, as its rules are not in place.
         await close(devices)
 
 
@@ -71,7 +72,7 @@ async def close(devices: Iterable[str]) -> None:
 
 
 def refusal_of(vm_id: UUID, error: Exception) -> HostError:
-    """Why the host does not have what is recorded of a machine."""
+    """Why the host does not carry what is recorded of a machine."""
     if isinstance(error, HostError):
         return HostError(error.code, f"The network of machine {vm_id} is not as recorded: {error.message}", error.hint)
     return HostError(FailureCode.HOST, f"The network of machine {vm_id} is not as recorded: {error}")

@@ -1,8 +1,8 @@
-"""The addresses by which this host reaches others and is reached: no machine's network may take them.
+"""The addresses that this host depends on to reach others and to be reached: no machine's network may take them.
 
-A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. Where one of them is the
-controller's, the node cuts itself off and can no longer be told to undo it; where it is the next hop of the default
-route, it is cut off from everybody. An own address of the host cuts nothing off here, but another host that carries the
+A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. If one of them is the
+controller's, the node cuts itself off and can no longer be told to undo it; if it is the next hop of the default route,
+the node is cut off from everybody. An own address of the host cuts nothing off here, but another host that carries the
 pool would answer for it.
 """
 
@@ -24,17 +24,19 @@ from svc_nodeagent.protocol import FailureCode, NetworkAddress
 
 _RESOLVE_SECONDS: Final = 5.0
 _FRESH_SECONDS: Final = 10.0
-"""For so long what was found is taken for true: else a change of a thousand machines asks three thousand times, and a
-resolver that is away costs each of them its deadline."""
+"""How long a result is reused: else a change of a thousand machines would resolve three thousand times, and an
+unreachable resolver would cost each of them its deadline."""
 _TOLD: Final = 32
-"""As many are told to the controller, those that cut the host off first: it knows the host's own besides."""
+"""The most addresses that the controller is sent, those that would cut the host off first: it knows the host's own
+anyway."""
 
 Address = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True)
 class Roads:
-    """What each address is to this host, in words. `elsewhere`: others' addresses, without which it is cut off."""
+    """The meaning of each address to this host, as text. `elsewhere`: other machines' addresses, without which it is
+    cut off."""
 
     elsewhere: Mapping[Address, str]
     own: Mapping[Address, str]
@@ -43,15 +45,15 @@ class Roads:
         return {**self.own, **self.elsewhere}
 
     def told(self) -> dict[str, str]:
-        """As `NodeFacts.network_lacks` has it."""
+        """In the form of `NodeFacts.network_lacks`."""
         most_important = [*self.elsewhere.items(), *self.own.items()][:_TOLD]
         return {f"gateway:{address}": f"It is {meaning}." for address, meaning in most_important}
 
 
 @dataclass
 class RoadMap:
-    """Knows the roads of a host. `controller`: the name or address of its gateway. A name that resolves to nothing has
-    no road to keep, and an address of one link alone (fe80::1 is many a router's) takes nothing from another link."""
+    """Finds the roads of a host. `controller`: the name or address of its gateway. A name that does not resolve
+    protects no address, and a link-local address (fe80::1 is many a router's) takes nothing from another link."""
 
     naming: Naming
     controller: str | None = None
@@ -74,14 +76,14 @@ class RoadMap:
         own = {}
         for link in json.loads(await run_program("ip", "-json", "address", "show", "scope", "global") or b"[]"):
             for each in link.get("addr_info", ()):
-                # What the scope leaves out stays as an empty object.
+                # What the scope filter leaves out is listed as an empty object.
                 if "local" in each and not self.naming.is_tap(link.get("ifname", "")):
                     own[ip_address(each["local"])] = f"an address of this node ({link['ifname']})"
         return Roads({address: what for address, what in elsewhere.items() if not address.is_link_local}, own)
 
 
 def _hops(route: dict[str, object]) -> Iterator[str]:
-    """Of several next hops at once, each has an object of its own; `via` is one of the other family."""
+    """The next hops of a route: several at once are objects of their own; `via` is one of the other family."""
     nexthops = route.get("nexthops", ())
     for hop in (route, *(nexthops if isinstance(nexthops, list) else ())):
         via = hop.get("via")
@@ -90,8 +92,8 @@ def _hops(route: dict[str, object]) -> Iterator[str]:
 
 
 def spare(roads: Mapping[Address, str], taps: tuple[TapPlan, ...], held: Collection[NetworkAddress] = ()) -> None:
-    """Raises `HostError(conflict)` where these taps would take one of the roads. `held`: networks that the machine has
-    already: a controller may itself be a guest of this node, whose own address is the road to it."""
+    """Raises `HostError(conflict)` if these taps would take one of the roads. `held`: networks that the machine already
+    has: a controller may itself be a guest of this node, whose own address is the road to it."""
     for tap in taps:
         if tap.bridge is not None:
             continue

@@ -1,12 +1,12 @@
-"""Our nftables rules on the host's own paths: one `inet` table, and a `bridge` table where NICs are bridged.
+"""Our nftables rules on the host's own paths: one `inet` table, and a `bridge` table if NICs are bridged.
 
     forward   a guest's packets pass its chains (`firewall`); from outside nothing new reaches a guest behind nat
     input     of the host's own services a guest reaches ping, and DNS at a gateway that is also its nameserver
     output    what the host sends to a guest passes the guest's chain as well
     postrouting   what leaves the node from behind nat is masqueraded
 
-Which chain, and who is behind nat, is looked up in maps and sets: a packet meets a handful of rules however many guests
-there are. A machine's change touches its own chains and members only. No other rule is read or written.
+The chain, and the guests behind nat, are looked up in maps and sets: a packet meets a handful of rules however many
+guests there are. A machine's change touches its own chains and members only. No other rule is read or written.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SETS: dict[str, Json] = {
 _DNS = 53
 _CHANGING = re.compile(r'"(?:handle|packets|bytes)": \d+(?:, )?')
 
-# Beside the host's own filters: their drops and ours both hold.
+# Our chains run in addition to the host's own filters: the drops of both apply.
 HOOKS: dict[str, dict[str, dict[str, Json]]] = {
     "inet": {
         "forward": {"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"},
@@ -83,24 +83,23 @@ METADATA: Final = tuple(
     ip_address(text)
     for text in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
 )
-"""Where clouds tell a host that is a guest itself its secrets, beside 169.254.0.0/16: Alibaba, and by IPv6 AWS, Google,
-Oracle, Scaleway. From their documentation; each is one address, since guests may have networks of the rest. Azure's
-168.63.129.16 is its hosts' name server as well, so its guests need it."""
+"""Where clouds serve secrets to a host that is itself a guest, besides 169.254.0.0/16: Alibaba, and by IPv6 AWS,
+Google, Oracle, Scaleway. From their documentation; each is one address, since guests may have networks of the rest.
+Azure's 168.63.129.16 is its hosts' name server as well, so its guests need it."""
 
 
 def fresh(naming: Naming, *, bridged: bool) -> list[Json]:
-    """Our tables as they are without guests; what was in them goes."""
+    """Our tables without guests; their previous content is removed."""
     guards = [*no_table(FAMILY, naming.table), table(FAMILY, naming.table), *sets(naming.table)]
     return guards + _paths(naming, bridged=bridged)
 
 
 def standing_in(wanted: Sequence[TapPlan], naming: Naming, *, bridged: bool) -> list[Json]:
-    """Tables that filter as ours shall, to be there while ours are put in the place of earlier ones.
+    """Stand-in tables that filter as ours, present while ours replace earlier ones.
 
-    One transaction does that, but a packet passes the hooked chains of the tables that come and that go one after the
-    other. Whichever is not of the generation that the packet finds is empty for it, so a packet that is between the two
-    when the generation changes would be judged by neither. (Guards need none: their chains drop by their policy.)
-    """
+    One transaction replaces them, but a packet passes the hooked chains of the old and of the new tables one after the
+    other. A table that is not of the generation that the packet finds is empty for it, so a packet between the two when
+    the generation changes would be judged by neither. (Guards need no stand-in: their chains drop by their policy.)"""
     other = _stand_in(naming)
     commands = _paths(other, bridged=bridged)
     for tap in wanted:
@@ -144,14 +143,14 @@ def lookups(family: str, name: str) -> list[Json]:
 
 
 def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]]]:
-    """The rules of the hooked chains, which are about all guests alike."""
+    """The rules of the hooked chains, which apply to all guests alike."""
     ours = f"{naming.device_prefix}*"
     from_guest: tuple[Json, ...] = ({"vmap": {"key": meta("iifname"), "data": f"@{FROM_GUEST}"}},)
     to_guest: tuple[Json, ...] = ({"vmap": {"key": meta("oifname"), "data": f"@{TO_GUEST}"}},)
     if family == "bridge":
         return {
             "forward": [from_guest, to_guest],
-            "input": [(match(meta("iifname"), ours), DROP)],  # a bridged guest's gateway is somebody else
+            "input": [(match(meta("iifname"), ours), DROP)],  # a bridged guest's gateway is another machine
             "output": [to_guest],
         }
     from_ours, leaving = match(meta("iifname"), ours), match(meta("oifname"), ours, unlike=True)
@@ -162,7 +161,8 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
         "forward": [
             from_guest,
             to_guest,
-            # Not to be forwarded (RFC 3927), as the metadata service of a host that is a guest itself.
+            # Link-local addresses must not be forwarded (RFC 3927); one is the metadata service of a host that is
+            # itself a guest.
             (from_ours, match(header("ip", "daddr"), prefix("169.254.0.0", 16)), DROP),
             *(
                 (from_ours, match(header("ip" if each.version == 4 else "ip6", "daddr"), str(each)), DROP)
@@ -170,7 +170,7 @@ def shared_rules(family: str, naming: Naming) -> dict[str, list[tuple[Json, ...]
             ),
             (from_outside, match(header("ip", "daddr"), f"@{NAT4}"), not_asked_for, DROP),
             (from_outside, is_ipv6, match(meta("oifname"), f"@{NAT6}"), not_asked_for, DROP),
-            # Of no connection, so it would leave as it is, with its inner address.
+            # Without a connection it would not be masqueraded, and would leave with its inner address.
             (from_ours, match(header("ip", "saddr"), f"@{NAT4}"), among(CT_STATE, ["invalid", "untracked"]), DROP),
             (is_ipv6, match(meta("iifname"), f"@{NAT6}"), among(CT_STATE, ["invalid", "untracked"]), DROP),
         ],
@@ -207,10 +207,10 @@ def change(
     made: frozenset[str] = frozenset(),
     counted: Mapping[str, Mapping[Spoof, Counted]] | None = None,
 ) -> list[Json]:
-    """Commands that make our tables say `wanted` of a machine of which they say, or may say, `traces`.
+    """Commands that change our tables from `traces`, which they contain or may contain of a machine, to `wanted`.
 
-    The taps of `wanted` must be there; `made`: those that were only just. `counted`: with what the counters of a tap
-    begin."""
+    The taps of `wanted` must exist; `made`: those that were just created. `counted`: initial values of a tap's
+    counters."""
     kept = {tap.device for tap in wanted}
     commands: list[Json] = []
     for tap in wanted:
@@ -232,7 +232,7 @@ def change(
 
 
 def members(taps: Iterable[TapPlan]) -> dict[str, list[Json]]:
-    """What the sets hold of these taps."""
+    """The sets' members for these taps."""
     found: dict[str, list[Json]] = {name: [] for name in _SETS}
     for tap in taps:
         found[NAT4] += [str(network.network_address) for network in tap.nat4]
@@ -257,7 +257,7 @@ def digest(entries: Iterable[Json]) -> str:
 
 
 def settled(listed: Json) -> str:
-    """What nft lists as text, to be compared: without what changes by itself (handles, counters)."""
+    """nft's listing as text, for comparison: without the parts that change by themselves (handles, counters)."""
     return _CHANGING.sub("", json.dumps(listed, sort_keys=True))
 
 

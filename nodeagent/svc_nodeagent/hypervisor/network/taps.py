@@ -1,8 +1,8 @@
 """Taps, addresses, routes and kernel settings of the host, by iproute2 and /proc/sys.
 
-A tap is persistent and outlives its guest's process. Its alias says whose it is (`<table> vm <id>`), so that the
-host's own listing answers that question without our records. Routes of ours lie on our taps only, and what the kernel
-routes by itself (its link-local networks) is none of them.
+A tap is persistent and outlives its guest's process. Its alias names its machine (`<table> vm <id>`), so that the
+host's own listing shows it without our records. Our routes are on our taps only; the kernel's own routes (its
+link-local networks) do not count among them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SeenTap:
     bridge: str | None
     gateways: frozenset[IPv4Interface | IPv6Interface]
     has_own_link_local: bool
-    """The kernel gives the tap an IPv6 address of its own making."""
+    """The kernel gives the tap an IPv6 address that it generates itself."""
     routes: frozenset[NetworkAddress]
 
     @property
@@ -47,7 +47,7 @@ class SeenTap:
 
 
 async def seen_taps(naming: Naming) -> dict[str, SeenTap]:
-    """All taps of ours that the host has, with what is configured on them."""
+    """All taps of ours that the host has, with their configuration."""
     links = json.loads(await run_program("ip", "-json", "-details", "address", "show") or b"[]")
     routes = json.loads(await run_program("ip", "-json", "-4", "route", "show", "table", "main") or b"[]")
     if _has_ipv6():
@@ -81,14 +81,14 @@ async def seen_of(devices: Iterable[str]) -> dict[str, SeenTap]:
 
 
 async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming: Naming) -> None:
-    """Make the devices, down: one is brought up by `additions`, when its rules are in."""
+    """Create the devices, down: `additions` brings one up once its rules are in place."""
     taps = list(taps)
     commands = []
     for tap in taps:
         there, alias = seen.get(tap.device), alias_of(tap, naming)
         if there is None:
             commands.append(f"tuntap add dev {tap.device} mode tap vnet_hdr")
-            # The same wherever the NIC is: a guest goes on knowing its gateway when its tap is made anew.
+            # The same wherever the NIC is: a guest still knows its gateway when its tap is created anew.
             commands.append(f"link set dev {tap.device} address fe{tap.mac[2:]}")
         if there is None or (there.mtu, there.alias, there.has_own_link_local) != (tap.nic.mtu, alias, False):
             commands += _described(tap, alias, there.mtu if there is not None else _NEW_MTU)
@@ -101,7 +101,7 @@ async def create_taps(taps: Iterable[TapPlan], seen: dict[str, SeenTap], naming:
 
 
 def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that take away what these taps carry and shall not, and close those that are none of them."""
+    """Commands that remove what these taps carry and should not, and close the devices that are none of them."""
     wanted = {tap.device: tap for tap in taps}
     commands = []
     for device, there in seen.items():
@@ -111,7 +111,7 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
             continue
         routes, gateways = carried(tap)
         commands += [f"route del {route} dev {device}" for route in sorted(there.routes - routes, key=str)]
-        # After the routes: a device's last address takes them with it.
+        # After the routes: removing a device's last address removes them with it.
         commands += [f"address del {each} dev {device}" for each in there.gateways - gateways]
         if there.bridge is not None and there.bridge != tap.bridge:
             commands.append(f"link set dev {device} nomaster")
@@ -119,9 +119,10 @@ def removals(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
 
 
 def plugs(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that plug taps into their bridge. One of a VLAN is down meanwhile: a port begins in the bridge's own.
+    """Commands that plug taps into their bridge. A tap of a VLAN is down meanwhile: a port starts in the bridge's
+    default VLAN.
 
-    A tap whose bridge has gone, or keeps no VLANs apart any more, is plugged into none, so that it does not hold up
+    A tap whose bridge has gone, or no longer separates VLANs, is plugged into none, so that it does not hold up
     others."""
     commands = []
     for tap in taps:
@@ -132,10 +133,10 @@ def plugs(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
 
 
 def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
-    """Commands that give these taps what they shall carry, and bring them up. Only after their rules are in, and when
-    they are plugged in.
+    """Commands that give these taps what they should carry, and bring them up. Only after their rules are in place, and
+    after they are plugged in.
 
-    What `seen` had is put in place again where a removal of an address may have taken it along."""
+    What `seen` had is added again if the removal of an address may have removed it too."""
     commands = []
     for tap in taps:
         device, there = tap.device, seen.get(tap.device)
@@ -150,7 +151,8 @@ def additions(taps: Iterable[TapPlan], seen: dict[str, SeenTap]) -> list[str]:
             commands.append(f"link set dev {device} up")
         commands += [f"route replace {each} dev {device}" for each in tap.ipv4 if each in routes - had]
         if tap.ipv6 and tap.bridge is None:
-            # The host asks for no neighbour, whoever scans a network: their table is one for all guests (RFC 6583).
+            # The host never asks for neighbours, so a scan of a network cannot fill their table, which all guests share
+            # (RFC 6583).
             commands.append(f"neighbour replace {tap.link_local} lladdr {tap.mac} dev {device} nud permanent")
             commands += [f"route replace {each} via {tap.link_local} dev {device}" for each in tap.ipv6]
     return commands
@@ -163,15 +165,16 @@ def carried(tap: TapPlan) -> tuple[frozenset[NetworkAddress], frozenset[IPv4Inte
 
 
 def silence(taps: Iterable[TapPlan]) -> None:
-    """No IPv6 of the host's own where the NIC has none; after its removal, for this would take it along."""
+    """Disable the host's own IPv6 if the NIC has none; after its addresses were removed, since this would remove them
+    too."""
     for tap in taps:
         if not tap.ipv6 or tap.bridge is not None:
             _set(f"ipv6/conf/{tap.device}/disable_ipv6", "1")
 
 
 async def set_vlan(tap: TapPlan) -> None:
-    """A bridged NIC is in one VLAN alone, untagged: its own, or the one in which the bridge's ports begin. Only where
-    the bridge filters VLANs."""
+    """Put a bridged NIC into exactly one VLAN, untagged: its own, or the default of the bridge's ports. Only if the
+    bridge filters VLANs."""
     if tap.bridge is None or not filters_vlans(tap.bridge):
         return
     own = tap.nic.vlan or int((_CLASS / tap.bridge / "bridge/default_pvid").read_text())
@@ -179,7 +182,7 @@ async def set_vlan(tap: TapPlan) -> None:
     there = {int(vlan["vlan"]) for port in listed for vlan in port.get("vlans", ())}
     for surplus in there - {own}:
         await run_program("bridge", "vlan", "del", "dev", tap.device, "vid", str(surplus))
-    if own and own not in there:  # a bridge may have none for ports to begin in
+    if own and own not in there:  # a bridge may have no default VLAN for its ports
         await run_program("bridge", "vlan", "add", "dev", tap.device, "vid", str(own), "pvid", "untagged")
 
 
@@ -227,7 +230,7 @@ def filters_vlans(bridge: str) -> bool:
 
 
 def is_unplugged(tap: TapPlan) -> bool:
-    """The tap and its bridge are there, and it is no port of it: the bridge went away and came back."""
+    """The tap and its bridge exist, and the tap is no port of it: the bridge went away and came back."""
     if tap.bridge is None or not _can_be_plugged(tap) or not exists(tap.device):
         return False
     return not (_CLASS / tap.bridge / "brif" / tap.device).exists()
@@ -242,8 +245,8 @@ def forwards() -> bool:
 
 
 def forward(*, ipv6: bool) -> None:
-    """Guests are routed by this host. An uplink that learns its own IPv6 route from a router goes on doing so, which
-    forwarding would end (Linux: Documentation/networking/ip-sysctl, accept_ra)."""
+    """Let this host route for its guests. An uplink that learns its own IPv6 route from a router continues to, which
+    forwarding would otherwise end (Linux: Documentation/networking/ip-sysctl, accept_ra)."""
     if not forwards():
         _set("ipv4/ip_forward", "1")
     everywhere = _SETTINGS / "ipv6/conf/all/forwarding"
@@ -256,7 +259,7 @@ def forward(*, ipv6: bool) -> None:
 
 
 def _can_be_plugged(tap: TapPlan) -> bool:
-    """A NIC of a VLAN into no bridge where it would be in everybody's."""
+    """A NIC of a VLAN must not be plugged into a bridge where it would be in everybody's."""
     if tap.bridge is None or not is_bridge(tap.bridge):
         return False
     return tap.nic.vlan is None or filters_vlans(tap.bridge)
@@ -267,10 +270,10 @@ def _is_plugged_anew(tap: TapPlan, there: SeenTap | None) -> bool:
 
 
 def _described(tap: TapPlan, alias: str, mtu: int) -> list[str]:
-    """Commands for a tap's MTU, its alias, and no IPv6 address of the kernel's own making.
+    """Commands for a tap's MTU, its alias, and against an IPv6 address generated by the kernel.
 
-    A command each: the kernel refuses all of a message that has `addrgenmode` where the device has no IPv6, which it
-    has while its MTU, before or after, allows it."""
+    One command each: the kernel refuses a whole message with `addrgenmode` if the device has no IPv6, which depends on
+    its MTU before and after."""
     device, wanted = tap.device, tap.nic.mtu
     no_address = [f"link set dev {device} addrgenmode none"] if _has_ipv6() else []
     commands = list(no_address) if mtu >= LEAST_MTU_OF_IPV6 else []
@@ -331,5 +334,5 @@ def _has_ipv6() -> bool:
 
 def _set(setting: str, value: str) -> None:
     path = _SETTINGS / setting
-    if path.exists():  # a kernel without IPv6 has no settings for it
+    if path.exists():  # a kernel without IPv6 has no such settings
         path.write_text(value)
