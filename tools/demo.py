@@ -1,9 +1,9 @@
-"""A whole service on one machine, as a new operator would set it up: controller, node, image, machine, boot on screen.
+"""A whole service on one machine, set up as a new operator would: controller, node, image, machine, boot on screen.
 
-Nothing here has a way in of its own: after starting the two programs, everything goes over the public API with the
-token that the first step makes. A second run finds what the first one made, and takes up what one that failed left:
-it can be repeated until it succeeds. The data folder is outside the clone because QEMU runs as a user that cannot enter
-a home directory.
+It uses no private interface: after starting the two programs, everything goes over the public API with the token that
+the first step creates. A second run finds what the first one created, and resumes after one that failed, so it can be
+repeated until it succeeds. The data folder is outside the clone because QEMU runs as a user that cannot enter a home
+directory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BUILDING = ("vm.create", "vm.reinstall")
 POLL = 0.3
 DEFAULT_PORT = 8443
 PROGRAM_DEADLINE = 180.0
-"""For a program that runs and is not ready yet: a host that is busy with other things takes a minute over it."""
+"""For a program that runs and is not ready yet: a busy host takes a minute."""
 BOOT_DEADLINE = 300.0
 NEEDED_GIB = 2
 
@@ -62,7 +62,7 @@ class Demo:
         if port != DEFAULT_PORT:
             for name, number in zip(("api", "gateway", "operations"), self.ports, strict=True):
                 serve += [f"--{name}-port", str(number)]
-            node += ["--prefix", f"d{port % 1000:03}"]  # beside another agent of this host
+            node += ["--prefix", f"d{port % 1000:03}"]  # distinct from another agent on this host
         self.controller = Program("controller", data, [*serve, "--data", str(self.controller_data)])
         self.node = Program("node", data, [*node, "--data", str(self.node_data)])
         self.health = f"http://127.0.0.1:{port + 2}/healthz"
@@ -88,7 +88,7 @@ class Demo:
                     self._tell(password, machine_password)
 
     async def down(self) -> None:
-        """Shut the machines down while somebody can still tell their node to, then stop the programs."""
+        """Shut the machines down while the service can still order it, then stop the programs."""
         stored = profiles.load(os.environ).profiles.get(self.profile_name)
         if stored is not None and self.controller.pid() is not None and self.node.pid() is not None:
             try:
@@ -104,7 +104,7 @@ class Demo:
         SAY.print("stopped; the data stays in " + str(self.data), soft_wrap=True)
 
     def _check_host(self) -> None:
-        """Say beforehand what would fail halfway."""
+        """Report in advance what would fail halfway."""
         require_root("drives the host's libvirt and firewall")
         require_room(self.data, NEEDED_GIB)
         if self.controller.pid() is None:
@@ -118,13 +118,13 @@ class Demo:
                         if (await http.get(self.health)).is_success:
                             return
                     except httpx.TransportError:
-                        pass  # It does not listen yet.
+                        pass  # it does not listen yet
                     await trio.sleep(0.2)
                     reap()
         raise Failure(Exit.UNAVAILABLE, "the controller did not start", f"its log is {self.controller.log}")
 
     async def _signed_in(self, profile: Profile) -> tuple[Profile, str | None]:
-        """The profile of this service, made by setting the controller up the first time round."""
+        """The profile of this service, created by setting the controller up the first time."""
         stored = profiles.load(os.environ)
         known = stored.profiles.get(self.profile_name)
         if known is not None and known.trusted == profile.trusted:
@@ -136,7 +136,7 @@ class Demo:
             hint = f"sign in with `svc login {self.url} --name {self.profile_name}`, or choose another --data DIR"
             raise Failure(Exit.UNAUTHENTICATED, what, hint) from None
         password = secrets.token_urlsafe(12) + "-A1a"
-        # Told before it counts: whatever happens next, somebody can sign in.
+        # Shown before it is used: whatever happens next, the user can sign in.
         SAY.print(f"administrator {EMAIL}, password {password}", soft_wrap=True)
         async with Client.open(profile) as client:
             body = {"token": token, "email": EMAIL, "name": "Administrator", "password": password}
@@ -150,8 +150,8 @@ class Demo:
         return profile, password
 
     async def _join_node(self, client: Client, restarted: datetime | None) -> None:
-        """Until a node is connected. For half a minute after the controller was `restarted` the records still show
-        those as online that were before."""
+        """Wait until a node is connected. For half a minute after the controller was `restarted`, the records still
+        show nodes as online that were before."""
         with SAY.status("joining this host as a node"):
             if not (self.node_data / "enrolment.json").exists():
                 await self._enrol(client)
@@ -193,8 +193,9 @@ class Demo:
         await transfer.upload(client, "PUT", f"/images/{image['id']}/file", DEMO_IMAGE)
 
     async def _machine(self, client: Client) -> str | None:
-        """The password of a machine made just now; None where it was there already. One that was ever built is waited
-        for and started, whatever it is, and never deleted; one whose creation failed gives way to a new one."""
+        """The password of a machine created just now; None if it existed already. A machine that was ever built is
+        waited for and started, whatever its state, and never deleted; one whose creation failed is replaced by a new
+        one."""
         vm = await _demo_machine(client)
         if vm is None:
             return await self._create(client)
@@ -221,7 +222,7 @@ class Demo:
         )
 
     async def _start(self, client: Client) -> bool:
-        """False where it cannot be started now: something else is done with it, its node is away, or it never was."""
+        """False if it cannot be started now: another task runs, its node is away, or it was never built."""
         try:
             task = await client.call("POST", f"/vms/{self.vm_id}/start", body={})
         except Failure as failure:
@@ -241,7 +242,7 @@ class Demo:
                 f"svc project create {PROJECT}, then run tools/run again",
             )
         wanted = {"name": MACHINE, "project_id": project["id"], "image": "demo", "access_mode": "root_password"}
-        # The key holds for this one order and its repetitions on a broken connection; a later run orders anew.
+        # The key is for this one order and its retries on a broken connection; a later run orders anew.
         wanted |= {"vcpus": 1, "memory_mib": 256, "disk_gib": 1, "password": True, "idempotency_key": str(uuid4())}
         SAY.print(f"creating the machine {MACHINE}")
         created = await client.call("POST", "/vms", body=wanted)
@@ -263,7 +264,7 @@ class Demo:
         raise Failure(Exit.WAIT_TIMED_OUT, f"the machine {MACHINE} is still being deleted", "run tools/run again")
 
     async def _watch_boot(self, client: Client) -> None:
-        """Stream the serial console to this terminal until the guest asks who is there."""
+        """Show the serial console on this terminal until the guest's login prompt."""
         await self._until_running(client)
         seen = b""
         with trio.move_on_after(BOOT_DEADLINE) as patience:
@@ -271,7 +272,7 @@ class Demo:
                 console = await open_patiently(stack, client, self.vm_id, "serial", within=PROGRAM_DEADLINE)
                 await console.send_message(b"\r")
                 try:
-                    # The console first repeats what it said earlier, prompts of earlier boots included.
+                    # The console first repeats earlier output, including prompts of earlier boots.
                     while not seen.rstrip().endswith(b"login:"):
                         message = await console.get_message()
                         data = message if isinstance(message, bytes) else message.encode()
@@ -289,7 +290,7 @@ class Demo:
             )
 
     async def _until_settled(self, client: Client) -> dict[str, Any]:
-        """A node that is only just coming back has to say first what its machines do."""
+        """A node that has just come back must first report the state of its machines."""
         vm: dict[str, Any] = {}
         with trio.move_on_after(BOOT_DEADLINE):
             while (vm := await client.call("GET", f"/vms/{self.vm_id}"))["status"] not in ("running", "failed"):
@@ -335,7 +336,8 @@ async def _demo_machine(client: Client) -> dict[str, Any] | None:
 
 
 async def _never_built(client: Client, vm_id: str) -> bool:
-    """Whether its tasks show that it was not: one that lost them, or was built by whatever else, is not given up."""
+    """Whether its tasks prove that it was never built; a machine without such tasks, or built in another way, is not
+    replaced."""
     tasks = await everything(client, f"/vms/{vm_id}/tasks")
     ends = {task["status"] for task in tasks if task["op"] in BUILDING}
     return "failed" in ends and ends.isdisjoint(("succeeded", "running", "queued"))

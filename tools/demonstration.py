@@ -1,5 +1,5 @@
-"""What the demonstrations of both services share: what a server has to have free, a run that Ctrl-C ends, and the
-command line."""
+"""What the demonstrations of both services share: a server's free resources, a run that Ctrl-C ends, and the command
+line."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SAY: Final = Console(stderr=True, highlight=False)
 
 class Demonstration(Protocol):
     async def up(self) -> None:
-        """Everything runs, and what there is to see was told. May be repeated. Raises `Failure`."""
+        """Start everything and print what there is to see. May be repeated. Raises `Failure`."""
         ...
 
     async def down(self) -> None:
-        """Nothing runs any more; the data stays."""
+        """Stop everything; the data stays."""
         ...
 
 
@@ -43,7 +43,7 @@ class CommandLine:
     detach_help: str
     stop_help: str
     interrupted: str
-    """What is said to somebody who presses Ctrl-C before everything runs."""
+    """The message for Ctrl-C before everything runs."""
 
 
 def require_root(why: str) -> None:
@@ -52,7 +52,7 @@ def require_root(why: str) -> None:
 
 
 def require_room(data: Path, gib: int) -> None:
-    """The folder, made where there is none, on a disk with so much left."""
+    """The folder, created if absent, on a disk with so much free space."""
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o755)
     except (FileExistsError, NotADirectoryError) as error:
@@ -66,7 +66,7 @@ def require_room(data: Path, gib: int) -> None:
 
 
 def require_free(ports: Mapping[int, str], hint: str) -> None:
-    """Ports, with what each is for. `hint` says how others are chosen."""
+    """Ports, each with its purpose. `hint` says how to choose others."""
     for port, purpose in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,7 +78,7 @@ def require_free(ports: Mapping[int, str], hint: str) -> None:
 
 
 def main(line: CommandLine, make: Callable[[Path, int], Demonstration]) -> None:
-    """The program: `make` is given the data folder and the port."""
+    """The program: `make` gets the data folder and the port."""
     parser = argparse.ArgumentParser(prog=line.program, description=line.description)
     parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="where everything is kept [%(default)s]")
     parser.add_argument("--port", type=int, default=line.port, help=f"{line.port_help} [%(default)s]")

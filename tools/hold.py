@@ -1,9 +1,9 @@
-"""Holds ports for a program, as a socket unit of systemd does, where systemd does not: for `tools/run`.
+"""Holds ports for a program, as a socket unit of systemd does, on machines without systemd: for `tools/run`.
 
     python hold.py NAME=ADDRESS:PORT... -- PROGRAM ARGUMENT...
 
-The sockets are bound before the program starts and for as long as this process runs, on all addresses of a family where
-ADDRESS is one of those. The program gets them as in sd_listen_fds(3). One that ends by itself is started again; SIGTERM
+The sockets are bound before the program starts and for as long as this process runs, on all addresses of a family if
+ADDRESS is a wildcard. The program gets them as in sd_listen_fds(3). If it ends by itself it is started again; SIGTERM
 ends it, and then this process.
 """
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, stop)
     while not stopping:
         started = time.monotonic()
-        # What comes in between is for the program as well.
+        # Signals in between are for the program as well.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         running = os.fork()
         if running == 0:
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         _, status = os.waitpid(running, 0)
         running = 0
-        # One that cannot start is not tried without a pause.
+        # A program that cannot start is not restarted without a pause.
         while not stopping and time.monotonic() - started < _AGAIN_SECONDS:
             time.sleep(0.05)
     return os.waitstatus_to_exitcode(status) if stopping else 0
@@ -68,12 +68,12 @@ def _bound(address: str) -> socket.socket:
 
 
 def _become(command: list[str], names: list[str], held: list[socket.socket]) -> None:
-    """The program, with the sockets as its descriptors from 3 on."""
+    """Replace this process by the program, with the sockets as its descriptors from 3 on."""
     try:
         for number in (*_ENDING, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-        # First out of the way of the numbers that they get.
+        # First move them away from the numbers that they get.
         high = [os.dup2(each.fileno(), 100 + number, inheritable=False) for number, each in enumerate(held)]
         for number, descriptor in enumerate(high, 3):
             os.dup2(descriptor, number, inheritable=True)

@@ -1,9 +1,8 @@
-"""A hosting panel on one machine, as a new operator would set it up: core, web, an administrator, a WordPress that
-answers.
+"""A hosting panel on one machine, set up as a new operator would: core, web, an administrator, a working WordPress.
 
-Nothing here has a way in of its own: what is done after starting the two programs goes over the core's socket, as
-`svc` does, and the site is looked at as a visitor does. A second run finds what the first one made. A local authority
-(Pebble) stands for the one on the Internet, and asks the panel's own name server where the site is.
+It uses no private interface: after starting the two programs, everything goes over the core's socket, as `svc` does,
+and the site is opened as a visitor would. A second run finds what the first one created. A local authority (Pebble)
+replaces a public one, and asks the panel's own name server where the site is.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ NEEDED_GIB = 1
 
 
 class PanelDemo:
-    """`port`: the panel's; the two after it are the local authority's. On the default data folder sites are served on
-    80 and 443, elsewhere on ports beside the panel's."""
+    """`port`: the panel's; the two after it are the local authority's. With the default data folder sites are served on
+    80 and 443, otherwise on ports next to the panel's."""
 
     def __init__(self, data: Path, port: int) -> None:
         self.data, self.port = data, port
@@ -76,7 +75,7 @@ class PanelDemo:
     async def up(self) -> None:
         self._check_server()
         self._make_authority()
-        # First, so that its port is held before a program of a site runs; it waits for the core.
+        # First, so that its port is bound before a program of a site runs; it waits for the core.
         self.web.start()
         with SAY.status("starting PostgreSQL and the core"):
             self.core.start()
@@ -89,7 +88,7 @@ class PanelDemo:
         self._tell(site, password)
 
     async def down(self) -> None:
-        """The core last: it has what serves the sites stopped as well."""
+        """The core last: it also stops what serves the sites."""
         await self.web.stop()
         await self.pebble.stop()
         if self.core.pid() is not None:
@@ -99,7 +98,7 @@ class PanelDemo:
         SAY.print("stopped; the data stays in " + str(self.data), soft_wrap=True)
 
     def _check_server(self) -> None:
-        """Say beforehand what would fail halfway."""
+        """Report in advance what would fail halfway."""
         require_root("makes accounts and serves sites")
         require_room(self.data, NEEDED_GIB)
         try:
@@ -134,13 +133,13 @@ class PanelDemo:
                         if (await http.get(f"{LOCAL_URL}/api/v1/server/status")).is_success:
                             return
                     except httpx.TransportError:
-                        pass  # It does not listen yet.
+                        pass  # it does not listen yet
                     await trio.sleep(0.1)
                     reap()
         raise Failure(Exit.UNAVAILABLE, "the core did not start", f"its log is {self.core.log}")
 
     async def _administrator(self, client: Client) -> str | None:
-        """The administrator's password where they were made just now."""
+        """The administrator's password, if they were created just now."""
         people = (await client.call("GET", "/users", query={"q": EMAIL}))["items"]
         if any(each["email"] == EMAIL for each in people):
             return None
@@ -182,7 +181,8 @@ class PanelDemo:
             while not certificate.get("served"):
                 certificate = await client.call("GET", f"/sites/{site['id']}/ssl")
                 if certificate["last_error"]:
-                    # The order may have come before the name server was up: by itself it waits some minutes.
+                    # The order may have come before the name server was up; the next automatic attempt would be some
+                    # minutes later.
                     await client.call("POST", f"/sites/{site['id']}/ssl", body={})
                     await trio.sleep(2.0)
                 await trio.sleep(0.3)
@@ -191,7 +191,7 @@ class PanelDemo:
         raise Failure(Exit.WAIT_TIMED_OUT, f"{DOMAIN} has no certificate: {why}", f"the core's log is {self.core.log}")
 
     async def _until_visited(self, site: dict[str, Any]) -> None:
-        """Open the site as a visitor does, whose browser trusts the local authority."""
+        """Open the site as a visitor would, in a browser that trusts the local authority."""
         trust = ssl.create_default_context(cafile=self.authority / "certificate.pem")
         async with httpx.AsyncClient(verify=trust) as http:
             roots = (await http.get(f"https://localhost:{self.port + 2}/roots/0")).text
@@ -206,7 +206,7 @@ class PanelDemo:
         SAY.print(f"{DOMAIN} answers over HTTPS, {len(done.stdout)} bytes")
 
     def _tell(self, site: dict[str, Any], password: str | None) -> None:
-        # A current profile, as of a controller that was tried here, would be meant before the core.
+        # A current profile, as of a controller that was tried here, would win over the core.
         meant = self.socket == CORE_SOCKET and service_of(os.environ, ()) is ServiceKind.PANEL
         svc = str(BIN / "svc") + ("" if meant else f" --socket {self.socket}")
         admin = f"password {password}" if password else f"password as shown by the first run; a new one: {svc} person"

@@ -1,4 +1,4 @@
-"""A program that runs detached from the terminal, found again by a later run through its pid file."""
+"""A program that runs detached from the terminal; a later run finds it by its pid file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio
 
 
 def holding(ports: Sequence[tuple[str, int]], command: list[str]) -> list[str]:
-    """The command that runs `command` while the ports are held for it, each with its name; of both families."""
+    """The command that runs `command` while the ports, each with its name, are held for it in both families."""
     held = [f"{name}={address}:{port}" for name, port in ports for address in ("0.0.0.0", "[::]")]
     return [sys.executable, str(Path(__file__).with_name("hold.py")), *held, "--", *command]
 
@@ -28,14 +28,14 @@ class Program:
         self._pid_file = data / f"{name}.pid"
 
     def pid(self) -> int | None:
-        """The pid while the program runs; the command is compared, since a pid may have been given to another."""
+        """The pid while the program runs; the command is compared, since the pid may have been reused."""
         try:
             pid = int(self._pid_file.read_text())
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError, ValueError):
             return None
-        # A program that is only just being loaded has no arguments yet, and neither has one that has ended.
+        # A program that is just being loaded has no arguments yet, and neither has one that has ended.
         ours = self.command[1].encode() in command or command == [b""]
         return pid if ours and state not in "ZX" else None
 

@@ -2,8 +2,8 @@
 
     python -m tools.release_archive TREE FOLDER VERSION KEY
 
-TREE is what the package has in /usr/lib/svc/panel; KEY is the private key of Ed25519, PEM, that signs. Both files are
-written into FOLDER, the manifest last, so that who looks there meanwhile finds the release before.
+TREE is the package's content of /usr/lib/svc/panel; KEY is the private Ed25519 key, PEM, that signs. Both files are
+written into FOLDER, the manifest last, so that a reader meanwhile finds the previous release.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _migrations(tree: Path) -> dict[str, int]:
 
 
 def _release_before(tree: Path) -> str | None:
-    """Which can do without the migrations of this one; `svc_actors.store.migrate` chooses it in the same way."""
+    """The release before, which works without the migrations of this one; chosen as `svc_actors.store.migrate` does."""
     releases = json.loads((tree / _MIGRATIONS / "releases.json").read_text())
     return next((name for name, known in reversed(releases.items()) if known != _migrations(tree)), None)
 

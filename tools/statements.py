@@ -1,11 +1,11 @@
-"""What a release asks of its database: all SQL of its tree, with the numbers of its migrations.
+"""The SQL of a release: all statements of its tree, with the numbers of its migrations.
 
     python -m tools.statements RELEASE [ROOT]
 
-adds its numbers to RELEASES, which a service goes by that returns to it, and writes all of it as JSON, for
-tests/store/test_release_before.py of the releases after it. Sources are read and not imported.
-A statement is a string that begins as one. Where it has a constant of the same tree in it, that is put in; where it has
-anything else (a list of columns made by a function), the statement is left out and counted: one in ten.
+adds its numbers to RELEASES, which a service uses when it returns to that release, and writes all of it as JSON, for
+tests/store/test_release_before.py of later releases. Sources are read and not imported. A statement is a string that
+starts like one. A constant of the same tree inside of it is substituted; if it contains anything else (a list of
+columns made by a function), the statement is left out and counted: one in ten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BEGINS = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH)\s")
 
 @dataclass
 class Statements:
-    """`known` are whole; `partly` is how many more there are."""
+    """`known` are complete; `partly` is the number of others."""
 
     known: set[str] = field(default_factory=set)
     partly: int = 0
@@ -67,7 +67,7 @@ class _Tree:
                 self.modules[name] = _Module(ast.parse(path.read_text()))
 
     def text(self, module: str, node: ast.expr) -> str | None:
-        """The value of an expression made of constants; None where it is made of more than those."""
+        """The value of an expression made of constants; None if it contains anything else."""
         match node:
             case ast.Constant(value=str() as value):
                 return value
@@ -123,7 +123,7 @@ def statements_of(root: Path) -> Statements:
 
 
 def release(name: str, root: Path) -> dict[str, object]:
-    """`migrations`: the newest number of each component; `left_out`: how many statements are not among these."""
+    """`migrations`: the newest number of each component; `left_out`: how many statements are missing from these."""
     found = statements_of(root)
     newest = {
         folder.name: max(int(file.name[:4]) for file in folder.glob("*.sql"))
@@ -134,7 +134,7 @@ def release(name: str, root: Path) -> dict[str, object]:
 
 
 def releases(found: Mapping[str, object], root: Path) -> dict[str, object]:
-    """How many migrations each release knows, with the one that `release` has described."""
+    """How many migrations each release has, including the one that `release` describes."""
     known: dict[str, object] = json.loads((root / RELEASES).read_text())
     return {**known, str(found["release"]): found["migrations"]}
 

@@ -1,4 +1,5 @@
-"""What is measured against what, and the goal set for it. Each module returns rows; one run prints them all."""
+"""The benchmarks: what is compared with what, and the goal for it. Each module returns rows; one run prints them
+all."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def main() -> None:
     rows: list[Ratio] = []
     try:
         measure(arguments.names, rows)
-    finally:  # When one fails, those before it are still worth their minutes.
+    finally:  # if one fails, the results of those before it are still printed
         show(rows, as_json=arguments.json)
 
 
@@ -61,7 +61,7 @@ def measure(wanted: list[str], rows: list[Ratio]) -> None:
         if wanted and not set(wanted) & set(names):
             continue
         messages.print(f"measuring {', '.join(names)} ...", style="dim")
-        os.sched_setaffinity(0, cores)  # Some keep to one core, so that what they drive has the other.
+        os.sched_setaffinity(0, cores)  # some use one core, so that the programs they drive have the other
         rows += importlib.import_module(f"tools.benchmarks.{module}").measure()
 
 

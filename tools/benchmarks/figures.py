@@ -1,4 +1,4 @@
-"""Figures with goals of their own, which stand for themselves: what runs of the panel print."""
+"""Figures with goals of their own, without a peer to compare with: the results of the panel's benchmarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGES: Final = Console(stderr=True, highlight=False)
 
 @dataclass(frozen=True)
 class Figure:
-    """`goal`: the most it shall be; None: it is shown for what it explains."""
+    """`goal`: the highest acceptable value; None for a figure that is shown for what it explains."""
 
     name: str
     value: float
@@ -30,7 +30,7 @@ class Figure:
 
 
 def show(figures: Sequence[Figure], load: float) -> None:
-    """`load`: the machine's when it all began."""
+    """`load`: the machine's load when the run started."""
     MESSAGES.print(f"load when it began: {load:.1f}", style="dim")
     table = Table(box=None, pad_edge=False)
     for heading in ("figure", "measured", "unit", "goal", ""):

@@ -45,11 +45,11 @@ PARTS: Final = ("archive", "health", "deployments", "neighbours")
 TURNS: Final = 3
 TURN_SECONDS: Final = 8.0
 EVERY: Final = 0.05
-"""Seconds between two visits."""
+"""Seconds between two requests."""
 LIMITS: Final = {"cpu_percent": 50, "memory_mib": 160, "processes": 12}
-"""Of the site that takes all that it gets."""
+"""The limits of the site that takes all that it gets."""
 AT_ONCE: Final = 4
-"""Visitors of that site, who begin again whenever they were answered."""
+"""Visitors of that site, each of which sends its next request as soon as it is answered."""
 GREEDY: Final = {
     "busy loops": "<?php while (true);",
     "a memory hog": "<?php ini_set('memory_limit', '-1'); $kept = []; while (true) $kept[] = random_bytes(1 << 20);",
@@ -71,7 +71,7 @@ ROUNDS: Final = 5
 
 @dataclass(frozen=True)
 class Visited:
-    """A site that is visited over connections of their own, and how long each answer took, in milliseconds."""
+    """A site that is visited over connections of its own, and the time of each answer in milliseconds."""
 
     panel: PanelPrograms
     domain: str
@@ -146,7 +146,7 @@ async def neighbours(panel: PanelPrograms) -> list[Figure]:
         words = f"a neighbour's p99 beside {name} ({ours:.0f} ms) : alone ({peer:.0f} ms)"
         figures.append(Figure(words, ours / peer, "times", 2))
         async with panel.client() as root:
-            # What it has begun ends with it.
+            # The programs it has started end with it.
             for suspended in (True, False):
                 body = {"suspended": suspended, "reason": "measured"} if suspended else {"suspended": False}
                 await root.post(f"/sites/{greedy['id']}/suspend", json=body)
@@ -175,7 +175,7 @@ async def deployments(panel: PanelPrograms) -> list[Figure]:
             assert job["status"] == "succeeded", job
             deployed.append(monotonic() - began)
         for turn in range(DEPLOYMENTS):
-            # To one of the last two and to the other.
+            # Alternates between the last two deployments.
             chosen = {"deployment": DEPLOYMENTS + turn % 2}
             began = monotonic()
             answer = await root.post(f"/sites/{site['id']}/rollback", json=chosen)
@@ -205,7 +205,7 @@ def _write_archive(path: Path) -> None:
 
 
 def _largest_child() -> int:
-    """The most memory that a child of this process has had so far, in KiB; 0 where there is none."""
+    """The highest memory use of any child of this process so far, in KiB; 0 if there is none."""
     largest = 0
     for child in Path("/proc/self/task").glob("*/children"):
         for pid in child.read_text().split():
@@ -221,7 +221,8 @@ def _read(archive: Path, done: Event) -> None:
 
 
 def _memory_of_reader(archive: Path) -> float:
-    """In MiB. A child that has begun no program yet is this process for a moment, so its first tenth is left out."""
+    """In MiB. A child that has not started its program yet is a copy of this process for a moment, so its first tenth
+    is left out."""
     done = Event()
     reader = Thread(target=_read, args=(archive, done))
     reader.start()

@@ -1,7 +1,7 @@
-"""B1 and B4: a machine over HTTPS beside a bare route, and a list beside its SQL.
+"""B1 and B4: a machine over HTTPS compared with a bare route, and a list compared with its SQL.
 
-Servers run in processes of their own, pinned to one core where there are two; the client has the other. Turns
-alternate, and the median counts. Run as `python -m tools.benchmarks.http`.
+Servers run in processes of their own, pinned to one core if there are two; the client has the other. Turns alternate,
+and the median counts. Run as `python -m tools.benchmarks.http`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def _measure_route(folder: Path, url: str, token: str, vm_id: UUID) -> Rat
 
 
 async def _measure_list(database: Database, token: str) -> Ratio:
-    """Both in this process: the whole application from ASGI on, and the same two statements with JSON encoding."""
+    """Both run in this process: the whole application from ASGI on, and the same two statements with JSON encoding."""
     app = _application(database)
     transport = httpx.ASGITransport(app=cast(Any, app))
     ours, peer = [], []
@@ -159,7 +159,7 @@ async def _serve(kind: str, folder: Path, url: str) -> None:
 
 
 def _bare() -> App:
-    """The peer of B1: Quart-Trio with one route that answers JSON, and hypercorn set up as ours is."""
+    """The peer of B1: Quart-Trio with one route that answers JSON, and hypercorn configured as ours is."""
     from quart_trio import QuartTrio
 
     app = QuartTrio("bare")
@@ -173,7 +173,7 @@ def _bare() -> App:
 
 
 async def seed(database: Database) -> tuple[str, UUID]:
-    """An administrator's token, and ten thousand machines, of which one id."""
+    """An administrator's token, and ten thousand machines; returns one of their ids."""
     token = new_secret(REALM.token_prefix)
     user = await database.fetchval(
         "INSERT INTO users (email, name, role) VALUES ('root@bench', 'Root', 'administrator') RETURNING id"
@@ -206,7 +206,7 @@ async def seed(database: Database) -> tuple[str, UUID]:
         """,
         MACHINES,
     )
-    # A service keeps its numbers folded; 10,000 machines made at once leave more changes than it ever has open.
+    # A service keeps its counts folded; 10,000 machines created at once leave more changes than it ever has open.
     await fold(database)
     await database.execute("ANALYZE")
     return token, vm_id

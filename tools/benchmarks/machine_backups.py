@@ -1,8 +1,8 @@
-"""B20 to B22: a machine's backup and its restoration beside the bare tools, of 512 MiB of random content on 2 GiB.
+"""B20 to B22: a machine's backup and its restore compared with the bare tools, for 512 MiB of random content on 2 GiB.
 
-The disk is in a real QEMU that runs no guest, the target is a folder, and everything is measured that an agent does,
-its looks at the target before and after included. The peers have the 512 MiB alone: `restic backup` of a file with the
-same bytes, `restic dump` of it, and `qemu-img convert` of the disk. Needs root, QEMU and restic.
+The disk is in a real QEMU that runs no guest, the target is a folder, and everything that an agent does is measured,
+including its checks of the target before and after. The peers handle the 512 MiB alone: `restic backup` of a file with
+the same bytes, `restic dump` of it, and `qemu-img convert` of the disk. Needs root, QEMU and restic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECONDS: Final = 600.0
 
 
 class Restic:
-    """As anybody runs it, with a cache of its own beside the repository."""
+    """Plain restic, with a cache of its own next to the repository."""
 
     def __init__(self, folder: Path) -> None:
         self._options = ("--repo", folder / "bare", "--cache-dir", folder / "cache", "--quiet")
@@ -44,7 +44,7 @@ class Restic:
 
 
 async def _write(machine: Machine, raw: Path, offset_mib: int, mib: int, place_mib: int) -> None:
-    """Random bytes into the disk, by QEMU, and into the file that the peer reads."""
+    """Write random bytes into the disk, by QEMU, and into the file that the peer reads."""
     content = machine.folders.root / "content"
     content.write_bytes(os.urandom(mib * MIB))
     machine.qemu.write(NAME, f"write -s {content} {offset_mib}M {mib}M")

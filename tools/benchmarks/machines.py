@@ -1,9 +1,10 @@
-"""B2 and B3: an order over the API beside `virsh define` and `virsh start` of the same guest, on this host's libvirt.
+"""B2 and B3: an order over the API compared with `virsh define` and `virsh start` of the same guest, on this host's
+libvirt.
 
-Run as `python -m tools.benchmarks.machines`. The whole service runs as it would (HTTPS, controller, PostgreSQL, agent).
-The guests' disk is blank, so that a guest which has started rests and does not slow its successors; what is measured is
-ours and libvirt's work, not the guest's boot. The peer's disks lie ready and it has no network to set up: the ratio
-holds everything that a machine of ours gets beyond the domain (overlay, seed, tap, rules, record). Turns alternate, and
+Run as `python -m tools.benchmarks.machines`. The whole service runs as in production (HTTPS, controller, PostgreSQL,
+agent). The guests' disk is blank, so that a started guest is idle and does not slow the next ones; our and libvirt's
+work is measured, not the guest's boot. The peer's disks exist already and it has no network to set up: the ratio
+includes everything that our machine gets beyond the domain (overlay, seed, tap, rules, record). Turns alternate, and
 the median counts.
 """
 
@@ -32,13 +33,13 @@ CROWD = 100
 CROWD_ROUNDS = 1
 MEMORY_MIB = 64
 SETTLE_SECONDS = 1.5
-"""A guest that has just started is busy with its firmware, and is not to slow the next turn."""
+"""A guest that has just started is busy with its firmware, and must not slow the next turn."""
 TOGETHER = 8
-"""How many calls are under way at once, ours and virsh alike, when a crowd is made."""
+"""How many calls run at once, ours and virsh alike, when many are created."""
 
 
 class Peer:
-    """`virsh`, and the definition of one of our own machines for it to define again under other names."""
+    """`virsh`, and the definition of one of our machines for it to define again under other names."""
 
     def __init__(self, folder: Path, definition: str, disk: Path) -> None:
         self._folder = folder
@@ -119,7 +120,8 @@ class Ours:
         return str(created["vm"]["id"])
 
     async def listen(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hear of machines as the dashboard does, rather than ask again and again: asking would slow what is asked."""
+        """Receive machines' events as the dashboard does, instead of polling, which would slow the measured
+        requests."""
         async with self._client.events() as stream:
             task_status.started()
             async for kind, event in stream:

@@ -42,10 +42,10 @@ ROUND_SECONDS: Final = 1.0
 EVERY: Final = 0.0125
 """Seconds between two visits."""
 RISE_SECONDS: Final = 0.3
-"""From the start of the noise to the first visit beside it."""
+"""From the start of the noise to the first visit during it."""
 NOISE_SECONDS: Final = ROUND_SECONDS + RISE_SECONDS + 0.1
 NAMED_SECONDS: Final = 125.0
-"""Two looks of health, and some."""
+"""Two rounds of health checks, and some more."""
 LIMITS: Final = {"memory_mib": 128, "processes": 20, "cpu_percent": 50}
 JOB_BYTES: Final = 64 << 20
 
@@ -125,8 +125,8 @@ while time.monotonic() < until:
         held.pop(0).close()
         time.sleep(0.01)
 """
-"""One address has all connections that it gets, and half of them never end their request. The firewall lets those that
-come by loopback pass, so its bounds are kept here: 1,000 at once, then 100 new ones a second."""
+"""One address opens all the connections that it can, and half of them never complete their request. The firewall lets
+loopback connections pass, so its limits are applied here: 1,000 at once, then 100 new ones a second."""
 CALLERS: Final = """import os, socket, sys, threading, time
 path, asked, token, until = sys.argv[1], sys.argv[2], sys.argv[3], time.monotonic() + float(sys.argv[4])
 end = chr(13) + chr(10)
@@ -141,7 +141,7 @@ def ask():
             while caller.recv(65536): pass
 for _ in range(8): threading.Thread(target=ask).start()
 """
-"""Eight callers with a token of the site's owner, who begin again with each answer."""
+"""Eight callers with a token of the site's owner, each of which sends its next request after each answer."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Site:
         return taken
 
     async def asked(self, taken: list[float]) -> None:
-        """Milliseconds of each answer of the panel to the site's owner, until it is cancelled."""
+        """Milliseconds of each answer of the panel to the site's owner, until cancelled."""
         async with self.panel.client(self.token) as owner:
             while True:
                 began = monotonic()
@@ -213,21 +213,21 @@ class Site:
                 await trio.sleep(0.02)
 
     async def backed_up(self, seconds: float) -> list[float]:
-        """One backup, whatever it takes, in milliseconds."""
+        """The time of one backup in milliseconds, whatever its length."""
         began = monotonic()
         await self.ended((await self.request("POST", f"/sites/{self.facts['id']}/backups", {}))["id"])
         return [1000 * (monotonic() - began)]
 
 
 SLOTS: Final = "jobs, a backup"
-"""What waits is no visitor but a backup of the neighbour, from its order to its end. One round: it takes seconds."""
+"""The neighbour's backup waits, from its order to its end, instead of a visitor. One round, since it takes seconds."""
 Noise = Callable[[Site, float], AbstractAsyncContextManager[None]]
-"""So many seconds of it, which begin with the block."""
+"""So many seconds of noise, which start with the block."""
 
 
 @asynccontextmanager
 async def task(kind: str, site: Site, seconds: float) -> AsyncIterator[None]:
-    """A scheduled task of the site, which runs as long as the block at least, and is over after it."""
+    """A scheduled task of the site, which runs at least as long as the block, and is over after it."""
     php = TASKS[kind].startswith("<?php")
     site.write("private/noise.task", TASKS[kind].format(**site.login) if php else _PYTHON + TASKS[kind])
     wanted: dict[str, Any] = {
@@ -258,8 +258,9 @@ async def task(kind: str, site: Site, seconds: float) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def program(text: str, *words: str, seconds: float) -> AsyncIterator[None]:
-    """Another process, so that it does not delay the visitors of this one. It has what nobody else wants of the
-    processors, as those elsewhere would take nothing: a session of its own, since the kernel looks at that first."""
+    """Another process, so that it does not delay the visitors of this one. It only gets processor time that nobody else
+    wants, as a client elsewhere would take none: a session of its own, since the kernel's scheduler goes by that
+    first."""
     polite = ["setsid", "--wait", "sh", "-c", 'echo 19 >/proc/self/autogroup; exec "$@"', "sh"]
     command = [*polite, "nice", "-n", "19", sys.executable, "-c", text, *words, str(seconds)]
     process = await trio.lowlevel.open_process(command, stdin=subprocess.DEVNULL)
@@ -277,7 +278,8 @@ def diagnoses(site: Site, seconds: float) -> AbstractAsyncContextManager[None]:
 
 @asynccontextmanager
 async def worst_files(site: Site, seconds: float) -> AsyncIterator[None]:
-    """What the site's `.htaccess` files mean is asked again and again; each has 256 KiB of the worst that is known."""
+    """The meaning of the site's `.htaccess` files is requested repeatedly; each has 256 KiB of the worst known
+    content."""
     await trio.to_thread.run_sync(site.write_worst)
     async with callers(site, "htaccess", seconds):
         yield
@@ -290,7 +292,7 @@ def callers(site: Site, what: str, seconds: float) -> AbstractAsyncContextManage
 
 @asynccontextmanager
 async def jobs(site: Site, seconds: float) -> AsyncIterator[None]:
-    """Backups, of files that are new, and exports of the database; what the panel refuses is not waited for."""
+    """Backups, of files that are new, and exports of the database. Refused ones are not waited for."""
     orders = [f"/sites/{site.facts['id']}/backups"] + 4 * [f"/databases/{site.database}/export"]
     started: set[str] = set()
 
@@ -314,7 +316,7 @@ async def jobs(site: Site, seconds: float) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
     async with site.panel.client() as root:
         for job in started:
-            await root.post(f"/jobs/{job}/cancel")  # Refused for one that has ended.
+            await root.post(f"/jobs/{job}/cancel")  # refused for a job that has ended
     for job in started:
         await site.ended(job)
 
@@ -353,7 +355,7 @@ async def site_with_database(panel: PanelPrograms, label: str) -> Site:
 
 
 async def named(panel: PanelPrograms, noisy: Site, since: int) -> str:
-    """Where an administrator reads that it was this site: events of the core's log, and checks of health."""
+    """Where an administrator can see that this site was the cause: events of the core's log, and health checks."""
     facts = noisy.facts
     address = re.escape(VISITOR_ADDRESS)
     names = re.compile(rf"\b({facts['account']}(_\w+)?|{re.escape(facts['domain'])}|{facts['id']}|{address})\b")
@@ -369,7 +371,7 @@ async def named(panel: PanelPrograms, noisy: Site, since: int) -> str:
 
 
 async def measured(victim: Site, kind: str) -> tuple[list[float], list[float]]:
-    """Of what waits beside this kind of noise, and of the panel."""
+    """The neighbour's waits during this kind of noise, and the panel's answers meanwhile."""
     answers: list[float] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(victim.asked, answers)
@@ -383,7 +385,7 @@ def p99(taken: list[float]) -> float:
 
 
 def ratio(quiet: list[list[float]], loud: list[list[float]]) -> tuple[str, str]:
-    """Of the p99, and whether the goal is met."""
+    """The ratio of the p99 values, and whether the goal is met."""
     found = median(p99(beside) / p99(alone) for alone, beside in zip(quiet, loud, strict=True))
     return f"{found:.2f}", "met" if found <= GOAL else "missed"
 

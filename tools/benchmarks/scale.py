@@ -49,7 +49,7 @@ from tools.benchmarks import Ratio
 
 FEW_NODES: Final = 10
 SETTLE_SECONDS: Final = 10.0
-"""What nodes that have just joined are asked for is over then."""
+"""By then, requests to nodes that have just joined are done."""
 REST_SECONDS: Final = 10.0
 JOINING_SECONDS: Final = 180.0
 SETTLING_SECONDS: Final = 120.0
@@ -82,7 +82,7 @@ say = Console(stderr=True, highlight=False).print
 
 @dataclass(frozen=True)
 class Size:
-    """What is measured: so many nodes and machines, and creations by so many clients for so many seconds."""
+    """The measured size: so many nodes and machines, and creations by so many clients for so many seconds."""
 
     nodes: int = 1000
     machines: int = 100_000
@@ -92,12 +92,12 @@ class Size:
 
 @dataclass
 class Times:
-    """How long each of some requests took, in seconds."""
+    """The times of some requests, in seconds."""
 
     taken: list[float] = field(default_factory=list)
 
     def share(self, share: float) -> float:
-        """The time that this share of the requests did not exceed; 0 where there were none."""
+        """The time that this share of the requests did not exceed; 0 without requests."""
         ordered = sorted(self.taken)
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
@@ -107,7 +107,7 @@ class Times:
 
 @dataclass
 class Round:
-    """One round of creations, or of rest, and what others had to wait meanwhile."""
+    """One round of creations, or of idling, and how long others had to wait meanwhile."""
 
     name: str
     seconds: float = 0.0
@@ -154,7 +154,8 @@ COLUMNS: Final = (
 
 
 class Caller:
-    """One keep-alive connection to the API, with as little work a request as may be: the figures are the service's."""
+    """One keep-alive connection to the API, with as little work a request as possible: the figures should be the
+    service's."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port = port
@@ -163,7 +164,7 @@ class Caller:
         self._unread = b""
 
     async def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
-        """The status and the body of the answer. Connects (again) where the service has closed the connection."""
+        """The status and the body of the answer. Connects (again) if the service has closed the connection."""
         content = json.dumps(body).encode() if body is not None else b""
         head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(content)}\r\n\r\n"
         if self._stream is None:
@@ -208,7 +209,7 @@ class Caller:
 
 @dataclass
 class Deployment:
-    """A controller with simulated nodes, all connected and with the image that machines are made of."""
+    """A controller with simulated nodes, all connected and with the image that machines are created from."""
 
     stack: Stack
     database: Database
@@ -220,8 +221,8 @@ class Deployment:
         return Caller(self.stack.api_port, self.stack.token or "")
 
     def processor_seconds(self) -> tuple[float, float]:
-        """What the controller's process and PostgreSQL's have used since they began, ended ones included: a busy
-        machine changes that little."""
+        """The processor time of the controller's process and PostgreSQL's since their start, including ended ones: a
+        busy machine changes that little."""
         assert self.stack.controller.process is not None
         postmaster = int((self.stack.folder / "postgresql/cluster/postmaster.pid").read_text().split("\n", 1)[0])
         stats = {int(path.parent.name): _stat(path) for path in Path("/proc").glob("[0-9]*/stat")}
@@ -270,7 +271,7 @@ class Deployment:
             "SELECT count(*) FROM nodes WHERE state = 'online' AND inventory_at IS NOT NULL", JOINING_SECONDS
         )
         await self.database.execute("UPDATE nodes SET cpu_overcommit = 1000, memory_overcommit = 100")
-        # As if each had pulled it: that happens once a node and image, and is not of the figures.
+        # As if each had pulled it: that happens once a node and image, and is not measured.
         await self.database.execute(
             """INSERT INTO node_images (node_id, image_id, digest, size_bytes, pulled_at)
                SELECT nodes.id, images.id, images.digest, images.size_bytes, now() FROM nodes, images
@@ -279,19 +280,19 @@ class Deployment:
         )
 
     async def until(self, count: str, seconds: float) -> None:
-        """Until this query counts as many as there are nodes."""
+        """Wait until this query counts as many as there are nodes."""
         with trio.fail_after(seconds):
             while await self.database.fetchval(count) < self.size.nodes:
                 await trio.sleep(0.2)
 
     async def settled(self) -> None:
-        """Until every task has ended."""
+        """Wait until every task has ended."""
         with trio.fail_after(SETTLING_SECONDS):
             while await self.database.fetchval("SELECT count(*) FROM tasks WHERE status IN ('queued', 'running')"):
                 await trio.sleep(0.1)
 
     async def add_machines(self) -> None:
-        """Rows of machines, with a NIC and an address each, spread over the nodes and made a second apart."""
+        """Rows of machines, with a NIC and an address each, spread over the nodes and created a second apart."""
         async with indexes_later(self.database, of=("vms", "vm_texts", "nics", "allocations")):
             of_machines = self.size.machines, self.order["project_id"], self.order["image_id"]
             await self.database.execute(_MACHINES, *of_machines, timeout=_FILLING_SECONDS)
@@ -301,7 +302,7 @@ class Deployment:
 
 
 def _stat(path: Path) -> list[str]:
-    """The fields of a process behind its name; empty where it has ended meanwhile."""
+    """The fields of a process after its name; empty if it has ended meanwhile."""
     try:
         return path.read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -353,7 +354,7 @@ def by_a_person(deployment: Deployment, name: str, client: int) -> tuple[str, di
 
 
 def by_a_billing_system(deployment: Deployment, name: str, client: int) -> tuple[str, dict[str, Any]]:
-    """Each client's orders are of one customer, whom the first of them makes."""
+    """Each client orders for one customer, whom its first order creates."""
     own = {"idempotency_key": name, "external_ref": name, "customer_email": f"scale-{client}@example.com", "name": name}
     return "/api/v1/provision/services", deployment.provision | own
 
@@ -397,7 +398,7 @@ async def order_machines(deployment: Deployment, found: Round, seconds: float, o
 
 
 async def rest(deployment: Deployment, name: str) -> Round:
-    """Nobody orders anything. What rest costs is measured first, and how long readers wait then: they are a hundred
+    """Nobody orders anything. The cost of idling is measured first, then how long readers wait: they send a hundred
     requests a second."""
     await trio.sleep(SETTLE_SECONDS)
     found, used = Round(name, REST_SECONDS), deployment.processor_seconds()
@@ -416,7 +417,7 @@ async def _note_costs(deployment: Deployment, found: Round, before: tuple[float,
 
 @asynccontextmanager
 async def beside(deployment: Deployment, found: Round) -> AsyncIterator[None]:
-    """For the length of the block somebody reads their account, a page of machines, and what needs no database."""
+    """For the length of the block, read an account, a page of machines, and a URL that needs no database."""
     reads: Sequence[tuple[str, float, Times]] = (
         ("/api/v1/me", 0.05, found.me),
         ("/api/v1/vms", 0.2, found.machines),
@@ -430,7 +431,7 @@ async def beside(deployment: Deployment, found: Round) -> AsyncIterator[None]:
 
 
 async def _read_for_ever(caller: Caller, path: str, pause: float, times: Times) -> None:
-    await caller.call("GET", path)  # The handshake is not of the figures.
+    await caller.call("GET", path)  # the handshake is not measured
     while True:
         began = perf_counter()
         status, _ = await caller.call("GET", path)

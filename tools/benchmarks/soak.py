@@ -29,7 +29,7 @@ import trio
 from tools.benchmarks.scale import Caller, Deployment, Size, Times, open_deployment, say
 
 CLIENTS: Final = 64
-"""Connections. A request that is due while all are busy waits for one, and that is counted."""
+"""Connections. A request that is due while all are busy waits for one, and that time counts."""
 CREATORS: Final = 16
 ROUTES: Final = (
     (30, "page"),
@@ -46,7 +46,7 @@ ROUTES: Final = (
 
 @dataclass
 class Minute:
-    """What happened in one, and what there was at its end. Seconds, MiB."""
+    """The events of one minute, and the state at its end. Seconds, MiB."""
 
     number: int
     requests: int = 0
@@ -70,7 +70,7 @@ class Minute:
 
 
 class Load:
-    """Requests by the mix of `ROUTES`, on machines that nothing is under way with."""
+    """Requests by the mix of `ROUTES`, for machines without running tasks."""
 
     def __init__(self, deployment: Deployment, machines: list[str]) -> None:
         self._deployment = deployment
@@ -127,7 +127,7 @@ class Load:
                     self._made.append((answer["vm"]["id"], wish["name"]))
 
     async def _move(self, caller: Caller, of: deque[str], to: deque[str], order: str) -> None:
-        """The machine that was ordered about longest ago: its last task has ended long since."""
+        """The machine whose last order is longest ago: its last task has ended long since."""
         machine = of.popleft()
         moved = await self._ask(caller, "POST", f"/vms/{machine}/{order}", {})
         (to if moved is not None else of).append(machine)
@@ -156,7 +156,7 @@ async def soak(size: Size, rate: float, minutes: int, keep: Callable[[Minute], N
 
 
 async def make(deployment: Deployment) -> list[str]:
-    """The machines, in the state that their nodes say."""
+    """Create the machines in the state that their nodes report."""
     names = iter(range(deployment.size.machines))
     made: list[str] = []
 
@@ -205,7 +205,7 @@ def proportional_mib(process: Path) -> float:
     try:
         rollup = (process / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # It has ended meanwhile.
+        return 0.0  # it has ended meanwhile
     [kib] = [line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:")]
     return int(kib) / 1024
 
@@ -216,7 +216,7 @@ def family_of(postmaster: str) -> list[Path]:
 
 
 def verdict(lines: Sequence[Minute]) -> str:
-    """Of the whole run: the worst minute, and the growth after the first tenth, in which caches fill."""
+    """For the whole run: the worst minute, and the growth after the first tenth, in which caches fill."""
     tenth = max(1, len(lines) // 10)
     early, late = lines[tenth : 2 * tenth] or lines[-1:], lines[-tenth:]
     before = sum(line.service_mib for line in early) / len(early)

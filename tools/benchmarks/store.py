@@ -1,6 +1,6 @@
-"""B10: a cold start beside bare initdb and start.
+"""B10: a cold start compared with a bare initdb and start.
 
-Run as `python -m tools.benchmarks.store`. Ours and the peer's turns alternate, and the median counts.
+Run as `python -m tools.benchmarks.store`. Our turns and the peer's alternate, and the median counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def start_bare(folder: Path) -> float:
 
 
 def measure() -> list[Ratio]:
-    """B10. What our start takes longer than a bare one, beside the second it may: less is better."""
+    """B10: the time that our start takes longer than a bare one, compared with the allowed second. Less is better."""
     longer = []
     for _ in range(STARTS):
         with _folder() as folder:

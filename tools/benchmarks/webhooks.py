@@ -1,7 +1,7 @@
-"""B9: deliveries of webhooks a second, from rows in the database to rows that say delivered, against a bare httpx loop
-that posts the same bytes to the same receiver, one after the other over one connection.
+"""B9: webhook deliveries a second, from rows in the database to rows marked as delivered, compared with a bare httpx
+loop that posts the same bytes to the same receiver, one after the other over one connection.
 
-The receiver is a process of its own, on the other core with PostgreSQL where there are two.
+The receiver is a process of its own, on the other core with PostgreSQL if there are two.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def _measure(cores: list[int]) -> list[Ratio]:
     folder.chmod(0o711)
     certificate = self_signed(folder).certificate
     if len(cores) > 1:
-        os.sched_setaffinity(0, cores[1:])  # What is started from here on inherits it.
+        os.sched_setaffinity(0, cores[1:])  # processes started from here on inherit it
     receiver = subprocess.Popen(
         [sys.executable, "-m", "tools.benchmarks.webhooks", str(folder)], stdout=subprocess.PIPE, text=True
     )

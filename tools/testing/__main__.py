@@ -1,4 +1,4 @@
-"""`tools/test` without names of tests: checks, lanes, the report. `tools/test --help` says what there is."""
+"""`tools/test` without names of tests: checks, lanes, the report. `tools/test --help` lists the options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LANES = 3
 _LONGEST_SECONDS = 85 * 60
 """CI ends a run after ninety minutes, without a report."""
 _FEW_FILES = 4
-"""Over before a second worker has collected them."""
+"""They are over before a second worker has collected them."""
 
 Parts = Callable[[Report, Processes, dict[str, str]], None]
 
@@ -49,19 +49,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_all(number: int, *, fast: bool) -> int:
-    """The checks; then what needs no host, on two cores; then the lanes of system tests.
+    """The checks; then the tests that need no host, on two cores; then the lanes of system tests.
 
-    A failed unit test does not end it: who waits for one run is told all that it can find.
+    A failed unit test does not end the run: one run should report everything that it can find.
 
-    Unit tests that are slow because they wait run beside those lanes where they can, or with `fast` beside the other
-    unit tests.
-    """
+    Slow unit tests, which mostly wait, run during those lanes if they can, or with `fast` during the other unit
+    tests."""
     times = Times.read(TIMES)
     slow = [file for file in (times.slow(Kind.UNIT) if fast else slow_beside_system(times)) if (ROOT / file).exists()]
     unit = Lane(
         "unit",
         RUN / "unit",
-        # Each of the workers takes over what the other would be late with.
+        # Each worker takes over tests that another would run late.
         ("-n", "2", "--dist", "worksteal", "-m", "not system"),
         without=slow,
         collected=COLLECTED,
@@ -95,8 +94,8 @@ def run_all(number: int, *, fast: bool) -> int:
 
 
 def run_changed(revision: str) -> int:
-    """The tests without hosts that what differs from a revision can reach."""
-    # Only here: it reads every module of product and tests.
+    """The tests without hosts that the differences from a revision can reach."""
+    # imported only here: it reads every module of product and tests
     from tools.testing.changed import Tree, changed_files
 
     revision, files = changed_files(ROOT, revision)
@@ -106,7 +105,7 @@ def run_changed(revision: str) -> int:
         return 0
     workers = ("-n", "2", "--dist", "worksteal") if len(selection.run) > _FEW_FILES else ()
     lane = Lane("changed", RUN / "changed", workers, only={file: [Kind.UNIT] for file in selection.run}, shown=True)
-    lane.may_be_empty = True  # A file may hold system tests alone.
+    lane.may_be_empty = True  # a file may hold system tests alone
 
     def parts(report: Report, ran: Processes, environment: dict[str, str]) -> None:
         report.lanes.append(lane)
@@ -120,7 +119,7 @@ def _lane(name: str, share: Share, *, shown: bool = False) -> Lane:
 
 
 def reported(parts: Parts) -> int:
-    """Run `parts`, which fill in the report; print it whatever happens, and leave no process when cut off."""
+    """Run `parts`, which fill in the report; print it whatever happens, and leave no process behind if interrupted."""
     shutil.rmtree(RUN, ignore_errors=True)
     RUN.mkdir(parents=True)
     environment = lanes.seeded(os.environ)
@@ -142,7 +141,7 @@ def reported(parts: Parts) -> int:
 
 
 def refresh_times() -> int:
-    """tests/times.toml from what the last run has measured."""
+    """Write tests/times.toml from the measurements of the last run."""
     found = [result for path in sorted(RUN.glob("*/results-1.jsonl")) for result in results.read(path)]
     if not found:
         print("tools/test --times: no run has left anything in build/tests; run tools/test first", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Which test files a change can reach: by the imports of product and tests, by the table in `reach`, and by name.
 
-A test stands on every conftest.py above it, as if it imported them. What tests start as a program they mostly import as
-well; where they do not, CI tells, which runs everything.
+A test depends on every conftest.py above it, as if it imported them. Programs that tests start are mostly imported by
+them as well; for the rest there is CI, which runs everything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Selection:
 
     run: set[str] = field(default_factory=set)
     system: set[str] = field(default_factory=set)
-    """Reached, and left out: they take the host for themselves."""
+    """Reached, but left out: they need the host for themselves."""
     nearest: set[str] = field(default_factory=set)
     """Of `system`, those that the change touches or that import from it directly."""
     left_out: set[str] = field(default_factory=set)
@@ -55,8 +55,8 @@ class Selection:
 
 
 def changed_files(root: Path, revision: str) -> tuple[str, list[str]]:
-    """The revision compared with (that where this branch left main, or the one before, when none is asked for), and
-    the files that differ from it, uncommitted and new ones too."""
+    """The revision compared with (where this branch left main, or the one before, if none is given), and the files that
+    differ from it, including uncommitted and new ones."""
 
     def git(*arguments: str) -> list[str]:
         done = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True)
@@ -65,7 +65,7 @@ def changed_files(root: Path, revision: str) -> tuple[str, list[str]]:
     if not revision:
         try:
             [left], [head] = git("merge-base", "main", "HEAD"), git("rev-parse", "HEAD")
-        except subprocess.CalledProcessError:  # A clone without main.
+        except subprocess.CalledProcessError:  # a clone without main
             left = head = ""
         revision = left if left != head else "HEAD~1"
     differing = git("diff", "--name-only", "--no-renames", "-z", revision)
@@ -94,7 +94,7 @@ class Tree:
         return Selection(files - system, system, near & system, set(self._tests.values()) - files)
 
     def _reached_by(self, path: str) -> tuple[set[str], set[str]]:
-        """What a changed file touches directly, and all that it reaches."""
+        """What a changed file touches directly, and everything that it reaches."""
         rules = list(rules_for(path))
         touched = self._files(lambda file: any(fnmatchcase(file, tests) for rule in rules for tests in rule.tests))
         modules = {module for rule in rules for module in rule.modules}
@@ -113,13 +113,13 @@ class Tree:
 
     def _changed_module(self, module: str) -> set[str]:
         if module not in self._graph.modules:
-            # It is gone, and with it what it was imported for: those that import it have changed too.
+            # It was deleted: the modules that imported it have changed too.
             return set()
         # Importing a module runs the __init__ of each package above it.
         return {module, *self._graph.find_descendants(module)}
 
     def _that_name(self, name: str) -> set[str]:
-        """Modules of the tests in which a file's name is written; one that may be any word, as a string."""
+        """Modules of the tests that contain a file's name; a name that may be any word counts only as a string."""
         written = name if "." in name else f'"{name}"'
         return {module for module, text in self._texts.items() if written in text}
 

@@ -1,4 +1,4 @@
-"""Style, types, arrows and words: what needs no test to run."""
+"""Style, types, import rules and words: the checks that run no test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHECKS: Final[dict[str, tuple[str | Path, ...]]] = {
 
 
 def failed(processes: Processes, environment: Mapping[str, str]) -> list[str]:
-    """The names of those that found something; all are run."""
+    """The names of the failed checks; all of them are run."""
     names = []
     path = {"PATH": f"{_BIN}:{environment.get('PATH', '')}"}
     for name, command in CHECKS.items():

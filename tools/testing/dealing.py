@@ -1,7 +1,7 @@
-"""Deal test files to lanes that end together.
+"""Deal test files to lanes that end at the same time.
 
-The longest file goes first, each to the lane that has least to do so far. That is at most a third above the best
-there is (Graham's bound), and much nearer with many small files. A file is never split: its tests may share a server.
+The longest file goes first, each to the lane with the least work so far. The result is at most a third above the best
+possible (Graham's bound), and much nearer with many small files. A file is never split: its tests may share a server.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ WITH_ACCOUNTS: Final = (
     "tests/host/",
     "tests/tools/test_panel_run.py",
 )
-"""How the names of files begin whose tests run programs as the accounts of sites. Every panel begins with the same
-number, and ends what an account runs. Of two system tests at once each would end the other's programs; unit tests end
-none, but theirs, which touch the sites' files, would be ended by a system test beside them."""
+"""Prefixes of files whose tests run programs as the accounts of sites. Every panel starts with the same account number,
+and ends whatever an account runs. Two concurrent system tests would end each other's programs; unit tests end none, but
+those that touch the sites' files would be ended by a concurrent system test."""
 
 
 @dataclass
@@ -43,15 +43,14 @@ def deal(files: Iterable[tuple[str, Kind]], times: Times, shares: Sequence[Share
 
 
 def slow_beside_system(times: Times) -> list[str]:
-    """Files of slow unit tests that can wait beside system tests."""
+    """Files of slow unit tests that can wait while system tests run."""
     return [file for file in times.slow(Kind.UNIT) if not file.startswith(WITH_ACCOUNTS)]
 
 
 def shares_of_system(collected: Mapping[str, Iterable[Kind]], times: Times, lanes: int) -> list[Share]:
     """System tests and slow unit tests; the first lane has all those that share this host's libvirt.
 
-    `collected`: the kinds of tests that each file holds.
-    """
+    `collected`: the kinds of tests in each file."""
     slow = set(slow_beside_system(times))
     shares = [Share() for _ in range(lanes)]
     anywhere = []

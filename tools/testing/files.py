@@ -1,4 +1,4 @@
-"""Where a run of the tests keeps its files."""
+"""The files of a test run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RUN: Final = ROOT / "build" / "tests"
-"""Of the last run: a folder a lane, and the report."""
+"""Of the last run: a folder for each lane, and the report."""
 REPORT: Final = RUN / "report.txt"
 COLLECTED: Final = RUN / "collected.json"
 TIMES: Final = ROOT / "tests" / "times.toml"

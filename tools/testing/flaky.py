@@ -1,7 +1,7 @@
 """The ledger of tests that may pass at their second attempt only: tests/flaky.toml.
 
-A flaky test is a defect with a name. One that is not in the ledger fails the run; one that is says since when it is
-known and why it may stand. Tests of what must hold under any timing get no second attempt, and no entry.
+A flaky test is a defect with a name. A test that is not in the ledger fails the run; an entry says since when it is
+known and why it may stay. Tests of what must hold under any timing get no second attempt, and no entry.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 
 NEVER_REPEATED: Final = ("tests/runtime/", "tests/store/", "tests/faults/")
 MOST_FILES: Final = 6
-"""Failures in more files are no accident. Files rather than tests: those of one file often share a server, which one
-that fails half way may leave broken."""
+"""Failures in more files are no accident. Files rather than tests: tests of one file often share a server, which a
+failed one may leave broken."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ def unknown(tests: Iterable[str], entries: Iterable[Entry]) -> list[str]:
 
 
 def to_repeat(failed: Iterable[str]) -> list[str]:
-    """Which of a lane's failed tests get a second attempt."""
+    """The failed tests of a lane that get a second attempt."""
     repeatable = [test for test in failed if not test.startswith(NEVER_REPEATED)]
     return repeatable if len({test.partition("::")[0] for test in repeatable}) <= MOST_FILES else []

@@ -1,7 +1,8 @@
-"""Lanes: pytest processes beside each other, each with the tests it was dealt, and a second attempt at what failed.
+"""Lanes: concurrent pytest processes, each with the tests it was dealt, and a second attempt for those that failed.
 
-A machine that stood still for a moment fails nobody's change, and what fails twice is a defect. What passed at the
-second attempt only is a defect too: both outputs are kept, and the ledger decides whether the run stands (`flaky`).
+A machine that stood still for a moment fails nobody's change, and a test that fails twice is a defect. A test that only
+passed at the second attempt is a defect too: both outputs are kept, and the ledger decides whether the run passes
+(`flaky`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SEED: Final = "SVC_FAULT_SEED"
 
 @dataclass(frozen=True)
 class Repeated:
-    """A test that failed, and what became of it then."""
+    """A test that failed, and the result of its second attempt."""
 
     first: Result
     second: Result | None
@@ -92,13 +93,13 @@ class Lane:
         return self._start(processes, environment, told, (*self.arguments, *files))
 
     def after(self, status: int, processes: Processes, environment: Mapping[str, str]) -> int | None:
-        """The process of the second attempt, if there is one; the lane is over otherwise."""
+        """The process of the second attempt, if there is one; otherwise the lane is over."""
         self.seconds = time.monotonic() - self.began
         if self.attempt == 1 and status == _FAILED:
             failed = results.failed(self.results())
             if again := to_repeat(failed):
                 self.attempt = 2
-                # What gets none has failed the lane.
+                # a test without a second attempt has failed the lane
                 self.status = _FAILED if len(again) < len(failed) else None
                 _say(f"{self.name}: second attempt at {len(again)} tests")
                 return self._start(processes, environment, {"outputs": True}, again)
@@ -117,12 +118,12 @@ class Lane:
 
 
 def seeded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of lanes, with the seeds that draw the same again: the second attempt is at the same test."""
+    """The environment of lanes, with the seeds that make the second attempt run the same test."""
     return {SEED: str(random.SystemRandom().getrandbits(20)), **environment}
 
 
 def run(lanes: Sequence[Lane], processes: Processes, environment: Mapping[str, str]) -> bool:
-    """All beside each other, to the end, whether or not one fails; False when one did or the run was cut off."""
+    """Run all of them concurrently, to the end, even if one fails; False if one did or the run was interrupted."""
     running = {lane.start(processes, environment): lane for lane in lanes if not processes.cut_by}
     while running and not processes.cut_by:
         for pid, status in processes.ended(5).items():

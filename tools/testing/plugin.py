@@ -1,6 +1,6 @@
-"""The pytest plugin of a lane: runs what the lane was dealt, and writes what became of each test.
+"""The pytest plugin of a lane: runs the tests that the lane was dealt, and writes the result of each.
 
-It is loaded by `-p tools.testing.plugin` and reads what to do from the JSON file that SVC_TESTS_LANE names; the workers
+It is loaded by `-p tools.testing.plugin` and reads its orders from the JSON file that SVC_TESTS_LANE names; the workers
 of pytest-xdist see the same environment.
 """
 
@@ -57,7 +57,7 @@ class Plugin:
         self._worker = worker
         self._process = os.getpid()
 
-    # Before -m leaves anything out.
+    # Before -m deselects anything.
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if self._lane.collected and self._worker in (None, "gw0"):
@@ -83,12 +83,12 @@ class Plugin:
         self._write(report, str(kind), str(report.when), report.duration)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported has failed as a test has."""
+        """A file that cannot be imported counts as a failed test."""
         if report.failed:
             self._write(report, "unit", "collect", 0.0)
 
     def _write(self, report: pytest.TestReport | pytest.CollectReport, kind: str, when: str, seconds: float) -> None:
-        # Each comes, too, to the process that started pytest-xdist's workers or a process of tests on their own host.
+        # Each result also arrives in the process that started pytest-xdist's workers, or tests on their own host.
         if self._worker is not None or self._process != os.getpid():
             return
         line = {

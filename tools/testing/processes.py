@@ -1,8 +1,8 @@
-"""The programs that a run starts, and every process that those leave to it.
+"""The programs that a run starts, and every process that those leave behind.
 
-Daemons and guests that the tests start become this process's children, and are reaped as they end, as under systemd.
-In a container process 1 may come round to that seconds later, and libvirt waits for it at every end of a QEMU. So
-whatever a run has started is below this process, in whatever session or group, and can be ended with it.
+Daemons and guests that the tests start become this process's children, and are reaped as they end, as under systemd. In
+a container process 1 may only do that seconds later, and libvirt waits for it at every end of a QEMU. So whatever a run
+has started is below this process, in whatever session or group, and can be ended with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.testing.files import ROOT
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _TIDY_SECONDS: Final = 60.0
-"""How long tests that are cut off may take to end what they have started."""
+"""How long interrupted tests may take to end what they have started."""
 _CUTTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
@@ -37,8 +37,8 @@ class Processes:
     _signals: int = 0
 
     def start(self, command: Sequence[str | Path], environment: Mapping[str, str], log: Path | None = None) -> int:
-        """Its process id. It gets a session of its own, so that a Ctrl-C at the terminal reaches it through this
-        process alone; what it writes goes to `log`, or to where this process writes."""
+        """Returns its process id. It gets a session of its own, so that a Ctrl-C at the terminal reaches it through
+        this process alone; its output goes to `log`, or to this process's own output."""
         with contextlib.ExitStack() as opened:
             output = opened.enter_context(log.open("ab")) if log else None
             process = subprocess.Popen(
@@ -64,14 +64,14 @@ class Processes:
         return found
 
     def stop(self) -> list[str]:
-        """End everything: as Ctrl-C would first, so that tests tidy up, then what is left. The commands of those that
-        had to be killed."""
+        """End everything: first as Ctrl-C would, so that tests tidy up, then whatever is left. Returns the commands of
+        those that had to be killed."""
         signals = self._signals
         for pid in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGINT)
         until = time.monotonic() + _TIDY_SECONDS
-        # Whoever interrupts twice is not waiting for anybody to tidy up.
+        # A user who interrupts twice does not want to wait for any cleanup.
         while self._running and time.monotonic() < until and self._signals == signals:
             self.ended(0.5)
         killed: list[str] = []
@@ -80,7 +80,7 @@ class Processes:
                 killed.append(command_of(pid))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            # Nobody stays behind as a zombie of process 1 either. One that was forked meanwhile is found the next time.
+            # Leaves no zombie for process 1 either. A process forked meanwhile is found in the next round.
             self._reap()
             time.sleep(0.02)
         return sorted(set(filter(None, killed)))
@@ -95,7 +95,7 @@ class Processes:
             if pid == 0:
                 return found
             if process := self._running.pop(pid, None):
-                # Told, or Popen would ask for a child that is gone.
+                # Recorded, or Popen would wait for a child that is gone.
                 process.returncode = found[pid] = os.waitstatus_to_exitcode(status)
 
     def _cut(self, number: int, _frame: FrameType | None) -> None:
@@ -105,7 +105,7 @@ class Processes:
 
 @contextlib.contextmanager
 def processes() -> Iterator[Processes]:
-    """None is left when the block ends with an error."""
+    """If the block ends with an error, no process is left."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     read, write = os.pipe()
     os.set_blocking(read, False)
@@ -128,11 +128,11 @@ def processes() -> Iterator[Processes]:
 
 
 def descendants(ancestor: int) -> Iterator[int]:
-    """Every process below one, children first; also those that have ended and were not waited for."""
+    """Every process below one, children first; including ended ones that were not waited for."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            # pid (name) state parent: the name may hold anything.
+            # pid (name) state parent: the name may contain any character
             state, parent = (folder / "stat").read_text().rpartition(") ")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -1,7 +1,7 @@
-"""What a change reaches otherwise than by imports: from migrations, pages, documents, tools, and by reading sources.
+"""What a change reaches other than by imports: from migrations, pages, documents, tools, and by reading sources.
 
 A test that reads a file by its name needs no line here: a changed file that is no module reaches the tests, and the
-support modules, in which its name is written.
+support modules, that contain its name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Rule:
     tests: tuple[str, ...] = ()
     """Patterns of test files."""
     modules: tuple[str, ...] = ()
-    """Those that stand for what has changed."""
+    """Modules that stand for what has changed."""
 
 
 _ALL: Final = "tests/*"
@@ -57,9 +57,9 @@ RULES: Final = (
 )
 
 _SERVICES: Final = (
-    # What one service is made of, and the folders of tests of the other one alone. lint-imports proves that neither
-    # imports the other. The graph of imports says that they meet, since some modules serve both: the command line, and
-    # what tests stand on.
+    # The sources of one service, and the folders of tests of the other one alone. lint-imports proves that neither
+    # imports the other. The import graph connects them, since some modules serve both: the command line, and the tests'
+    # support.
     (
         (
             *("svc/controller/", "svc/service/controller/", "actors/svc_actors/controller/"),
@@ -89,5 +89,5 @@ def rules_for(path: str) -> Iterator[Rule]:
 
 
 def of_the_other_service(path: str) -> tuple[str, ...]:
-    """Folders of tests that a change of this file does not reach, whatever the graph says."""
+    """Folders of tests that a change of this file does not reach, whatever the import graph says."""
     return next((tests for product, tests in _SERVICES if path.startswith(product)), ())

@@ -1,4 +1,4 @@
-"""The one report of a run: printed last, whether it ended or was cut off, and kept with what flaky tests printed."""
+"""The one report of a run: printed last, even if the run was interrupted, and stored with the output of flaky tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SLOWEST = 10
 _REASON_LINES = 3
 _WIDEST = 200
 _LEAF = re.compile(r"[\s|]+[\w.]+(Error|Exception|Failure|Interrupt|Timeout)\b")
-"""How a group of exceptions begins what it says of one of them."""
+"""How a group of exceptions starts the text of one of them."""
 
 
 @dataclass
@@ -23,18 +23,18 @@ class Report:
     lanes: list[Lane] = field(default_factory=list)
     ledger: Sequence[Entry] = ()
     seed: str = ""
-    """Of faults, as the environment gives it."""
+    """The seed of faults, as the environment gives it."""
     cut_by: str = ""
     killed: Sequence[str] = ()
-    """What had to be killed when the run was cut off."""
+    """Processes that had to be killed when the run was interrupted."""
     checks: Sequence[str] = ()
-    """Those that failed."""
+    """The checks that failed."""
     left_out: str = ""
-    """What was not begun, since something before it failed."""
+    """Parts that were not started, since something before them failed."""
 
     @property
     def flaky(self) -> list[str]:
-        """Tests that passed at their second attempt only and are not in the ledger."""
+        """Tests that only passed at their second attempt and are not in the ledger."""
         return unknown((one.first.test for lane in self.lanes for one in lane.repeated if one.passed), self.ledger)
 
     @property
@@ -45,7 +45,7 @@ class Report:
         return "\n".join(self._lines()) + "\n"
 
     def outputs(self) -> str:
-        """Of both attempts at what was repeated."""
+        """Of both attempts of repeated tests."""
         return "".join(
             f"\n{'=' * 88}\n{one.first.test}\n{_attempt('First', one.first)}{_attempt('Second', one.second)}"
             for lane in self.lanes
@@ -92,8 +92,8 @@ class Report:
 
 
 def _reason(result: Result) -> list[str]:
-    """What failed, in few lines, for where the report is all that is kept: pytest marks them with an E, but in a group
-    of exceptions, of which the last one named tells most."""
+    """The failure in few lines, for places where only the report is kept. pytest marks them with an E, except in a
+    group of exceptions, of which the last one named says most."""
     lines = result.output.splitlines()
     marked = [number for number, line in enumerate(lines) if line.startswith("E ")]
     named = [number for number, line in enumerate(lines) if _LEAF.match(line)]
@@ -102,7 +102,7 @@ def _reason(result: Result) -> list[str]:
 
 
 def _last(lane: Lane) -> list[Result]:
-    """Each test once, as its last attempt went that came to an end."""
+    """Each test once, by its last completed attempt."""
     latest: dict[str, Result] = {}
     for attempt in range(1, lane.attempt + 1):
         for result in lane.results(attempt):

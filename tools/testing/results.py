@@ -1,4 +1,5 @@
-"""What a lane's pytest has said of each test: a JSON line a phase, written as it ends, so that none is lost."""
+"""The results that a lane's pytest reports for each test: a JSON line a phase, written as it ends, so that none is
+lost."""
 
 from __future__ import annotations
 
@@ -44,6 +45,6 @@ def failed(results: Iterable[Result]) -> list[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Whole lines: the last one may have been cut off."""
+    """Complete lines: the last one may be truncated."""
     if path.exists():
         yield from (line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))

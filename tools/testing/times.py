@@ -1,7 +1,7 @@
-"""How many seconds the tests of each file take, as measured and kept in tests/times.toml, to deal files to lanes.
+"""The measured seconds of each file's tests, stored in tests/times.toml, for dealing files to lanes.
 
-A file may hold tests of several kinds, so its times are kept by kind. `tools/test --times` writes the file anew from
-the last run; a file that it does not list counts a default.
+A file may hold tests of several kinds, so its times are stored by kind. `tools/test --times` writes the file anew from
+the last run; an unlisted file counts as a default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 _DEFAULTS: Final = {Kind.UNIT: 1, Kind.ISOLATED: 15, Kind.HOST: 30}
 _SLOW_SECONDS: Final = 20
-"""Unit tests of a file that takes longer wait rather than work, for deadlines and back-off, so they go to a lane."""
+"""Unit tests of a file that takes longer mostly wait, for deadlines and back-off, so they go to a lane."""
 
 _HEADER: Final = """\
 # Seconds that the tests of a file take, by which `tools/test` deals files to lanes that end together.
@@ -54,7 +54,7 @@ class Times:
         return sorted(file for file, seconds in self.seconds.get(kind, {}).items() if seconds >= _SLOW_SECONDS)
 
     def refreshed(self, results: Iterable[Result], existing: Iterable[str]) -> Times:
-        """With what was measured in place of what was known; files that are gone are dropped."""
+        """With new measurements replacing the old; deleted files are dropped."""
         measured: defaultdict[Kind, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         for result in results:
             measured[Kind(result.kind)][result.file] += result.seconds
@@ -71,7 +71,7 @@ class Times:
         )
 
     def written(self) -> str:
-        """As TOML, sorted, so that a refresh is a short difference."""
+        """As TOML, sorted, so that a refresh is a short diff."""
         tables = (
             f"[{kind}]\n" + "".join(f'"{file}" = {seconds}\n' for file, seconds in sorted(self.seconds[kind].items()))
             for kind in Kind

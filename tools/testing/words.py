@@ -1,9 +1,9 @@
 """Plain English: a list of words, each with its plain form, held over texts, documents and exported names.
 
-Texts are docstrings, comments and string literals of the product, and all of its pages and documents. What still stands
-is in the ledger tests/words.toml, by part of the tree and word: one hit more fails the check, and one fewer fails it
-until `tools/test --words` has lowered the number. That command never raises one. The ledger counts by part of the tree
-and not by file, so that a module may move.
+Texts are docstrings, comments and string literals of the product, and all of its pages and documents. The ledger
+tests/words.toml has the number of remaining hits by part of the tree and word: one hit more fails the check, and one
+fewer fails it until `tools/test --words` has lowered the number. That command never raises one. The ledger counts by
+part of the tree and not by file, so that a module may move.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ EXCEPTIONS: Final[Mapping[str, str]] = {
     "upload begin": "a command, named in scripts of users",
     "no more available": "libvirt's, which a refusal is told by",
 }
-"""Phrases that may stand, each with its reason. A string without a space needs none: it is a key, column, state or name
+"""Phrases that may stay, each with its reason. A string without a space needs none: it is a key, column, state or name
 on the wire. Nor does SQL in capitals."""
 
 _PARTS: Final = {
@@ -75,7 +75,7 @@ _PARTS: Final = {
     "CONTRIBUTING.md": (".", "CONTRIBUTING.md"),
 }
 _BREAK: Final = r"(?:\s|[#*/])+"
-"""Between two words of a phrase, which may go over the end of a line, within comments too."""
+"""Between two words of a phrase, which may continue on the next line, within comments too."""
 _LISTED: Final = re.compile(
     rf"(?<![\w{{])(?:{'|'.join(f'({_FORMS.get(word, word)})' for word in PLAIN)})\b".replace(" ", _BREAK),
     re.IGNORECASE,
@@ -85,7 +85,7 @@ _TEXTS: Final = re.compile(r"""("{3}|'{3})(?:\\.|.)*?\1|(["'])(?:\\.|[^\\\n])*?\
 """Comments and string literals of Python. A tokenizer would take ten times as long."""
 
 Ledger = Mapping[str, Mapping[str, int]]
-"""How often each word stands, by part of the tree."""
+"""The number of hits of each word, by part of the tree."""
 
 
 @dataclass(frozen=True, order=True)
@@ -113,7 +113,7 @@ def hits(root: Path) -> Iterator[Hit]:
 
 
 def hits_of_python(source: str) -> Iterator[tuple[int, str, str]]:
-    """Each with its line and its plain form."""
+    """Each hit with its line and its plain form."""
     for literal in _TEXTS.finditer(source):
         if " " in literal[0]:
             for position, word in _listed(literal[0]):
@@ -181,7 +181,7 @@ def written(ledger: Ledger) -> str:
 
 
 def lowered(ledger: Ledger, stand: Ledger) -> Ledger:
-    """With the numbers of what stands where these are less."""
+    """With the numbers lowered to those of `stand` where these are less."""
     return {
         part: {word: least for word, n in words.items() if (least := min(n, stand.get(part, {}).get(word, 0)))}
         for part, words in ledger.items()
@@ -191,8 +191,8 @@ def lowered(ledger: Ledger, stand: Ledger) -> Ledger:
 def problems(
     stand: Collection[Hit], ledger: Ledger, changed: Mapping[str, Collection[int]] | None = None
 ) -> Iterator[str]:
-    """Each word that stands more or less often than the ledger says. `changed`: lines of this branch by file, of which
-    those that have the word are named; without one that does, all are."""
+    """Each word with more or fewer hits than the ledger says. `changed`: lines of this branch by file; hits in them are
+    listed, or all hits if there are none in them."""
     counts = counted(stand)
     for part in sorted({*counts, *ledger}):
         for word in sorted({*counts.get(part, {}), *ledger.get(part, {})}):
@@ -207,8 +207,8 @@ def problems(
 
 
 def changed_lines(root: Path) -> dict[str, set[int]]:
-    """Of each file, the lines that differ from where this branch left main; nothing where git cannot tell."""
-    from tools.testing.changed import changed_files  # Takes longer than all else here.
+    """The lines of each file that differ from where this branch left main; nothing if git cannot tell."""
+    from tools.testing.changed import changed_files  # takes longer than everything else here
 
     lines: dict[str, set[int]] = {}
     try:
