@@ -1,4 +1,5 @@
-"""The close codes of a console's websocket: what the page or program at the other end is told, and what it can do.
+"""The close codes of a console's websocket, which tell the page or program at the other end why it ended and what to
+do.
 
 Codes 4000 to 4999 are left to applications (RFC 6455, section 7.4.2); the last three digits follow HTTP's.
 """

@@ -3,7 +3,7 @@
 Two costs decide how fast a console is. Hypercorn accepts permessage-deflate whenever a browser offers it, and deflating
 a screen costs more than sending it: this stream declines the offer. wsproto copies a payload three times to frame it; a
 server's frame is a header of at most ten bytes before the unmasked payload (RFC 6455, section 5.2), joined here once.
-Everything else (handshake, pings, closing, what comes in) stays Hypercorn's own.
+Everything else (handshake, pings, closing, received messages) stays Hypercorn's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FINAL_BINARY = 0x82
 
 
 class PlainWSStream(WSStream):
-    """A websocket whose binary messages take the short way."""
+    """A websocket that frames binary messages itself."""
 
     async def app_send(self, message: ASGISendEvent | None) -> None:
         if (

@@ -1,10 +1,10 @@
-"""The relay: a browser's websocket joined with a guest's console, both ways, until one side ends.
+"""The relay: joins a browser's websocket and a guest's console, both ways, until one side ends.
 
 Invariants:
 
-- nothing is queued: a chunk is read from one side only after the one before was taken by the other, so a reader that
-  stops reading stops the writer, and a relay holds at most one chunk each way;
-- bytes arrive unchanged and in order; where one chunk ends and the next begins carries no meaning;
+- nothing is queued: a chunk is read from one side only after the other took the previous one, so a reader that stops
+  reading stops the writer, and a relay holds at most one chunk each way;
+- bytes arrive unchanged and in order; chunk boundaries have no meaning;
 - a relay that has ended has closed the guest's stream, whatever the browser does.
 """
 
@@ -16,17 +16,18 @@ from typing import Protocol
 import trio
 
 CHUNK_BYTES = 512 * 1024
-"""Bytes taken from the guest at a time: enough that the cost of a websocket message does not count. Half as many cost a
-third of the speed when that was measured; a guest that sends less at a time is not waited for."""
+"""Bytes taken from the guest at a time: enough that the cost of a websocket message does not count. Half as many
+measured a third slower; a guest that sends less at a time is not waited for."""
 
 INPUT_SECONDS = 60.0
-"""A guest may take no input for so long. Beyond, the end of a vanished browser would wait behind that input unseen."""
+"""How long a guest may take no input. Beyond that, the end of a vanished browser would stay unnoticed behind that
+input."""
 
 _CLOSE_SECONDS = 2.0
 
 
 class Browser(Protocol):
-    """A websocket that was accepted. Its going is the cancellation of the task that relays."""
+    """An accepted websocket. When it is gone, the relaying task is cancelled."""
 
     async def receive(self) -> bytes | str | None: ...
 
@@ -80,7 +81,7 @@ async def _browser_to_guest(browser: Browser, guest: trio.abc.Stream) -> Ending:
         data = await browser.receive()
         if isinstance(data, str):
             return Ending.NOT_BINARY
-        if not data:  # Quart hands an empty message over as None.
+        if not data:  # Quart passes an empty message as None.
             continue
         try:
             with trio.fail_after(INPUT_SECONDS):

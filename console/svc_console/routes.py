@@ -1,7 +1,7 @@
 """WS /api/v1/console/ws/{ticket}: binary RFB for vnc, raw bytes for serial.
 
-A console is open from the moment its ticket was redeemed until the guest's stream ends, the browser goes, or its
-standing is lost: the session or token ended, the person suspended, the machine deleted. Silence alone never ends one.
+A console is open from the moment its ticket was redeemed until the guest's stream ends, the browser goes, or the right
+to it is lost: the session or token ended, the person suspended, the machine deleted. Silence alone never ends one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from svc_console.source import Console, ConsoleSource
 CONSOLE_SOCKET_PATH = "/api/v1/console/ws/"
 
 STANDING_SECONDS = 2.0
-"""How often an open console's standing is looked at, and so how long one outlives it at most."""
+"""How often an open console's right is checked, and so how long a console can outlive it at most."""
 UNANSWERED_SECONDS = 30.0
-"""How long a console stays open while its standing, or its node's presence, cannot be told."""
+"""How long a console stays open while its right, or its node's presence, cannot be checked."""
 OPEN_SECONDS = 15.0
 """How long the node may take to open the stream."""
 MOST_OF_ONE = 32
 """Consoles of one person, by all sessions and tokens together: each is a stream of its node, which has 256, and its
-standing is looked at every two seconds."""
+right is checked every two seconds."""
 
 _log = structlog.get_logger(__name__)
 _open_consoles = prometheus_client.Gauge("svc_consoles_open", "Consoles open now.", ["kind"])
@@ -61,7 +61,7 @@ class Consoles:
 
     @contextmanager
     def place(self, holder: UUID) -> Iterator[bool]:
-        """Whether the person may have one more, which counts for the length of the block."""
+        """Whether the person may have one more console, which counts for the length of the block."""
         if self._of[holder] >= MOST_OF_ONE:
             yield False
             return
@@ -93,7 +93,7 @@ def add_console_routes(
     shutdown: trio.Event | None = None,
     standing_seconds: float = STANDING_SECONDS,
 ) -> Consoles:
-    """Serve consoles on `app`, to pages of `origins`, until `shutdown` is set. Returns the count of those open."""
+    """Serve consoles on `app`, to pages of `origins`, until `shutdown` is set. Returns the open consoles."""
     frames.install()
     own = frozenset(origin.lower() for origin in origins)
     consoles = Consoles()
@@ -147,7 +147,8 @@ class _Service:
             async def end_after(reason: Callable[[], Awaitable[Close]]) -> None:
                 outcome.append(await reason())
                 nursery.cancel_scope.cancel()
-                # A browser that does not read holds the relay in a send that cannot be cancelled: let the guest go now.
+                # A browser that does not read blocks the relay in a send that cannot be cancelled: close the guest's
+                # stream now.
                 await trio.aclose_forcefully(guest)
 
             nursery.start_soon(end_after, partial(self._refused, console))

@@ -1,4 +1,4 @@
-"""What the relay asks of the service whose consoles it serves."""
+"""What the relay needs from the service whose consoles it serves."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Refusal(StrEnum):
 
 
 class Console(Protocol):
-    """What a redeemed ticket opens."""
+    """The console that a redeemed ticket opens."""
 
     @property
     def kind(self) -> str: ...
 
     @property
     def holder(self) -> UUID:
-        """Who has opened it."""
+        """The person who opened it."""
         ...
 
     @property
@@ -35,15 +35,15 @@ class Console(Protocol):
         ...
 
     async def refusal(self) -> Refusal | None:
-        """None while the console may be open. Raises `ServiceError` when that cannot be told."""
+        """None while the console may be open. Raises `ServiceError` if that cannot be checked."""
         ...
 
     async def open(self, *, timeout: float) -> trio.abc.Stream:
-        """The guest's end. Raises `ServiceError`: `not_found` or `not_ready` when the guest is off."""
+        """The guest's end. Raises `ServiceError`: `not_found` or `not_ready` if the guest is off."""
         ...
 
 
 class ConsoleSource(Protocol):
     async def redeem(self, ticket: str, *, session_cookie: str | None) -> Console | None:
-        """Spend a ticket. None when it opens nothing."""
+        """Spend a ticket. None for an invalid one."""
         ...

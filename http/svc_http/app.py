@@ -1,8 +1,8 @@
 """The application of a registry: every operation at its route below /api/v1, and the OpenAPI document.
 
-A request goes straight down: route, credentials, registry (all checks, then the handler), response model, bytes. This
-path is plain ASGI, without a task, a context or a routing of Quart's for each request: that is half of what a read
-costs. Pages and websockets are Quart-Trio's, added to the application by whoever composes the service.
+A request takes a direct path: route, credentials, registry (all checks, then the handler), response model, bytes. This
+path is plain ASGI, without Quart's task, context and routing for each request: they would be half of a read's cost.
+Pages and websockets are Quart-Trio's; the service's composer adds them to the application.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_QUERY_FIELDS = 100
 _MAX_KEY = 200
 _MAX_COOKIE = 200
 _BROWSER = "_browser"
-"""Follows the session cookie's name: the cookie by which a browser is known again that has signed in before."""
+"""Appended to the session cookie's name: the cookie by which a browser that has signed in before is recognised."""
 _BROWSER_SECONDS = 90 * 86_400
 _COOKIE_FLAGS = "Path=/; Secure; HttpOnly; SameSite=Strict"
 _STREAM_HEADERS: tuple[Header, ...] = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))
@@ -82,13 +82,13 @@ class App(QuartTrio):
                 exchange.operation = "page"
                 await super().asgi_app(scope, receive, exchange.observed_send)
         except* (ClientGoneError, trio.TooSlowError):
-            # Nobody is there to be told. What was asked for is done, or was never asked for whole.
+            # Nobody is left to answer. The request was executed, or never arrived completely.
             pass
         finally:
             exchange.account(self.metrics, began)
 
     async def _refused(self, error: HTTPException) -> Response:
-        """What Quart refuses outside the API, in the API's words."""
+        """Quart's refusals outside of the API, in the API's error format."""
         failures = self._api.failures
         if isinstance(error, MethodNotAllowed):
             status, body, headers = wrong_method(", ".join(sorted(error.valid_methods or ())), failures)
@@ -107,7 +107,7 @@ def create_app(
     tracer: Tracer | None = None,
 ) -> App:
     """The application that serves `registry`, to browsers that show its pages from one of `origins` (each a scheme, a
-    host and, but for 443, a port)."""
+    host and, except for 443, a port)."""
     credentials = Credentials(authenticator, cookie=registry.realm.session_cookie, origins=origins)
     return App(Api(registry, services, credentials, tracer), metrics or Metrics())
 
@@ -145,7 +145,7 @@ class Api(Generic[ServicesT]):
         exchange.operation = entry.operation.name
         if entry.operation.mutates:
             enter_lane(Lane.ORDERS)
-        # The span of a stream of events would end with its reader, in hours.
+        # The span of a stream of events would end with its reader, hours later.
         if self._tracer is None or entry.operation.presentation is Presentation.EVENT_STREAM:
             await self._answer_with(entry, exchange, found.values)
         else:
@@ -216,8 +216,8 @@ class Api(Generic[ServicesT]):
 
 
 def _has_a_head(operation: Operation[Any, Any, Any]) -> bool:
-    """A stream has no end to be left out, and a link that is used up by being followed is not for a program that only
-    looks where it leads."""
+    """HEAD is not for streams, which have no end that could be left out, nor for links that are used up when they are
+    followed: a program that only checks the link must not use it up."""
     return operation.presentation is not Presentation.EVENT_STREAM and not operation.mutates
 
 

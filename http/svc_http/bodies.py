@@ -10,16 +10,16 @@ import trio
 from svc_actors.errors import invalid
 
 MAX_BODY: Final = 1_000_000
-"""Bytes of a body that is read whole."""
+"""Bytes of a body that is read completely."""
 MAX_PUBLIC_BODY: Final = 16 * 1024
-"""The same where nobody has to sign in: a sign-in is some hundred bytes, a node's enrolment some thousand, and each is
-held in memory for whoever sends it slowly."""
+"""The same for callers without a sign-in: a sign-in takes some hundred bytes, a node's enrolment some thousand, and a
+slow sender's body is held in memory."""
 BODY_DEADLINE: Final = 30.0
-"""Seconds in which all of it has to come."""
+"""Seconds in which all of it must arrive."""
 
 
 class ClientGoneError(Exception):
-    """The client went away before its request was whole."""
+    """The client went away before its request was complete."""
 
 
 async def read_whole(chunks: AsyncIterable[bytes], most: int = MAX_BODY) -> bytes:

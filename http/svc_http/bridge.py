@@ -1,11 +1,11 @@
-"""The web tier: the API's requests carried to the core over its Unix socket, and the pages that ask them.
+"""The web tier: passes the API's requests to the core over its Unix socket, and serves the pages that send them.
 
-It holds no authority and decides nothing: what it says of a request is from which address it came, which the core
-believes because the kernel tells it whose process connected (`svc_http.peers`). Headers that only concern one hop stay
-behind (RFC 9110, section 7.6.1). While the core is away every call is answered `unavailable`, and nothing was done.
+It has no authority and decides nothing. It only tells the core the client's address of each request, which the core
+believes because the kernel says whose process connected (`svc_http.peers`). Headers that concern one hop only are
+removed (RFC 9110, section 7.6.1). While the core is away every call is answered `unavailable`, and nothing was done.
 
-Invariants: a request has its body whole before it takes a connection to the core, and one client has so many requests
-carried at once, so that nobody who is slow, or asks for much, keeps others from being carried.
+Invariants: a request's body is complete before it takes a connection to the core, and the concurrent requests of one
+client are limited, so that no slow or demanding client keeps others from the core.
 """
 
 from __future__ import annotations
@@ -42,22 +42,23 @@ from svc_http.static_files import (
 
 API_PREFIX: Final = "/api/v1"
 CONNECTIONS: Final = 900
-"""To the core, which takes some more: further requests wait for one."""
+"""To the core, which accepts some more: further requests wait for one."""
 OF_ONE_CLIENT: Final = 32
-"""Requests carried at once; those that wait for a line of a log hold one for half a minute."""
+"""Concurrent requests; those that wait for a line of a log hold one for half a minute."""
 CONNECT_SECONDS: Final = 5.0
 SEND_SECONDS: Final = 20.0
-"""To a browser that takes what it asked for."""
+"""For a browser to read its answer."""
 ANSWER_SECONDS: Final = 60.0
-"""The longest that an operation keeps its caller waiting is half of that."""
+"""Twice the longest time for which an operation keeps its caller waiting."""
 _HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer", b"upgrade")
 )
 _TRANSFER: Final = b"transfer-encoding"
 _OF_OURS: Final = b"date"
-"""Which every answer of this listener has anyhow."""
+"""Headers that every answer of this listener has anyway."""
 _REPLACED: Final = _HOP | {CLIENT_HEADER, _TRANSFER, b"content-length"}
-"""Of a request: the body is carried whole, and the client is who is seen to be it."""
+"""Headers of a request that are not passed on: the body is passed complete, and the client's address is the
+connection's."""
 _ANSWER_HEADERS: Final = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.bridge")
@@ -120,7 +121,7 @@ class Web:
         try:
             await self._carry(scope, receive, send)
         except ClientGoneError:
-            return  # Nothing was carried.
+            return  # nothing was passed to the core
         finally:
             self._carrying[place] -= 1
             if not self._carrying[place]:
@@ -199,7 +200,7 @@ async def _chunks(receive: ASGIReceiveCallable) -> AsyncIterator[bytes]:
 
 
 class _Pages:
-    """The built pages: one document, which loads its assets and asks the API for the rest."""
+    """The built pages: one document, which loads its assets and gets the rest from the API."""
 
     def __init__(self, folder: Path) -> None:
         self._document, self._assets = read_file(folder / "index.html"), read_assets(folder)
@@ -230,7 +231,7 @@ def _said(status: int, text: str) -> StaticAnswer:
 
 
 async def _show(send: ASGISendCallable, answer: StaticAnswer) -> None:
-    """Send it with all that binds a browser; the answer's own headers go before those of every page."""
+    """Send it with all headers that bind a browser; the answer's own headers win over those of every page."""
     headers = {name.lower().encode(): value.encode("latin-1") for name, value in answer.headers.items()}
     kept = [*headers.items(), *((name, value) for name, value in OF_PAGES if name not in headers)]
     await _send(send, answer.status, kept, answer.body, length=answer.status != 304)

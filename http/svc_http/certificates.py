@@ -1,8 +1,9 @@
-"""The certificates that an HTTPS listener shows, read again when their files change.
+"""The certificates that an HTTPS listener shows, reloaded when their files change.
 
-Whoever renews one replaces its files (the service itself, certbot, a script) and need not tell anybody. Each
-handshake takes the contexts of that moment, and what is open stays open. Files that cannot be read or do not belong
-together (one of the two is replaced already) change nothing: the one before is still shown, and the problem is told.
+Programs that renew a certificate (the service itself, certbot, a script) replace its files and need not notify the
+listener. Each handshake uses the current contexts, and open connections stay open. Files that cannot be read or do not
+match (only one of the two is replaced yet) change nothing: the previous certificate is still shown, and the problem is
+reported.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class TlsFiles:
 
 
 def expires_soon(certificate: x509.Certificate) -> bool:
-    """Whether it should have been renewed by now: 14 days before its end, or at a sixth of a shorter life."""
+    """Whether it should have been renewed by now: 14 days before its end, or at a sixth of a shorter lifetime."""
     end = certificate.not_valid_after_utc
     return end - datetime.now(UTC) <= min(_EXPIRES_SOON, (end - certificate.not_valid_before_utc) / 6)
 
 
 class Certificates:
-    """`shown` to everybody, but to those who ask for one of `named` (server name indication, RFC 6066) that one.
-    `preferred` takes the place of `shown` as soon as it is there."""
+    """`shown` is the default; clients that ask for one of `named` (server name indication, RFC 6066) get that one.
+    `preferred` replaces `shown` as soon as it exists."""
 
     def __init__(
         self, shown: TlsFiles, named: Mapping[str, TlsFiles] | None = None, *, preferred: TlsFiles | None = None
@@ -55,11 +56,11 @@ class Certificates:
 
     @property
     def ends(self) -> dict[str, datetime]:
-        """Of the certificates shown, by their files."""
+        """The end of each certificate shown, by its files."""
         return {file: certificate.not_valid_after_utc for file, certificate in self._shown.items()}
 
     def context(self, bare: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        """The listener's context. `bare` makes one that has everything but a certificate."""
+        """The listener's context. `bare` creates one that has everything but a certificate."""
         self._bare = bare
         for name in self._files:
             self._contexts[name] = self._load(name)
@@ -67,7 +68,7 @@ class Certificates:
         return self._contexts[None]
 
     async def watch(self, tell: Callable[[str | None], Awaitable[None]]) -> None:
-        """Look at the files for ever. `tell` gets what is wrong, or None, at the beginning and when that changes."""
+        """Check the files for ever. `tell` gets the problem, or None, at the start and whenever that changes."""
         told: str | None = ""
         while True:
             problem = await self.look()
@@ -77,7 +78,7 @@ class Certificates:
             await trio.sleep(LOOK_EVERY)
 
     async def look(self) -> str | None:
-        """Take up what has changed. Gives what is wrong with the files, if anything."""
+        """Load changed files. Returns what is wrong with the files, if anything."""
         return await trio.to_thread.run_sync(self._look)
 
     def _look(self) -> str | None:
@@ -117,6 +118,6 @@ class Certificates:
 
     @staticmethod
     def _signature(files: TlsFiles) -> tuple[object, ...]:
-        """What differs when a file was written or replaced, also through a link."""
+        """Changes when a file is written or replaced, also through a link."""
         found = [path.stat() for path in (files.certificate, files.key)]
         return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

@@ -1,14 +1,14 @@
-"""Hypercorn's connections: so many of them, each one's misfortune kept to itself, and no HTTP but what the RFCs mean.
+"""Hypercorn's connections: limited in number, isolated from each other's failures, and strict about the RFCs' HTTP.
 
-- There are so many in all and from one address (`svc_actors.admission`); one that waits for its client's next request
-  makes room for another.
-- An error that nobody foresaw in a connection ends that connection at most: it is logged.
-- One whose client has closed its end is closed once nothing is under way on it: no further request can come.
+- Their number is limited in all and for one address (`svc_actors.admission`); a connection that waits for its client's
+  next request makes room for another.
+- An unforeseen error in a connection is logged, and ends that connection at most.
+- If a client has closed its end, the connection is closed once nothing is under way on it: no further request can come.
 - Over HTTP/2, data that a client sent before it learned that the server had ended the stream (a websocket's answer to
-  our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1), and Hypercorn 0.18 takes it for a defect
-  of its own. Here it counts for the connection's flow control and is let go.
-- Frames are taken from HTTP/2's state only by who can send them. Where Hypercorn's sender is cancelled while it waits
-  for its turn, a header block is left out, and the client can read none of the others (RFC 9113, section 4.3).
+  our close, the rest of a refused upload) is ordinary (RFC 9113, section 5.1), but Hypercorn 0.18 raises an error for
+  it. Here it counts for the connection's flow control and is dropped.
+- Only a task that can send them takes frames from HTTP/2's state. If Hypercorn's sender is cancelled while it waits for
+  its turn, a header block is left out, and the client can decode none of the others (RFC 9113, section 4.3).
 - Over TLS a change to HTTP/2 in mid-connection is refused, since ALPN has chosen (RFC 9113, section 3.1); so is a
   request with both Content-Length and Transfer-Encoding, whose end two servers may see in two places (RFC 9112, 6.1).
 """
@@ -37,21 +37,21 @@ from hypercorn.typing import H11SendableEvent
 from svc_actors.admission import Admission, Seat
 
 FIRST_REQUEST_SECONDS: Final = 1.0
-"""When the server stops: whoever connected a moment before has a request on its way, and is answered."""
+"""When the server stops: a client that connected a moment before has a request on its way, and is answered."""
 
 FLUSH_SECONDS: Final = 30.0
-"""More than the kernel waits for a client that takes nothing (`server.UNREAD_DEADLINE`)."""
+"""Longer than the kernel waits for a client that reads nothing (`server.UNREAD_DEADLINE`)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.connections")
 
 
 class BoundedConfig(Config):
-    """A listener's configuration, which its connections share, with the bound on them."""
+    """A listener's configuration, which its connections share, with the limit on them."""
 
     admission: Admission
 
     def admitted_as(self, connected: socket.socket) -> str | None:
-        """By what the connections of one client are counted together; None for one that is refused."""
+        """The key under which the connections of one client are counted together; None for a refused client."""
         return str(connected.getpeername()[0])
 
 
@@ -69,7 +69,7 @@ class ContainedConnection(TCPServer):
             else:
                 await super().run()
         except Exception:
-            # A defect over one connection must not end the server, which is the nursery of all of them.
+            # A defect in one connection must not end the server, which is the nursery of all of them.
             log.exception("http.connection_crashed")
 
     async def _admitted(self, config: BoundedConfig) -> None:
@@ -77,7 +77,7 @@ class ContainedConnection(TCPServer):
         scope = trio.CancelScope()
         try:
             client = config.admitted_as(transport.socket)
-        except OSError:  # It has gone already.
+        except OSError:  # gone already
             client = ""
         if client is not None:
             self._seat = config.admission.enter(client, scope.cancel)
@@ -89,7 +89,7 @@ class ContainedConnection(TCPServer):
         finally:
             if self._seat is not None:
                 self._seat.leave()
-            # Without TLS's goodbye: the client may not read it.
+            # Without TLS's close notification: the client may not read it.
             await trio.aclose_forcefully(transport)
 
     async def protocol_send(self, event: Event) -> None:
@@ -113,15 +113,15 @@ class ContainedConnection(TCPServer):
         with trio.move_on_after(self.config.keep_alive_timeout):
             await self.context.terminated.wait()
             if not self._asked:
-                # The request ends this wait.
+                # The next request ends this wait.
                 await trio.sleep(FIRST_REQUEST_SECONDS)
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
 
 
 class PatientH2Protocol(H2Protocol):
-    """HTTP/2 that survives data for a stream which has ended on this side. While the server stops, the first request of
-    a connection is answered, and any other one told that it may be sent again (RFC 9113, section 8.7)."""
+    """HTTP/2 that tolerates data for a stream that has ended on this side. While the server stops, the first request of
+    a connection is answered, and any other one gets the answer that it may be sent again (RFC 9113, section 8.7)."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -141,8 +141,8 @@ class PatientH2Protocol(H2Protocol):
     async def stream_send(self, event: StreamEvent) -> None:
         await super().stream_send(event)
         if isinstance(event, EndBody):
-            # Hypercorn takes an answer for sent as soon as its last byte is, and a server that stops closes the
-            # connection then: before the stream's end.
+            # Hypercorn considers an answer sent once its last byte is, and a stopping server then closes the
+            # connection: before the stream's end.
             while event.stream_id in self.stream_buffers and not self.closed:
                 await self._sent.wait()
 
@@ -170,10 +170,9 @@ class PatientH2Protocol(H2Protocol):
 class StrictH11Protocol(H11Protocol):
     """HTTP/1.1 that answers 400 to what an honest client does not send, and ends the connection.
 
-    The head of an answer whose length is known goes out together with its body: one TLS record, one system call and one
-    wake-up of the client instead of two or three. A stream's head goes out at once, since its first event may be long
-    in coming.
-    """
+    The head of an answer of known length is sent together with its body: one TLS record, one system call and one
+    wake-up of the client instead of two or three. A stream's head is sent at once, since its first event may take
+    long."""
 
     _head = b""
 

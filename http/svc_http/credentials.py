@@ -1,14 +1,14 @@
-"""Who sends a request: a bearer token, a session cookie, or nobody; and whether a browser was tricked into sending
-it.
+"""Authenticates a request: a bearer token, a session cookie, or nobody; and detects whether a browser was tricked into
+sending it.
 
 Invariants:
 
-- an Authorization header decides alone: a bad token is never made good by a cookie;
-- a state-changing request that a browser may have sent (it has a cookie, or an Origin) carries `X-Service-Request:
+- an Authorization header decides alone: a cookie never makes up for a bad token;
+- a state-changing request that a browser may have sent (it has a cookie, or an Origin) must carry `X-Service-Request:
   1` and an Origin that is this service's own. `null`, foreign and, with a cookie, missing origins are refused;
-- nothing is believed of forwarded headers: the address is the peer's;
-- root of this server, who connects to the service's own socket without a credential, administers it; with one, it is
-  whoever that is of. A browser's request is never root's.
+- forwarded headers are not trusted: the address is the peer's;
+- root of this server, connected to the service's own socket without a credential, is its administrator; with a
+  credential, root acts as its owner. A browser's request is never root's.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ GUARD_HEADER = "X-Service-Request"
 
 
 class Authenticator(Protocol):
-    """Each raises `unauthenticated` for a credential that is unknown, ended or whose person is suspended."""
+    """Each raises `unauthenticated` for a credential that is unknown or ended, or whose person is suspended."""
 
     async def by_token(self, token: str) -> Principal: ...
     async def by_session(self, cookie: str) -> Principal: ...
 
 
 class Credentials:
-    """`origins`: where the service's own pages come from. The Host header is the sender's to choose, so it makes no
-    origin the service's own."""
+    """`origins`: where the service's own pages come from. The sender chooses the Host header, so it makes no origin the
+    service's own."""
 
     def __init__(self, authenticator: Authenticator, *, cookie: str, origins: Collection[str]) -> None:
         self._authenticator = authenticator

@@ -1,8 +1,8 @@
-"""Failures on the wire: one envelope for everything, `{"error": {...}}`, as the service's table has it.
+"""Errors as HTTP answers: one envelope for everything, `{"error": {...}}`, as the service's table has it.
 
-Invariants: the status follows from the code (specification, section Errors), with one exception that HTTP itself asks
-for: an unknown method on a known path is `invalid` with 405 and the Allow header. The text of a defect never leaves
-the process.
+Invariants: the status follows from the code (specification, section Errors), with one exception that HTTP itself
+requires: an unknown method on a known path is `invalid` with 405 and the Allow header. The text of a defect never
+leaves the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 def failure(error: ServiceError, failures: Failures) -> Reply:
-    """Status, body and headers. Whatever failed, the request's id is among the details."""
+    """Status, body and headers. The request's id is always among the details."""
     headers: list[Header] = [(b"content-type", JSON_TYPE)]
     if error.details and "retry_after" in error.details:
         headers.append((b"retry-after", str(error.details["retry_after"]).encode()))
@@ -41,8 +41,8 @@ def wrong_method(allowed: str, failures: Failures) -> Reply:
 
 
 def as_service_error(error: Exception) -> ServiceError:
-    """The error for the caller: what a handler raised, also from inside one or several nurseries. A defect is logged
-    whole."""
+    """The error for the caller of what a handler raised, also from inside nested nurseries. A defect is logged in
+    full."""
     if (refusal := refusal_in(error)) is not None:
         return refusal
     log.error("request.crashed", exc_info=error)

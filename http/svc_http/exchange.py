@@ -1,14 +1,14 @@
 """One HTTP request and its answer, over ASGI: headers, body, the headers every answer carries, deadlines, log and
-figures.
+metrics.
 
 Invariants:
 
-- a body is read only when somebody asks for it, so back-pressure reaches the sender, and what is read whole is
-  bounded;
-- what nobody read is read and dropped before the answer, up to a bound: a connection closed over unread bytes would
-  lose the answer as well;
-- a reader that does not take its answer is given up after `SEND_DEADLINE` seconds. (Over HTTP/1.1 a send that has
-  begun cannot be cancelled: there the kernel ends it, see `svc_http.server`.)
+- a body is read only when the operation asks for it, so back-pressure reaches the sender, and a body that is read
+  completely is bounded;
+- a body that was not read is read and dropped before the answer, up to a bound: a connection closed over unread bytes
+  would lose the answer as well;
+- a client that does not read its answer is disconnected after `SEND_DEADLINE` seconds. (Over HTTP/1.1 a send that has
+  started cannot be cancelled: there the kernel ends it, see `svc_http.server`.)
 - a request is logged by its operation, never by its path: paths carry tickets and sign-on links.
 """
 
@@ -30,7 +30,7 @@ from svc_http.metrics import Metrics
 from svc_http.peers import CLIENT_HEADER, PEER, PeerKind
 
 Reply = tuple[int, bytes, list[Header]]
-"""Status, body and headers of a whole answer."""
+"""Status, body and headers of a complete answer."""
 
 JSON_TYPE = b"application/json"
 CHUNK_DEADLINE = 60.0
@@ -43,7 +43,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 class Exchange:
-    """`operation` and `actor` are filled in as they become known, for the log and the figures."""
+    """`operation` and `actor` are filled in as they become known, for the log and the metrics."""
 
     __slots__ = ("_headers", "_receive", "_send", "_unread", "actor", "operation", "request_id", "scope", "status")
 
@@ -58,7 +58,7 @@ class Exchange:
             self._headers[name] = self._headers[name] + join + value if name in self._headers else value
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
-        # A body is announced, save over h2 (RFC 9113, section 8.1.1), where a GET without announcement has none
+        # A body is announced, except over h2 (RFC 9113, section 8.1.1), where a GET without an announcement has none
         # either.
         announced = not _BODY_HEADERS.isdisjoint(self._headers)
         self._unread = announced or (scope["http_version"] == "2" and scope["method"] not in ("GET", "HEAD"))
@@ -80,7 +80,8 @@ class Exchange:
 
     @property
     def address(self) -> str | None:
-        """The peer's own address; forwarded headers are not believed, save the web tier's over the service's socket."""
+        """The peer's own address; forwarded headers are not trusted, except the web tier's over the service's
+        socket."""
         peer = PEER.get()
         if peer is None:
             client = self.scope.get("client")
@@ -90,11 +91,11 @@ class Exchange:
         return f"local:uid={peer.uid}"
 
     async def body(self, most: int = MAX_BODY) -> bytes:
-        """All of the body. See `read_whole`."""
+        """The complete body. See `read_whole`."""
         return await read_whole(self._chunks(), most)
 
     async def upload(self) -> AsyncIterator[bytes]:
-        """The body chunk by chunk, of any length. Raises `invalid` when none comes for `CHUNK_DEADLINE` seconds."""
+        """The body chunk by chunk, of any length. Raises `invalid` if none arrives for `CHUNK_DEADLINE` seconds."""
         chunks = self._chunks()
         while True:
             with trio.move_on_after(CHUNK_DEADLINE) as deadline:
@@ -107,7 +108,7 @@ class Exchange:
             yield chunk
 
     async def respond(self, status: int, body: bytes, headers: Iterable[Header]) -> None:
-        """Send a whole answer. Raises TooSlowError when the client does not take it."""
+        """Send a complete answer. Raises TooSlowError if the client does not read it."""
         if self._unread:
             await self._drop_the_rest()
         with trio.CancelScope(relative_deadline=SEND_DEADLINE) as deadline:
@@ -117,7 +118,7 @@ class Exchange:
             raise trio.TooSlowError
 
     async def stream(self, status: int, chunks: AsyncIterator[bytes], headers: Iterable[Header]) -> None:
-        """Send an answer as it comes, until it ends or the client has gone."""
+        """Send an answer as it is produced, until it ends or the client has gone."""
         gone = False
         async with trio.open_nursery() as nursery:
 
@@ -143,7 +144,7 @@ class Exchange:
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def observed_send(self, message: ASGISendEvent) -> None:
-        """`send` for an application below this one: completes the headers, and notes the status."""
+        """`send` for an application below this one: completes the headers, and records the status."""
         if message["type"] == "http.response.start":
             given = list(message["headers"])
             names = {name.lower() for name, _ in given}
@@ -153,7 +154,7 @@ class Exchange:
                 await self._send(message)
 
     def account(self, metrics: Metrics, began: float) -> None:
-        """Count and log what became of the request."""
+        """Count and log the result of the request."""
         took = time.perf_counter() - began
         metrics.answered(self.operation, self.status, took)
         log.info(

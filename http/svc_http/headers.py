@@ -1,4 +1,4 @@
-"""The headers that bind a browser, of every answer and of every page."""
+"""The headers that restrict a browser, for every answer and for every page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 Header = tuple[bytes, bytes]
 
-# Each header costs a read a percent of its time: those that matter to pages alone are not sent with data.
+# Each header costs a read a percent of its time: those that only matter to pages are not sent with data.
 OF_ANSWERS: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -18,12 +18,12 @@ OF_PAGES: Final[tuple[Header, ...]] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    # A day, as it is for the host with all its ports, those of other programs too; a browser takes it only from a
-    # certificate that it trusts (RFC 6797, 8.1).
+    # A day, as it applies to the host with all its ports, including those of other programs; a browser accepts it only
+    # with a certificate that it trusts (RFC 6797, 8.1).
     (b"strict-transport-security", b"max-age=86400"),
 )
 PAGE_POLICY: Final = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
     "img-src 'self' data:"
 )
-"""The Content-Security-Policy of a page of ours: it loads what is served beside it, and nothing else."""
+"""The Content-Security-Policy of our pages: they load only files that this server serves with them."""

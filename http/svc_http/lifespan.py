@@ -1,4 +1,4 @@
-"""Hypercorn's questions to an application that has nothing to do at its beginning and end."""
+"""Hypercorn's lifespan messages for an application that has nothing to do at its start and end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Structured logs: one JSON object a line, secrets and tickets taken out on the way.
+"""Structured logs: one JSON object a line, with secrets and tickets removed.
 
 Invariants:
-- whatever logs, through structlog or the standard library, passes the same redaction, tracebacks included;
-- a log that cannot be written (its disk is full) fails nobody: lines are lost, counted, and the count is logged.
+- every log line, through structlog or the standard library, passes the same redaction, tracebacks included;
+- a log that cannot be written (its disk is full) fails nothing: lines are lost, counted, and the count is logged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REDACTED = "[redacted]"
 _SECRET_KEYS = re.compile(r"pass(word|wd)|secret|token$|ticket|cookie|authorization|sealed|csr$", re.IGNORECASE)
 _SECRET_TEXTS = re.compile(
     r"((?:svc(?:vm|node|setup)|whsec)_[A-Za-z0-9_-]{4})[A-Za-z0-9_-]{12,}"
-    # A panel's token has 43 characters after its prefix; names of ours, which begin alike, are shorter.
+    # A panel's token has 43 characters after its prefix; names of ours, which start the same way, are shorter.
     r"|(svc_[A-Za-z0-9_-]{4})[A-Za-z0-9_-]{36,}"
     r"|((?:console/ws|sso)/)[^\s\"'?]+"
 )
@@ -55,13 +55,13 @@ def configure(*, level: int = logging.INFO, stream: TextIO | None = None) -> Non
 
 
 class _Lossy:
-    """The stream that logs go to. What it cannot take is dropped: an error out of a log call would end the very loop
-    that had just caught one."""
+    """The stream that logs go to. A line that it cannot take is dropped: an error out of a log call would end the very
+    loop that had just caught one."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lost = 0
-        # structlog's own loggers hold a lock that does not let the line about lost lines through.
+        # structlog's own loggers hold a lock that would block the line about lost lines.
         self._turn = threading.RLock()
 
     def msg(self, line: str) -> None:
@@ -73,7 +73,7 @@ class _Lossy:
         with self._turn:
             lost, self._lost = self._lost, 0
             try:
-                # The line that failed may be there in part: the next one begins anew.
+                # The failed line may be there in part: the next one starts on a new line.
                 self._stream.write(f"\n{text}" if lost else text)
                 self._stream.flush()
             except OSError:
@@ -87,8 +87,8 @@ class _Lossy:
 
 
 def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
-    """The line of an event: redacted, without what is None, and with the request that it is of. One step and not a
-    chain, since every request takes it."""
+    """The line of an event: redacted, without None values, and with its request. One step and not a chain, since every
+    request takes it."""
     if event.get("exc_info"):
         event = structlog.processors.format_exc_info(logger, method, event)
     line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": method, **_redacted(event)}
@@ -101,7 +101,7 @@ def render(logger: object, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Without what looks like a token, a ticket or a link that signs in."""
+    """Without anything that looks like a token, a ticket or a link that signs in."""
     return _SECRET_TEXTS.sub(_kept, text) if "svc" in text or "whsec" in text or "/" in text else text
 
 

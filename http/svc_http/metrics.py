@@ -1,4 +1,4 @@
-"""Figures for Prometheus, in a collector registry of their own, named by its conventions: base units, counters in
+"""Metrics for Prometheus, in a collector registry of their own, named by its conventions: base units, counters in
 `_total`. docs/monitoring.md lists them all."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from prometheus_client.registry import Collector
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Labelled = Mapping[tuple[str, ...], float]
-"""Numbers by the values of a figure's labels."""
+"""Numbers by the values of a metric's labels."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What is read at each scrape: one number, or one for each combination of `labels`. None is shown where there are
-    none to be had. It is a counter, since the start of the process, when its name ends in `_total`, else a gauge."""
+    """A metric that is read at each scrape: one number, or one for each combination of `labels`; None without a value.
+    If its name ends in `_total` it is a counter, since the start of the process, else a gauge."""
 
     name: str
     help: str
@@ -46,7 +46,7 @@ class Metrics:
         self._preparations: list[Callable[[], Awaitable[None]]] = []
 
     def answered(self, operation: str, status: int | None, seconds: float) -> None:
-        """`status` is None when the client was gone before the answer began."""
+        """`status` is None if the client was gone before the answer started."""
         children = self._children.get((operation, status))
         if children is None:
             children = (self._requests.labels(operation, str(status or "none")), self._seconds.labels(operation))
@@ -56,13 +56,13 @@ class Metrics:
         duration.observe(seconds)
 
     def watch(self, figures: Sequence[Figure], prepare: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Have figures read at each scrape, after `prepare`, which says what it could not find out in a figure."""
+        """Read these at each scrape, after `prepare`, which reports what it could not find out in a metric."""
         self.registry.register(_Watched(figures))
         if prepare is not None:
             self._preparations.append(prepare)
 
     async def exposition(self) -> bytes:
-        """The text format: these figures, the process's own, and what other parts keep in the default registry."""
+        """The text format: these metrics, the process's own, and those of other parts in the default registry."""
         async with trio.open_nursery() as nursery:
             for prepare in self._preparations:
                 nursery.start_soon(prepare)

@@ -1,7 +1,6 @@
-"""What the operator's own tools ask, on a listener of its own that only this machine reaches: /metrics and /healthz.
+"""/metrics and /healthz for the operator's own tools, on a listener of its own that only this machine reaches.
 
-`/healthz` answers 200 when every check passes and 503 when one does not, with `{"<check>": "ok" | "<what is
-wrong>"}`.
+`/healthz` answers 200 if every check passes and 503 otherwise, with `{"<check>": "ok" | "<what is wrong>"}`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from svc_http.lifespan import lifespan
 from svc_http.metrics import Metrics
 
 Check = Callable[[], Awaitable[None]]
-"""Raises `ServiceError` when what it looks at is not well."""
+"""Raises `ServiceError` if what it checks is not well."""
 
 CHECK_DEADLINE = 3.0
 

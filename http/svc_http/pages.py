@@ -1,7 +1,7 @@
 """The controller's pages: the dashboard at `/`, a machine's screen and serial line at `/console/{vm_id}`, their assets.
 
-Invariants: no page has an inline script, and the Content-Security-Policy says so to the browser. The pages do nothing
-themselves: they call the API as everybody else does.
+Invariants: no page has an inline script, and the Content-Security-Policy says so to the browser. The pages have no
+rights of their own: they call the API as any other client does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who is at the other end of a connection: an address of a network, or a process of this server.
+"""The other end of a connection: an address of a network, or a process of this server.
 
-Over the service's own Unix socket the kernel says who connected (SO_PEERCRED, unix(7)), so that nothing has to be
-believed: root is the server's administrator; the account of the web tier carries the requests of others, has no
-authority of its own, and says from where they come; anybody else is let go before a byte is read.
+Over the service's own Unix socket the kernel says who connected (SO_PEERCRED, unix(7)), so nothing needs to be trusted:
+root is the server's administrator; the web tier's account passes on the requests of others, has no authority of its
+own, and says from which address they come; any other account is disconnected before a byte is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 CLIENT_HEADER: Final = b"x-service-client"
-"""In which the web tier says whose request it carries."""
+"""The header in which the web tier passes the client's address."""
 _CREDENTIALS = struct.Struct("3i")
 """struct ucred: pid, uid, gid."""
 

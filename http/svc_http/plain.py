@@ -1,6 +1,5 @@
-"""Plain HTTP beside the service's own port: an authority's question for a challenge is answered (RFC 8555, 8.3), and
-browsers are sent to HTTPS. Nothing else is served, and nothing of a request but its path is taken up.
-"""
+"""Plain HTTP in addition to the service's own port: answers ACME challenges (RFC 8555, 8.3), and redirects browsers to
+HTTPS. Nothing else is served, and nothing of a request but its path is used."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from svc_http.lifespan import lifespan
 from svc_http.server import plain_config
 
 NO_CHALLENGE: Final = "No challenge of this service has this token.\n"
-"""By which `svc controller check` knows who answers."""
+"""Identifies the answer to `svc controller check`."""
 AGAIN_SECONDS: Final = 30.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def add_challenges(app: App, challenges: Http01) -> None:
-    """Answer challenges on the service's own port too, for a proxy that passes the path on and authorities that follow
-    a redirect."""
+    """Answer challenges on the service's own port too, for a proxy that passes the path on and for authorities that
+    follow a redirect."""
 
     @app.get(f"{CHALLENGE_PATH}<token>")
     async def challenge(token: str) -> Response:
@@ -37,13 +36,13 @@ def add_challenges(app: App, challenges: Http01) -> None:
 
 
 def challenge_app(challenges: Http01, public_url: str) -> ASGIFramework:
-    """The application for plain HTTP; what is no challenge is sent to `public_url`."""
+    """The application for plain HTTP; any request but a challenge is redirected to `public_url`."""
     return partial(_answer, challenges, public_url)
 
 
 async def serve_plain(app: ASGIFramework, bind: Sequence[str], tell: Callable[[str | None], Awaitable[None]]) -> None:
-    """Serve until cancelled. Where `bind`, addresses and ports, cannot be listened on, that is tried again: `tell` gets
-    what is wrong, or None once it serves."""
+    """Serve until cancelled. If `bind`, addresses and ports, cannot be bound, it is retried: `tell` gets the problem,
+    or None once it serves."""
     connections.install()
     while True:
         try:
@@ -80,7 +79,7 @@ async def _answer(
         location = public_url + quote(path)
         status, body = 308, f"This service speaks HTTPS: {location}\n"
     else:
-        # What was sent in the clear is not asked for again over TLS, as if nobody had read it.
+        # Data sent in the clear is not requested again over TLS, which would hide that others could read it.
         status, body = 403, f"This service speaks HTTPS: {public_url}\n"
     headers = [(b"content-type", _TEXT.encode()), (b"content-length", str(len(body.encode())).encode())]
     if location is not None:

@@ -1,6 +1,6 @@
-"""From a method and a path to an operation.
+"""Finds the operation for a method and a path.
 
-Invariant: a segment that is spelled out wins over a placeholder, whatever the order of declaration.
+Invariant: a literal segment wins over a placeholder, whatever the order of declaration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Node(Generic[ServicesT]):
 
 @dataclass(frozen=True)
 class Found(Generic[ServicesT]):
-    """What answers at a path, by method, and the path's values in order."""
+    """The operations at a path, by method, and the path's values in order."""
 
     entries: dict[str, Entry[ServicesT]]
     values: tuple[str, ...]
@@ -48,7 +48,7 @@ class Routes(Generic[ServicesT]):
             node.entries[entry.operation.route.method.value] = entry
 
     def find(self, path: str) -> Found[ServicesT] | None:
-        """What answers at `path` (below the prefix, decoded), or None."""
+        """The match for `path` (below the prefix, decoded), or None."""
         return _find(self._root, path[1:].split("/"), ())
 
 

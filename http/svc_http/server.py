@@ -1,8 +1,8 @@
 """HTTPS: hypercorn on Trio, HTTP/1.1 and h2, websockets on both.
 
 Invariants: TLS 1.2 at least; no header names the server's software; when the service stops, event streams end first,
-then what is under way has `GRACE` seconds. A peer that takes nothing off its socket for `UNREAD_DEADLINE` is cut off
-by the kernel (TCP_USER_TIMEOUT, tcp(7)), also in the midst of a send that cannot be cancelled.
+then running requests have `GRACE` seconds. A peer that reads nothing from its socket for `UNREAD_DEADLINE` is cut off
+by the kernel (TCP_USER_TIMEOUT, tcp(7)), even in the middle of a send that cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 GRACE = 5.0
 UNREAD_DEADLINE = 20.0
 UNSENT_BYTES = 128 * 1024
-"""What the kernel takes for a peer before that has room for it (tcp(7), TCP_NOTSENT_LOWAT): without this bound, one
-that reads nothing is noticed only after megabytes, and holds them."""
+"""The bytes that the kernel buffers for a peer before the peer has room for them (tcp(7), TCP_NOTSENT_LOWAT): without
+this bound, a peer that reads nothing is noticed only after megabytes, and holds them."""
 PING_INTERVAL = 20.0
 KEEP_ALIVE = 65.0
 HANDSHAKE_DEADLINE = 10.0
@@ -49,10 +49,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc_http.server")
 
 
 class Keeping(Protocol):
-    """Who keeps listening sockets while the service is restarted."""
+    """Keeps listening sockets while the service restarts."""
 
     def bind(self, addresses: Sequence[str]) -> list[str]:
-        """What to listen on for these: themselves, or sockets that were kept, which may accept connections to other
+        """What to listen on for these addresses: themselves, or kept sockets, which may accept connections to other
         addresses too."""
         ...
 
@@ -68,8 +68,8 @@ async def serve_https(
     *,
     kept: Keeping | None = None,
 ) -> None:
-    """Serve on `bind`, addresses and ports, until `shutdown` is set. Started with the URLs listened on (the port is
-    real when 0 was asked for)."""
+    """Serve on `bind`, addresses and ports, until `shutdown` is set. Reports as started with the URLs listened on (the
+    port is the real one if 0 was requested)."""
 
     async def stopped() -> None:
         await shutdown.wait()
@@ -90,7 +90,7 @@ async def serve_tls(
     *,
     kept: Keeping | None = None,
 ) -> None:
-    """As `serve_https`, an application without event streams, until `stopped` returns."""
+    """As `serve_https`, for an application without event streams, until `stopped` returns."""
     connections.install()
     server = _HttpsConfig(certificates, kept)
     server.admission = of_clients()
@@ -106,9 +106,9 @@ async def serve_local(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on a Unix socket, to root and to the processes of `web_account`, until `shutdown` is set. Then the socket
-    goes, by which a command line knows what serves this machine; it stays where the process ends otherwise.
+    is removed, since a command line recognises by it what serves this machine; if the process ends otherwise, it stays.
 
-    Raises KeyError when there is no such account."""
+    Raises KeyError if there is no such account."""
     connections.install()
     server = _LocalConfig(pwd.getpwnam(web_account))
     server.admission = Admission(_LOCAL_CONNECTIONS, _LOCAL_CONNECTIONS)
@@ -132,7 +132,7 @@ async def serve_loopback(
 
 
 def plain_config(bind: Sequence[str]) -> BoundedConfig:
-    """Of a listener for everybody, without TLS."""
+    """For a public listener, without TLS."""
     server = _NetworkConfig()
     server.admission = of_clients()
     server.bind = list(bind)
@@ -140,7 +140,7 @@ def plain_config(bind: Sequence[str]) -> BoundedConfig:
 
 
 def _bound(address: str) -> str:
-    """A socket of IPv6 alone, as hypercorn takes one over. Raises `OSError`."""
+    """A socket for IPv6 only, in a form that hypercorn takes over. Raises `OSError`."""
     host, _, port = address.removeprefix("[").rpartition("]:")
     listener = socket.socket(socket.AF_INET6)
     try:
@@ -155,7 +155,7 @@ def _bound(address: str) -> str:
 
 
 def _hosts(bind: Sequence[str]) -> frozenset[str]:
-    """The addresses of these, without ports, as the kernel writes them. Raises `OSError`."""
+    """Their addresses, without ports, as the kernel writes them. Raises `OSError`."""
     hosts = (each.rpartition(":")[0].strip("[]") for each in bind)
     return frozenset(str(found[4][0]) for host in hosts for found in socket.getaddrinfo(host, None))
 
@@ -177,10 +177,10 @@ class _ServerConfig(BoundedConfig):
 
 
 class _NetworkConfig(_ServerConfig):
-    """Of a listener on a port."""
+    """For a listener on a port."""
 
     def create_sockets(self) -> Sockets:
-        # Hypercorn's own socket of IPv6 takes the port of IPv4 as well, whose clients it calls by other addresses then.
+        # Hypercorn's own IPv6 socket also takes the port of IPv4, and shows IPv4 clients under other addresses.
         self.bind = [_bound(address) if address.startswith("[") else address for address in self.bind]
         sockets = super().create_sockets()
         for listener in (*sockets.secure_sockets, *sockets.insecure_sockets):
@@ -192,14 +192,14 @@ class _NetworkConfig(_ServerConfig):
 
 
 class _LocalConfig(_ServerConfig):
-    """Of the socket between the tiers (`svc_http.peers`)."""
+    """For the socket between the tiers (`svc_http.peers`)."""
 
     def __init__(self, web: pwd.struct_passwd) -> None:
         super().__init__()
         self._web = web
 
     def create_sockets(self) -> Sockets:
-        # Bound closed, and opened to the web tier's group alone: nobody connects in between.
+        # Bound closed, and then opened to the web tier's group alone: nobody connects in between.
         before = os.umask(0o177)
         try:
             sockets = super().create_sockets()
@@ -230,7 +230,7 @@ class _HttpsConfig(_NetworkConfig):
         self._certificates = certificates
         self._kept = kept
         self._served: frozenset[str] | None = None
-        """The addresses asked for; None where each socket is of one of them."""
+        """The requested addresses; None if each socket is bound to one of them."""
 
     def create_sockets(self) -> Sockets:
         if self._kept is None:
@@ -239,7 +239,7 @@ class _HttpsConfig(_NetworkConfig):
         self.bind = self._kept.bind(self.bind)
         sockets = super().create_sockets()
         for listener in sockets.secure_sockets:
-            # Hypercorn does it later; what is kept has to listen already.
+            # Hypercorn does it later; a kept socket must listen already.
             listener.listen(self.backlog)
         self._kept.keep(sockets.secure_sockets)
         return sockets

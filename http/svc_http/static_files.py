@@ -1,8 +1,8 @@
-"""Built files as they are sent: compressed to who takes that, and not again to who has them.
+"""Built files as they are sent: compressed for clients that accept that, and not again to clients that have them.
 
-Invariants: a page is asked for anew each time (with an ETag), an asset never again, for its name changes with its
-content. Files are read once, when the program starts, and kept compressed where they were built so: nearly every
-browser takes them as they lie.
+Invariants: a page is requested anew each time (with an ETag), an asset never again, since its name changes with its
+content. Files are read once, when the program starts, and held compressed if they were built so: nearly every browser
+accepts them as they are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StaticFile:
     etag: str
 
     def answer(self, accept_encoding: str, if_none_match: str, headers: dict[str, str]) -> StaticAnswer:
-        """The answer to who sent these two headers (empty: they did not); `headers` are sent with it."""
+        """The answer to a request with these two headers (empty: absent); `headers` are sent with it."""
         as_stored = self.compressed and _takes_gzip(accept_encoding)
         # The two encodings are different representations, so they have different strong tags (RFC 9110, section 8.8.3).
         etag = f'"{self.etag}-gzip"' if as_stored else f'"{self.etag}"'
@@ -59,7 +59,7 @@ class StaticFile:
 
 
 def read_file(path: Path) -> StaticFile | None:
-    """The file as built; None where it is not."""
+    """The file as built; None if it does not exist."""
     if not path.is_file():
         return None
     content, beside = path.read_bytes(), path.with_name(path.name + ".gz")
@@ -82,7 +82,7 @@ def read_assets(folder: Path) -> dict[str, StaticFile]:
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    """RFC 9110, section 12.5.3: named, and not with the weight 0; `*` names what is not named otherwise."""
+    """RFC 9110, section 12.5.3: named, and not with the weight 0; `*` stands for everything that is not named."""
     weights: dict[str, str] = {}
     for choice in accept_encoding.lower().split(","):
         coding, _, given = choice.partition(";")

@@ -1,17 +1,17 @@
 """Server-sent events: a subscription to the event log as the chunks of an answer.
 
 Each event is `id: <position>`, `event: <kind>`, and as `data` a JSON object of `id, kind, subject, project_id, at,
-payload` and, for operators, `node_id`. When the log no longer reaches back to where the client left off, an event
-`system` with the payload `{"reset": true}` says that the state is to be read anew.
+payload` and, for operators, `node_id`. If the log no longer reaches back to where the client left off, an event
+`system` with the payload `{"reset": true}` says that the client must reload the state.
 
-What a send costs, not what is in it, bounds how many readers there can be. So what happens within a moment goes to a
-reader in one chunk, rendered once for all who see the same, and joined once for those who see everything; and each
-reader has a turn of its own within that moment, so that a thousand sends are not made at once while requests wait.
-While there is something to send in every round, a reader wakes for its turn and for nothing else.
+The number of sends, not their size, limits how many readers there can be. So events within a moment go to a reader in
+one chunk, rendered once for all who see the same, and joined once for those who see everything; and each reader has a
+turn of its own within that moment, so that a thousand sends do not happen at once while requests wait. While there is
+something to send in every round, a reader wakes for its turn and for nothing else.
 
-Invariants: a comment is sent when nothing else was for 15 seconds; who may read is asked again every 3 seconds, and the
-stream ends when the answer is no; a stream ends at once when the service stops. One person who is no operator has
-`MOST_OF_ONE` streams at most, with all sessions and tokens together.
+Invariants: a comment is sent after 15 seconds without an event; each reader's right is checked every 3 seconds, and the
+stream ends when it is lost; a stream ends at once when the service stops. A person who is no operator has at most
+`MOST_OF_ONE` streams, with all sessions and tokens together.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from svc_actors.store import Event, Gone, SlowReader, Subscription
 HEARTBEAT = 15.0
 RECHECK = 3.0
 BLIND = 30.0
-"""How long a stream goes on while it cannot be told whether it still may."""
+"""How long a stream continues while its reader's right cannot be checked."""
 COALESCE = 0.1
-"""Seconds between two chunks of a stream, at least."""
+"""The least number of seconds between two chunks of a stream."""
 TURN = 0.0004
-"""Seconds between two sends, of which one takes 0.34 ms of the processor with TLS; all readers' turns make up the time
-in which each has one. With less, 2,000 readers leave other requests nothing."""
+"""Seconds between two sends, each of which takes 0.34 ms of processor time with TLS; the turns of all readers add up to
+a round, in which each has one. With less, 2,000 readers leave other requests nothing."""
 LONGEST_ROUND = 1.0
 MOST_OF_ONE: Final = 100
-"""A page and a command that waits have one each, and an HTTP/2 connection carries 100. Counted by person, not by token:
-a person makes as many tokens as they like."""
+"""Each page and each waiting command needs one, and an HTTP/2 connection carries 100. Counted by person, not by token:
+a person creates as many tokens as they like."""
 _ASKED_TOGETHER: Final = 200
-"""Readers whose standing one query asks for: decoding the answer holds up the event loop."""
+"""How many readers one query checks: decoding the answer holds up the event loop."""
 _KEPT_FRAMES: Final = 1024
 _KEPT_CHUNKS: Final = 64
-"""Readers whose turns come within one moment are sent the same: there are as many moments as changes in a round."""
+"""Readers whose turns come within one moment get the same chunk: there are as many moments as changes in a round."""
 _TOGETHER: Final = 64
-"""How many events go out in one chunk at most: about a TLS record. A larger chunk is copied several times on its way
-to each reader, and readers of many events have their turns one after another in any case."""
+"""The most events in one chunk: about a TLS record. A larger chunk is copied several times on its way to each reader,
+and readers of many events have their turns one after another in any case."""
 _COMMENT: Final = b":\n\n"
 _OPENING: Final = b"retry: 2000\n\n"
 _RESET: Final = b'event: system\ndata: {"kind":"system","payload":{"reset":true}}\n\n'
@@ -62,7 +62,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.http")
 
 
 class Streams:
-    """The event streams open in this process. `run` has to run, or they outlive their sessions."""
+    """The event streams open in this process. `run` must run, or they outlive their sessions."""
 
     def __init__(self) -> None:
         self._stopping = False
@@ -75,13 +75,13 @@ class Streams:
         return len(self._readers)
 
     def stop(self) -> None:
-        """End all of them, now and for ever."""
+        """End all of them, and accept no new ones."""
         self._stopping = True
         for reader in self._readers:
             reader.end()
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled, who may go on reading, and what."""
+        """Check repeatedly, until cancelled, which readers may continue, and what they may see."""
         while True:
             await trio.sleep(RECHECK)
             readers = list(self._readers)
@@ -89,8 +89,8 @@ class Streams:
                 await _recheck(readers[first : first + _ASKED_TOGETHER])
 
     async def open(self, stream: EventStream) -> AsyncGenerator[bytes, None]:
-        """The chunks of one stream's answer; closing them gives its place back. Raises `unauthenticated` for a reader
-        whose session has ended, and `rate_limited`."""
+        """The chunks of one stream's answer; closing them frees its place. Raises `unauthenticated` for a reader whose
+        session has ended, and `rate_limited`."""
         [view] = await stream.views([stream.principal])
         if view is None:
             raise unauthenticated("This session has ended: sign in again.")
@@ -100,7 +100,7 @@ class Streams:
 
     @contextmanager
     def _place(self, principal: Principal, view: View) -> Iterator[None]:
-        """Raises `rate_limited` where the person has all that they may have. Operators are not bounded: their programs
+        """Raises `rate_limited` if the person has as many as they may have. Operators are not limited: their programs
         watch for everybody. A support session has its own count, so the customer's streams do not keep it out."""
         if view.operator:
             yield
@@ -121,8 +121,8 @@ class Streams:
                 del self._open[whose]
 
     async def _read(self, stream: EventStream, reader: _Reader) -> AsyncGenerator[bytes, None]:
-        """No cancel scope is open across a yield. The first yield is empty and for `open` alone: only a generator that
-        runs gives its place back when it is closed, also where its reader has gone before the first chunk."""
+        """No cancel scope is open across a yield. The first yield is empty and for `open` alone: only a started
+        generator frees its place when it is closed, even if its reader goes before the first chunk."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._place(stream.principal, reader.view))
             yield b""
@@ -132,7 +132,7 @@ class Streams:
             except Gone:
                 opening += _RESET
                 events = await stack.enter_async_context(stream.subscribe(None))
-            # Not before: who has read this reads everything that is changed from now on.
+            # Not earlier: a client that has read this gets every change from now on.
             yield opening
             self._readers.add(reader)
             stack.callback(self._readers.discard, reader)
@@ -163,14 +163,14 @@ class Streams:
                     await reader.wait(self._turn(reader, turn_at))
 
     def _turn(self, reader: _Reader, last: float) -> float:
-        """When it is this reader's turn again after its `last`: in a round that is as long as all sends may take."""
+        """The time of this reader's next turn after its `last`: in a round as long as all sends may take."""
         now = trio.current_time()
         length = min(max(len(self._readers) * TURN, 0.001), LONGEST_ROUND)
         earliest = max(now, last + COALESCE)
         return earliest + (reader.place * length - earliest) % length
 
     def _chunk(self, view: View, events: Sequence[Event]) -> bytes:
-        """What this view shows of events that follow each other."""
+        """The consecutive events that this view shows, as one chunk."""
         if not view.everything:
             return b"".join([self._rendered(event, view.operator) for event in events if view.sees(event)])
         run = (events[0].position, events[-1].position)
@@ -184,7 +184,7 @@ class Streams:
         return chunk
 
     def _rendered(self, event: Event, operator: bool) -> bytes:
-        """The frame of an event, made once for all who see the same: the log hands one object to all streams."""
+        """The frame of an event, rendered once for all who see the same: the log passes one object to all streams."""
         known = self._frames.get((event.position, operator))
         if known is not None and known[0] is event:
             return known[1]
@@ -196,7 +196,7 @@ class Streams:
 
 
 class _Reader:
-    """One stream's reader: what it sees, its place in each round, and its waits, which `end` cuts short."""
+    """One stream's reader: what it sees, its place in each round, and its waits, which `end` interrupts."""
 
     def __init__(self, stream: EventStream, view: View) -> None:
         self.stream = stream
@@ -211,7 +211,7 @@ class _Reader:
         self._wait.cancel()
 
     async def next(self, events: Subscription, deadline: float) -> Event | None:
-        """The next event; None when the deadline passes, or the stream has ended."""
+        """The next event; None if the deadline passes, or the stream has ended."""
         if self.ended:
             return None
         with trio.CancelScope(deadline=deadline) as self._wait:
@@ -225,7 +225,7 @@ class _Reader:
 
 
 async def _recheck(readers: Sequence[_Reader]) -> None:
-    """Ask what these readers may see now. Where that cannot be told they go on as they are, for a while."""
+    """Check what these readers may see now. If that cannot be checked they continue unchanged, for a while."""
     now = trio.current_time()
     try:
         views = await readers[0].stream.views([reader.stream.principal for reader in readers])

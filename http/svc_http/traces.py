@@ -1,6 +1,7 @@
-"""The span of a request: what OpenTelemetry's conventions have of one over HTTP, and the id by which the logs know it.
+"""The span of a request: with the attributes of OpenTelemetry's HTTP conventions, and the id of the request in the
+logs.
 
-No address of a client, no query, no header: these are the caller's own. Of paths the secrets are taken out, as of logs.
+No address of a client, no query, no header: these are the caller's own. Secrets are removed from paths, as in logs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIRST_ERROR_OF_OURS = 500
 def request_span(
     tracer: Tracer, exchange: Exchange, operation: Operation[Any, Any, Any], prefix: str
 ) -> Iterator[None]:
-    """A block that answers `exchange`. The caller's trace is gone on with; whether it is sampled is ours to say."""
+    """A block that answers `exchange`. The caller's trace is continued; whether it is sampled is decided here."""
     route = prefix + operation.route.path
     method = exchange.scope["method"]
     told: dict[str, str | int] = {
@@ -38,7 +39,7 @@ def request_span(
             told["server.port"] = server[1]
     caller = exchange.header(b"traceparent")
     span = tracer.begin(f"{method} {route}", Kind.SERVER, told, caller=caller)
-    # Left as it is: the task of a request ends with it, and its last line of the log names the trace as well.
+    # Not reset: the task of a request ends with it, and its last log line names the trace as well.
     ORIGIN.set(Origin(exchange.request_id, span))
     try:
         yield
