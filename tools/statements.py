@@ -134,7 +134,7 @@ def release(name: str, root: Path) -> dict[str, object]:
 
 
 def releases(found: Mapping[str, object], root: Path) -> dict[str, object]:
-    """How many migrations each release has, including the one that `release` describes."""
+    """How many migrations each release has, including `release`."""
     known: dict[str, object] = json.loads((root / RELEASES).read_text())
     return {**known, str(found["release"]): found["migrations"]}
 

@@ -45,7 +45,7 @@ _MAX_QUERY_FIELDS = 100
 _MAX_KEY = 200
 _MAX_COOKIE = 200
 _BROWSER = "_browser"
-"""Appended to the session cookie's name: the cookie by which a browser that has signed in before is recognised."""
+"""Appended to the session cookie's name: the cookie that identifies a browser that has signed in before."""
 _BROWSER_SECONDS = 90 * 86_400
 _COOKIE_FLAGS = "Path=/; Secure; HttpOnly; SameSite=Strict"
 _STREAM_HEADERS: tuple[Header, ...] = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))

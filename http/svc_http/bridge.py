@@ -221,7 +221,7 @@ class _Pages:
 
 
 def _asked(scope: HTTPScope) -> tuple[str, str]:
-    """The headers by which a representation is chosen."""
+    """The headers that choose a representation."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     return headers.get(b"accept-encoding", ""), headers.get(b"if-none-match", "")
 

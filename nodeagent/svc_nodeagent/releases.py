@@ -100,7 +100,7 @@ class Releases:
         sync_folder(self.path)
 
     def begin_trial(self, trial: Trial) -> None:
-        """From here on `trial.release` is the one that is started; the launcher rolls back if it is not accepted."""
+        """Start `trial.release` from here on; the launcher rolls back if it is not accepted."""
         self._returned.unlink(missing_ok=True)
         write_whole(self._trial, json.dumps(asdict(trial)).encode(), mode=0o644)
         self.switch(trial.release)

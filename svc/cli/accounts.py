@@ -30,7 +30,7 @@ from svc.cli.terminal import say
 
 _CONNECT_SECONDS = 10.0
 _BROWSER = "_browser"
-"""The suffix of the cookie by which a service recognises a client that has signed in before."""
+"""The suffix of the cookie with which a service recognises a client that has signed in before."""
 _SESSION = "_session"
 _PANELS_SESSION = "svc_session"
 """The panel's session cookie. Each service's cookie has its own name, which tells the service of a profile."""

@@ -58,7 +58,7 @@ class ControllerConfig:
     @property
     def origins(self) -> tuple[str, ...]:
         """The origins of the service's own pages: those of its public name, of the loopback names in its certificate,
-        of the configuration, and the one that links in mail lead to."""
+        of the configuration, and of the links in mail."""
         hosts = (self.url_host, "localhost", "127.0.0.1", "[::1]")
         default = [f"https://{host}" for host in hosts] if self.api_port == HTTPS_PORT else []
         linked = [self.mail.base_url] if self.mail is not None and self.mail.base_url else []

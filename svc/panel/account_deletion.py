@@ -1,7 +1,7 @@
 """DELETE /users/{id}: the account is suspended at once and removed by a job; an account that owns something is refused.
 A deletion that a restart interrupted continues as a new job; one that fails restores the account.
 
-Invariant: deleting an account destroys nothing that it owns. Whoever deletes it has deleted those things before, or
+Invariant: deleting an account destroys nothing that it owns. The administrator has deleted those things before, or
 given them to somebody else, and knows what they were.
 """
 

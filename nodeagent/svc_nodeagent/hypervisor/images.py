@@ -13,8 +13,8 @@ Invariants:
 - an interrupted download resumes where it stopped; concurrent pulls of one file wait for the first, and find it done;
 - if the disk runs short, images that no disk is based on and nobody requested within the hour are removed, the one
   requested longest ago first;
-- a download takes no more of the disk than its declared size, than any image may have, and than leaves the host enough
-  room. A download that exceeds this is ended, and nothing of it stays.
+- a download is limited to its declared size, to the size that any image may have, and to what leaves the host enough
+  room. A download that exceeds a limit is ended, and nothing of it stays.
 """
 
 from __future__ import annotations

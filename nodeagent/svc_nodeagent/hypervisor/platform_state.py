@@ -115,8 +115,8 @@ def require_state(content: bytes) -> None:
 
 
 def _unpacked(content: bytes) -> dict[str, memoryview]:
-    """Slices of `content` itself, so no more comes out of it than went in. The headers are read one by one: `tarfile`
-    also supports members that expand (sparse ones, of GNU and of PAX), and headers that take it minutes."""
+    """Slices of `content` itself, so the files are never larger than the archive. The headers are read one by one:
+    `tarfile` also supports members that expand (sparse ones, of GNU and of PAX), and headers that take it minutes."""
     if len(content) > MOST_BYTES:
         raise _unreadable()
     files: dict[str, memoryview] = {}

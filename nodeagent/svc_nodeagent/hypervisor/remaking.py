@@ -211,7 +211,7 @@ class Remaking:
         await self._guests.start(record.vm_id)
 
     async def _instance(self, vm_id: UUID) -> str:
-        """Of the machine's system, or of the one that is decided to replace it."""
+        """Of the machine's system, or of the new system once that is decided."""
         try:
             return (await in_thread(reinstallation.current, self._folders, vm_id)).seed.instance_id
         except FileNotFoundError as error:

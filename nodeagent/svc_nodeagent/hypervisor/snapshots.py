@@ -5,8 +5,8 @@ takes that of a guest that is off. They contain disks alone, never memory: witho
 as after a power cut.
 
 Invariants: a snapshot that was reported as taken is in every disk that the machine then had; a restoration starts only
-if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, by
-which the next agent thaws it.
+if the snapshot is in every current disk, and its repeat completes it; while a guest may be frozen a mark exists, which
+makes the next agent thaw it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Operations of a live migration: a running guest moves from one host to another.
 
-The host that has it (`VmLiveSend`) and the one that receives it (`VmLiveReceive`) dial the gateway with a token for
-each of their streams. A guest that has arrived stays paused until the controller tells its new host that it now belongs
-there (`VmLiveFinish`): so no interruption lets it run twice, and the controller's record decides where it runs.
+The host that has it (`VmLiveSend`) and the host that receives it (`VmLiveReceive`) dial the gateway with a token for
+each of their streams. A guest that has arrived stays paused until the controller sends `VmLiveFinish`, which says that
+it now belongs there: so no interruption lets it run twice, and the controller's record decides where it runs.
 """
 
 from __future__ import annotations

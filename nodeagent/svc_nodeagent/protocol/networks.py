@@ -1,4 +1,4 @@
-"""A machine's network: the desired one by the records, and the one that a host was found to have.
+"""A machine's network: as the records want it, and as a host was found to have it.
 
 `NetworkSpec` is complete: addresses, topology, firewall and rate of one machine, which `vm.net.apply` makes the host
 agree with together (specification, "What the service does", 6).

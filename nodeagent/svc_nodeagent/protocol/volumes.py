@@ -35,7 +35,7 @@ UNPLUG_SECONDS: Final = 60.0
 
 
 def volume_serial(volume_id: UUID) -> str:
-    """The serial by which the guest knows it, as /dev/disk/by-id/virtio-<serial>: virtio has room for 20 characters."""
+    """The guest's name for it, as /dev/disk/by-id/virtio-<serial>: virtio has room for 20 characters."""
     return volume_id.hex[:20]
 
 

@@ -114,8 +114,8 @@ class VMReinstallResult(Model):
 
 @dataclass(frozen=True)
 class Reinstalled:
-    """The task of a reinstallation, and the way into the new system. `begun`: this call started it, and not an earlier
-    one with the same key."""
+    """The task of a reinstallation, and the way into the new system. `begun`: this call started it, rather than an
+    earlier call with the same key."""
 
     task: Task
     account: str

@@ -64,7 +64,7 @@ MOST_OPEN: Final = 2
 _LEFT_TO_OTHERS: Final = 2 * 1024**3
 """Bytes beyond the floor: a copy's disks, which only serve browsing, give way before what machines need."""
 MOST_ASKING: Final = 4
-"""Concurrent requests for one copy: a slow file system keeps no more of the node's queries waiting."""
+"""Concurrent requests for one copy: a slow file system keeps at most so many of the node's queries waiting."""
 QUESTION_SECONDS: Final = 120.0
 """For one request in all, so that a file system that answers slowly cannot keep it for ever. Less than the controller's
 timeout."""

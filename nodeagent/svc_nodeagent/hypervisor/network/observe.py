@@ -1,4 +1,4 @@
-"""Compares the host's networks with what it was told to have.
+"""Compares the host's networks with the applied plans.
 
 nftables lists rules in other words than they were given in. So the expected content of a chain is put into a table
 without hooks, which no packet passes, and is read back from there: then both sides are in nft's own words, of whatever

@@ -1,4 +1,4 @@
-"""Compares the networks of all machines of this host with what it was told to have, once.
+"""Compares the networks of all machines of this host with the applied plans, once.
 
 Comparing a thousand machines is seconds of work, so it is done in a thread, one comparison at a time.
 """

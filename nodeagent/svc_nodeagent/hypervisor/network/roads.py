@@ -1,9 +1,9 @@
 """The addresses that this host depends on to reach others and to be reached: no machine's network may take them.
 
 A gateway is an address of the host at the guest's tap, and a guest's address is a route to it. If one of them is the
-controller's, the node cuts itself off and can no longer be told to undo it; if it is the next hop of the default route,
-the node is cut off from everybody. An own address of the host cuts nothing off here, but another host that carries the
-pool would answer for it.
+controller's, the node cuts itself off, and no order can undo it; if it is the next hop of the default route, the node
+is cut off from everybody. An own address of the host cuts nothing off here, but another host that carries the pool
+would answer for it.
 """
 
 from __future__ import annotations
