@@ -1,10 +1,10 @@
 """Bootable qcow2 disks made of plain files: no loop device, no mount, no kernel installed on the host.
 
 A disk is an MBR with two partitions: a FAT one that syslinux reads (kernel, initrd, command line), and an ext4 root,
-the last on the disk, so that a guest can grow it. With loaders for a UEFI the FAT partition is its system partition as
-well, and the disk boots both ways. Invariants: an output appears by rename, complete, with its `.sha256` next to it; an
-output whose recipe (the hash of everything it is made from) is unchanged is not built again; of two concurrent builds
-of one output, one builds and the other waits.
+the last on the disk, so that a guest can grow it. With loaders for a UEFI the FAT one is its system partition as well,
+and the disk boots by both. Invariants: an output appears by rename, complete, with its `.sha256`
+beside it; an output whose recipe (the hash of everything that made it) is unchanged is not built again; two builds of
+one output at the same time are one build, for which the other waits.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SYSLINUX_MBR = Path("/usr/lib/syslinux/mbr/mbr.bin")
 
 
 class BuildError(Exception):
-    """The image was not built; an existing file at the output path is unchanged."""
+    """The image was not built; whatever stood at the output path still stands there."""
 
 
 @dataclass(frozen=True)
 class EfiLoaders:
-    """What a UEFI starts, signed: shim by a key that firmware has, and programs signed by keys that shim has."""
+    """What a UEFI starts, signed: shim by the key that firmware knows, and what shim knows the keys of."""
 
     shim: Path
     grub: Path
@@ -44,7 +44,7 @@ class EfiLoaders:
 
 @dataclass(frozen=True)
 class Layout:
-    """The content of a disk. Sizes in MiB; `root` is a directory tree, whose owners and modes are kept."""
+    """What goes on a disk. Sizes in MiB; `root` is a directory tree, its owners and modes kept."""
 
     kernel: Path
     initrd: Path
@@ -77,7 +77,7 @@ class Progress:
 
 
 def run(*arguments: str | Path, cwd: Path | None = None, stdin: bytes | None = None) -> bytes:
-    """The program's standard output. A failure becomes a `BuildError` with the program's message."""
+    """The program's standard output. A failure becomes a `BuildError` with what the program said."""
     command = [str(argument) for argument in arguments]
     try:
         done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, check=False)
@@ -104,7 +104,7 @@ def recipe_of(*sources: Path) -> str:
 
 
 def build(output: Path, recipe: str, steps: int, make: Callable[[Path, Progress], Layout], *, force: bool) -> None:
-    """Builds `output` unless it exists with this recipe. `make` fills a work folder and returns the disk's content."""
+    """Makes `output` unless it stands with this recipe. `make` fills a work folder and says what goes on the disk."""
     output = output.absolute()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.with_name(f".{output.name}.lock").open("w") as lock:
@@ -184,7 +184,7 @@ def write_raw(raw: Path, layout: Layout, work: Path) -> None:
 
 
 def write_efi(raw: Path, loaders: EfiLoaders, command_line: str, work: Path) -> None:
-    """Under the names that a UEFI looks for on any disk; Debian's GRUB reads its configuration from EFI/debian."""
+    """By the names that a UEFI looks for on any disk; Debian's GRUB reads its configuration from EFI/debian."""
     configuration = work / "grub.cfg"
     configuration.write_text(
         f"serial --speed=115200\nterminal_output serial console\nset timeout=0\n"
@@ -207,7 +207,7 @@ def partition(kind: int, start: int, size_mib: int, *, active: bool) -> bytes:
 
 
 def download(packages: Sequence[str], into: Path) -> list[Path]:
-    """The Debian packages as files. apt's lists are refreshed only if they lack a package."""
+    """The Debian packages as files. The lists of apt are refreshed only when they do not know a package."""
     into.mkdir(parents=True, exist_ok=True)
     fetch = ("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *packages)
     try:
@@ -226,7 +226,7 @@ def main_guard(main: Callable[[], None]) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy the files of `source` over those of `target`, keeping symlinks, owned by root."""
+    """The files of `source` over those of `target`, symlinks kept, owned by root."""
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
     for path in target.rglob("*"):
         os.chown(path, 0, 0, follow_symlinks=False)

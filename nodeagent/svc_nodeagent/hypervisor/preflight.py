@@ -197,9 +197,9 @@ async def _emulator(connection: Connection) -> PreflightCheck:
 
 
 async def _kvm(acceleration: Acceleration) -> PreflightCheck:
-    """Whether QEMU's account may use KVM. libvirt considers its knowledge of QEMU outdated, and probes again at every
-    call, if QEMU found KVM when it was probed (with root's capability) and its account may not open the device, and if
-    QEMU found none and its account may."""
+    """Whether QEMU's account may use KVM. In two cases libvirt considers its knowledge of QEMU outdated, and probes
+    again at every call: QEMU found KVM when it was probed (with root's capability) but its account may not open the
+    device, or QEMU found none but its account may."""
     device = acceleration.device
     access = await acceleration.access()
     works = access is DeviceAccess.ABSENT or await acceleration.answers()

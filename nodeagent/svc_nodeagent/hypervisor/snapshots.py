@@ -43,7 +43,7 @@ from svc_nodeagent.protocol import (
 )
 
 _DISK_SECONDS: Final = 1200.0
-"""For one disk: its refcounts are recomputed, a table of a fixed share of the disk, 64 KiB a GiB."""
+"""For one disk: the work is that of a table of a fixed share of the disk, 64 KiB a GiB."""
 _THAW_SECONDS: Final = 30.0
 log = structlog.get_logger(__name__)
 Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
