@@ -157,7 +157,7 @@ class ImageCreateRequest(Request):
 
     @property
     def platform(self) -> Platform:
-        """The Windows of today wants both; one that was installed under a BIOS boots under nothing else."""
+        """Current Windows versions need both; a Windows that was installed under a BIOS boots under nothing else."""
         windows = self.os_family is OsFamily.WINDOWS
         firmware = self.firmware or (Firmware.UEFI_SECURE if windows else Firmware.BIOS)
         wants_tpm = windows and firmware is not Firmware.BIOS
