@@ -1,14 +1,20 @@
-"""What the task of a live move does on its two nodes: the guest goes over while it runs, by streams joined here.
+"""The task of a live migration on its two nodes: the running guest is transferred by streams that are joined here.
 
-After each attempt, well or not, both nodes are asked what is true (`_settled`): the node that sends ends what is under
-way and has the guest go on if it is there still. Only where the guest has left it and is complete at the other does the
-record change, and only then does the other node let it go on: so it runs once, and the record says where. Who cancels
-the task has the nodes give up what they do; where the guest is has to be said all the same.
+After each attempt, successful or not, both nodes are asked what is true (`_settled`). The source ends what is under way
+and resumes the guest if it is still there. Only if the guest has left the source and is complete at the target does the
+record change, and only then does the target resume it. So the guest runs once, and the record says where. Cancelling
+the task makes the nodes give up the transfer; where the guest is must be established all the same.
 
-Where one of the two nodes is declared lost, the machine goes on at the other if that has all of it
+If one of the two nodes is declared lost, the machine continues at the other if that has all of it
 (`without_the_lost`).
 
-Repeatable from its beginning: whatever a life of this controller before has done, the nodes are asked first.
+Repeatable from its start: after a restart of the controller the nodes are asked first, whatever was done before.
+
+Rejected:
+- libvirt deciding where the guest continues. When the target's last word is lost, libvirt resumes the source, and the
+  guest runs on both;
+- believing the results of `live-send` and `live-receive`. Either can be lost, or say only that the other end has gone,
+  with the guest complete at the target. The questions of `_settled` are about the present, so they can be repeated.
 """
 
 from __future__ import annotations
@@ -47,7 +53,8 @@ from svc_nodeagent.protocol import (
 )
 
 _OTHER_ENDS_SECONDS: Final = 15.0
-"""How long the one node may take to say why, once the other has."""
+"""How long one node may take to say why, once the other has."""
+# More than the agent's own bound for ending a job (60 s, `live_sending.SETTLE_SECONDS`), so its answer is heard.
 _ASK_SECONDS: Final = 90.0
 _PAUSE_SECONDS: Final = 1.0
 
@@ -55,8 +62,8 @@ Prepared = tuple[KeptMachine, UUID, CpuMode]
 
 
 class LiveWork:
-    """`seen` records what the machine's node has said of it within a step; `gone_over` that its guest is at the other
-    node now, and `gone_back` that it is where it was after all; both say False where the task has ended."""
+    """`seen` records what the machine's node said of it within a step. `gone_over` records that the guest is at the
+    target, `gone_back` that it is at the source after all; both return False if the task has ended."""
 
     def __init__(
         self,
@@ -77,12 +84,14 @@ class LiveWork:
         self._gone_back = gone_back
 
     async def has_gone_over(self, run: TaskRun) -> bool:
-        """A life of this controller before has recorded it."""
+        """The record names the target already, from before a restart of the controller."""
         here: UUID | None = await self._database.fetchval("SELECT node_id FROM vms WHERE id = $1", run.task.resource_id)
         return here == _target(run)
 
     async def attempt(self, run: TaskRun, attempt: int, prepared: Prepared) -> OperationResult:
-        """Raises `HostRefused`, `LostWithNode`, conflict: then the guest is where it was."""
+        """Raises `HostRefused`, `LostWithNode`, conflict: the guest is at the source then."""
+        # A cancellation reaches the nodes (`TaskRun`), and must not end this between a guest that has left the source
+        # and the record.
         with run.uninterrupted():
             failure = await self._carry(run, attempt, prepared)
             if await self._settled(run):
@@ -90,18 +99,22 @@ class LiveWork:
         raise failure or _not_settled()
 
     async def finish(self, run: TaskRun) -> OperationResult:
-        """The record says that it is at the other node: have it go on there, whoever cancels meanwhile."""
+        """The record names the target: have the guest resumed there, even if the task is cancelled meanwhile."""
         with run.uninterrupted():
             return await self._finished(run, run.task.resource_id)
 
     async def without_the_lost(self, run: TaskRun, lost: LostWithNode) -> OperationResult:
-        """One of the nodes was declared lost: have the machine go on at the other, if that has all of it. Raises `lost`
-        where it does not go on at the node that it was to move to."""
+        """One of the nodes was declared lost: the machine continues at the other, if that has all of it. Raises `lost`
+        unless it continues at the target."""
         with run.uninterrupted():
             try:
+                # The record names the target, and only the target has to answer from there on: so the lost node is the
+                # target. The source keeps its copy until the task has ended.
                 if await self.has_gone_over(run):
                     await self._take_back(run)
                     raise lost
+                # The record names the source. If the source is lost, the target may have the guest complete; if the
+                # target is lost, the question raises, and the guest is at the source.
                 look = VmLiveLook(vm_id=run.task.resource_id)
                 arrived = (await self._asked_where(run, _target(run), look)).place is LivePlace.ARRIVED
             except LostWithNode:
@@ -115,9 +128,10 @@ class LiveWork:
             return await self.finish(run)
 
     async def _take_back(self, run: TaskRun) -> None:
-        """The node that the record names is lost: the one before has the machine's disks as they were when it left."""
+        """The target, which the record names, is lost: the source has the disks as they were when the guest left."""
         vm_id, source = run.task.resource_id, run.task.node_id
         assert source is not None
+        # LEFT is good enough here: the source's guest has ended, and its disks are whole.
         word = await self._asked_where(run, source, VmLiveSettle(vm_id=vm_id))
         if word.place is not LivePlace.ABSENT and await self._gone_back(run.task):
             await run.log(
@@ -135,7 +149,7 @@ class LiveWork:
             raise LostWithNode(lost) from lost
 
     async def _carry(self, run: TaskRun, attempt: int, prepared: Prepared) -> HostRefused | LostWithNode | None:
-        """Have the one node send and the other receive; gives why it came to nothing, where it did."""
+        """Have the source send and the target receive; returns why it failed, or None."""
         vm_id, source, target = run.task.resource_id, run.task.node_id, _target(run)
         assert source is not None
         kept, image_id, cpu_mode = prepared
@@ -144,6 +158,7 @@ class LiveWork:
         image = await self._images.spec(image_id, target)
         failures: list[HostRefused | LostWithNode] = []
         async with AsyncExitStack() as stack:
+            # One stream for libvirt's messages, one for the memory, and one for each disk.
             joined = [
                 await stack.enter_async_context(self._tasks.gateway.joined_streams(source, target))
                 for _ in range(2 + len(kept.disks))
@@ -158,6 +173,7 @@ class LiveWork:
                     await run.perform(operation, step=f"{step}-{attempt}", node_id=node_id, span=(10, 100))
                 except (HostRefused, LostWithNode) as refusal:
                     failures.append(refusal)
+                    # The first failure is often only the broken stream; the other end may still say the cause.
                     nursery.cancel_scope.deadline = trio.current_time() + _OTHER_ENDS_SECONDS
 
             receive = VmLiveReceive(machine=machine, image=image, cpu_mode=cpu_mode, streams=receiving)
@@ -169,19 +185,23 @@ class LiveWork:
         return min(failures, key=follows) if failures else None
 
     async def _settled(self, run: TaskRun) -> bool:
-        """Ask what is true. True where the guest is at the other node, which is recorded then; else it is where it was.
-        Raises `LostWithNode` where the machine's own node is lost."""
+        """Ask what is true. True if the guest is at the target, which is then recorded; otherwise it is at the source.
+        Raises `LostWithNode` if the source is lost."""
         vm_id, source = run.task.resource_id, run.task.node_id
         assert source is not None
+        # The source first, since its answer ends what is under way. Asked the other way round, the target could say
+        # "absent" while the transfer goes on, and the guest arrive after that.
         word = await self._asked_where(run, source, VmLiveSettle(vm_id=vm_id))
         if word.place is LivePlace.LEFT:
             try:
                 arrived = (await self._asked_where(run, _target(run), VmLiveLook(vm_id=vm_id))).place
             except LostWithNode:
+                # The target was declared lost with the guest in it. The source has the disks as of its departure.
                 arrived = LivePlace.ABSENT
             if arrived is LivePlace.ARRIVED and await self._gone_over(run.task):
                 return True
             await run.log("The other node has lost the guest; it is started on the original node.", level=Level.WARNING)
+        # HERE: the source has resumed it. LEFT: it is off there, and its desired power has it started again.
         await self._seen(vm_id, source, word.state, "asked after a live move")
         return False
 
@@ -195,7 +215,8 @@ class LiveWork:
         return result
 
     async def _ask(self, run: TaskRun, node_id: UUID, operation: NodeOperation) -> OperationResult:
-        """Of what is true or done at this moment, each time under an id of its own, until the node answers."""
+        """Ask until the node answers, under a new id each time: what counts is what is true now, and under the same id
+        an old answer would be repeated."""
         gateway = self._tasks.gateway
         while True:
             await gateway.until_online(node_id)
@@ -205,6 +226,7 @@ class LiveWork:
             except NodeUnavailable:
                 await gateway.cancel(node_id, operation_id)
             except OperationFailed as failure:
+                # A repeat would get the same answer. Any other failure may pass, and the guest's place must be known.
                 if failure.code in (FailureCode.UNSUPPORTED, FailureCode.NOT_FOUND, FailureCode.INVALID):
                     raise conflict(failure.message, hint=failure.hint) from failure
                 await run.log(failure.message, level=Level.WARNING)
@@ -212,7 +234,8 @@ class LiveWork:
 
 
 def follows(refusal: HostRefused | LostWithNode) -> bool:
-    """Whether it only says that the other end has gone."""
+    """Whether it says only that the other end has gone, so that the other end's reason is the better one. False sorts
+    first in `min`."""
     return isinstance(refusal, HostRefused) and refusal.failure in (FailureCode.INTERRUPTED, None)
 
 

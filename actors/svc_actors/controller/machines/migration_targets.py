@@ -1,13 +1,16 @@
-"""Where a machine could go: every other node, judged by what it has reported and what is promised of it.
+"""Where a machine could move: every other node, judged by what it has reported and what is promised of it.
 
-A machine that is off moves `offline`. One that runs moves `live` where the other host could go on with the guest as it
-runs; else by a `restart`, and it is said why: another processor, another accelerator, a missing machine type, an agent
-that knows no live moves, snapshots (which only the whole disk has). A node that could not take it at all has no mode.
-Reasons begin with a word that says what they are about (node, agent, machine, vcpus, memory, disk, firmware,
-tpm, pool, network, image; cpu, machine type, snapshots), so that a reader finds the one thing to mend.
+A machine that is off moves `offline`. A running one moves `live` if the other host could continue the guest as it runs;
+otherwise by a `restart`, with the reasons: another processor, another accelerator, a missing machine type, an agent
+without live migration, snapshots. A node that could not take it at all has no mode. Reasons start with a word that says
+what they are about (node, agent, machine, vcpus, memory, disk, firmware, tpm, pool, network, image; cpu, machine type,
+cdrom, snapshots), so that a reader finds the one thing to fix.
 
-Disks are each node's own, so that all of a machine's disks are copied: the target needs room for them. Nothing is
-locked, and nothing is held: it is a judgement of this moment.
+Each node has disks of its own, so all disks of a machine are copied, and the target needs room for them. Nothing is
+locked and no room is held: this is a judgement of the moment, and the move judges again under its locks (`moving`).
+
+Rejected: leaving unsuitable nodes out of the list. The specification has every other node judged, and an operator who
+empties a node needs to know what keeps each of the others from taking a machine.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from svc_actors.store import Queryable, Record
 from svc_nodeagent.protocol import DomainState, VmLiveSend
 
 _Q35: Final = "pc-q35-"
-"""Machines are defined as `q35`; libvirt makes of it the newest of these that its host has, and keeps to that."""
+"""Machines are defined as `q35`; libvirt resolves that to the newest of these types that its host has, and keeps it."""
 _LIVE_SINCE: Final = VmLiveSend.facts.since
 
 
@@ -42,7 +45,7 @@ class MigrationMode(StrEnum):
 
 @dataclass(frozen=True)
 class MigrationTarget:
-    """Without a mode, `reasons` say why the node could not take the machine; of `restart`, why not live."""
+    """Without a mode, `reasons` say why the node could not take the machine; with `restart`, why not live."""
 
     node_id: UUID
     node_name: str
@@ -107,7 +110,8 @@ def _judged(machine: Record, itself: Sequence[str], pools: Sequence[Record], nod
 
 
 def _of_itself(machine: Record) -> list[str]:
-    """What keeps the machine where it is, whichever node is looked at."""
+    """What keeps the machine where it is, whichever the target."""
+    # The first one alone: what follows from it (a machine that is being created is busy too) would only add noise.
     if machine["status"] not in (MachineStatus.RUNNING, MachineStatus.STOPPED):
         return [f"machine: it is {machine['status']}; only a running or a stopped one moves"]
     if machine["node_state"] != "online":
@@ -125,7 +129,7 @@ def _why_not(machine: Record, pools: Sequence[Record], node: Record) -> list[str
     if not node["unreported"]:
         room = lacking(node, vcpus=machine["vcpus"], memory_mib=machine["memory_mib"], disk_gib=machine["disk_gib"])
         found += [each.text for each in room]
-    if node["state"] == "online":  # What an agent of another release has told, the one that comes may know better.
+    if node["state"] == "online":  # Facts of a node that is away may be its former agent's, which knew less.
         found += platform_lacks(node["facts"], platform_of(machine).needs)
     found += [reason for pool in pools if (reason := _pool(pool, node)) is not None]
     found += _network(machine, pools, node["facts"])
@@ -138,6 +142,7 @@ def _agent(machine: Record, node: Record) -> list[str]:
     if node["state"] != "online":
         return [f"agent: {node['state_reason']}"] if node["state_reason"] and not node["lost"] else []
     here, there = machine["agent_protocol"], node["agent_protocol"]
+    # What the source's agent has recorded goes to the target, and an older protocol leaves out what it does not know.
     if here is not None and there is not None and there < here:
         return [f"agent: it speaks protocol {there}, and that of the machine's node {here}"]
     return []
@@ -164,8 +169,9 @@ def _network(machine: Record, pools: Sequence[Record], facts: dict[str, Any]) ->
 
 
 def _not_live_itself(machine: Record) -> list[str]:
-    """What keeps its guest from moving while it runs, whichever node is looked at."""
+    """What keeps its guest from moving while it runs, whichever the target."""
     found = []
+    # A live migration has the guest arrive paused and resumes it; one that was paused before would be resumed as well.
     if machine["observed_state"] == DomainState.PAUSED:
         found.append("machine: its guest is paused")
     if machine["iso_image_id"] is not None:
@@ -187,7 +193,8 @@ def _knows_no_live(node: Record) -> list[str]:
 
 
 def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
-    """What of the running guest the other host could not go on with. A fact that either has not told counts against."""
+    """What of the running guest the other host could not continue. A fact that either host has not reported counts
+    against it."""
     if here["accelerator"] is None or there["accelerator"] is None:
         return ["cpu: the hosts have not told what they are"]
     found = []
@@ -196,6 +203,7 @@ def _why_not_live(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
     elif here["accelerator"] == "kvm" and here["cpu_model"] != there["cpu_model"]:
         # With KVM a guest is given its host's processor; emulated guests have the same one everywhere.
         found.append(f"cpu: it has an {there['cpu_model']}, and the machine's node an {here['cpu_model']}")
+    # The record does not name the guest's resolved type; any that its host has may be the one.
     offered = set(there["machine_types"] or ())
     missing = [each for each in here["machine_types"] or () if each.startswith(_Q35) and each not in offered]
     if missing:

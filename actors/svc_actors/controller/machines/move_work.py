@@ -1,12 +1,14 @@
-"""What the task of a move does on its two nodes: the disks go from one to the other, by streams that are joined here.
+"""The task of a move on its two nodes: the disks are transferred by streams that are joined here.
 
-A machine that runs is shut down first, once nothing is left to be done that it need not be off for. It is not started
-here: its desired state is still `running`, so that is what the power watch does, wherever the task has left it. Of a
-live move `live_work` says what is done instead.
+A running machine is shut down first, as late as possible: the target has fetched the image by then. It is not started
+here. Its desired power is still `running`, so the power watch starts it on whichever node the task has left it.
+`live_work` does what is different in a live migration.
 
-Repeatable from its beginning, as all work: the nodes answer what they did. A transfer that was cut short (an agent or
-this controller died, or a connection did) is tried again, after the node that takes the machine in has removed what it
-has of it.
+Repeatable from its start, as all work: the nodes answer from their journals what they did. A transfer that was cut
+short (an agent, the controller or a connection died) is repeated, after the target has removed what it has.
+
+Rejected: agents that dial each other. Each would need an open port and trust in every other node; both dial the
+controller, which they trust already, and the disks pass through it.
 """
 
 from __future__ import annotations
@@ -46,20 +48,20 @@ from svc_nodeagent.protocol import (
     VmShutdown,
 )
 
-MOST_ATTEMPTS: Final = 4
+MOST_ATTEMPTS: Final = 4  # As often as an operation is repeated that its agent's death interrupted.
 SHUT_DOWN: Final = "shut down to be moved"
 AT_ONCE: Final = 2
-"""Fewer than a node's lane for transfers holds: two moves that wait for each other's nodes never fill it."""
+"""Fewer than a node's lane for transfers holds (4), so moves that wait for each other's nodes never fill it."""
 _DESCRIBE_SECONDS: Final = 60.0
 _OFF: Final = (DomainState.STOPPED, DomainState.CRASHED)
 _CLEAR_SECONDS: Final = 120.0
 _OTHER_ENDS_SECONDS: Final = 15.0
-"""How long the one node may take to say why, once the other's part of a transfer has failed."""
+"""How long one node may take to say why, once the other's part of a transfer has failed."""
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """A machine that can be moved, to a node that has its image."""
+    """A machine that can move; the target has its image."""
 
     kept: KeptMachine
     image_id: UUID
@@ -98,6 +100,8 @@ class MoveWork:
             return await self._live.without_the_lost(run, lost)
 
     async def _moved(self, run: TaskRun) -> OperationResult | None:
+        # The controller was restarted after the record changed: the transfer is over, and only the target has to
+        # resume the guest. It takes no turn for that.
         if run.task.parameters.get(LIVE) and await self._live.has_gone_over(run):
             return await self._live.finish(run)
         if self._under_way.available_tokens == 0:
@@ -113,6 +117,7 @@ class MoveWork:
                     await self._attempt(run, attempt)
                     break
                 except HostRefused as refusal:
+                    # Only what says "the other end has gone" is repeated; a reason would be the same again.
                     if run.cancel_requested or not follows(refusal) or attempt == MOST_ATTEMPTS:
                         raise
                     await run.log("The transfer was cut short; trying again.", level=Level.WARNING)
@@ -122,6 +127,7 @@ class MoveWork:
         return None
 
     async def _shut_down(self, run: TaskRun) -> None:
+        # Everything that may refuse the move, and the image, which may take minutes, before the guest goes off.
         await self._ready(run, 0)
         vm_id, node_id = run.task.resource_id, run.task.node_id
         assert node_id is not None
@@ -131,7 +137,7 @@ class MoveWork:
         await self._seen(vm_id, node_id, result.state, SHUT_DOWN)
 
     async def _ready(self, run: TaskRun, attempt: int) -> _Ready:
-        """Raises conflict for a machine that cannot be moved; has the other node fetch its image."""
+        """Have the target fetch the image. Raises conflict for a machine that cannot move."""
         vm_id = run.task.resource_id
         kept = await self._described(run, vm_id, attempt)
         vm = await self._database.fetchone(
@@ -157,6 +163,8 @@ class MoveWork:
         vm_id = run.task.resource_id
         ready = await self._ready(run, attempt)
         spec = await machine_spec(self._database, self._sealer, vm_id)
+        # Without a network: the source still carries the addresses, and the target must not answer for them. Disks,
+        # seed and platform as the source has recorded them: the controller keeps no secret of a first boot.
         kept = {
             "network": NetworkSpec(nics=()),
             "disks": ready.kept.disks,
@@ -174,7 +182,7 @@ class MoveWork:
                 VmSend(vm_id=vm_id, stream_token=source_token),
                 VmMigrate(machine=machine, image=image, cpu_mode=ready.cpu_mode, stream_token=target_token),
             )
-        # Out of the block: what leaves it is wrapped into a group.
+        # Raised outside of the block, whose nursery would wrap it into a group.
         if isinstance(outcome, HostRefused | LostWithNode):
             raise outcome
         if len(set(outcome)) > 1:
@@ -183,12 +191,13 @@ class MoveWork:
                 hint="Check the agents' logs on both nodes, then try again.",
             )
         await self._media.carry(run, _target(run), attempt=attempt)
+        # Last of all: somebody started the guest by hand on the source, and the copy is older than what it writes.
         seen: str | None = await self._database.fetchval("SELECT observed_state FROM vms WHERE id = $1", vm_id)
         if seen not in _OFF:
             raise conflict("The machine was started on its host meanwhile; it was not moved and keeps running.")
 
     async def _described(self, run: TaskRun, vm_id: UUID, attempt: int) -> KeptMachine:
-        """The machine as its own node has recorded it: what first boot it is of, the controller has not kept."""
+        """The machine as its own node has recorded it. The controller has not kept what belongs to its first boot."""
         result = await run.perform(VmDescribe(vm_id=vm_id), step=f"describe-{attempt}", timeout=_DESCRIBE_SECONDS)
         if not isinstance(result, MachineResult):
             raise TypeError(f"vm.describe was answered with {result.kind}")
@@ -200,7 +209,7 @@ def _target(run: TaskRun) -> UUID:
 
 
 async def _cleared(run: TaskRun, attempt: int, volumes: tuple[UUID, ...]) -> bool:
-    """Have the node that takes the machine in remove what it has of it. False where it does not say so in time."""
+    """Have the target remove what it has of the machine. False if it does not confirm in time."""
     remove = VmDelete(vm_id=run.task.resource_id, destroy_disks=True, destroy_volumes=volumes)
     try:
         await run.perform(remove, step=f"clear-{attempt}", timeout=_CLEAR_SECONDS, node_id=_target(run))
@@ -212,8 +221,8 @@ async def _cleared(run: TaskRun, attempt: int, volumes: tuple[UUID, ...]) -> boo
 async def _both(
     run: TaskRun, attempt: int, send: VmSend, take_in: VmMigrate
 ) -> list[tuple[CopiedDisk, ...]] | HostRefused | LostWithNode:
-    """The disks as each node has them. When one fails the other is heard as well, for a while: of the two reasons the
-    one is told that is not only the end of the other."""
+    """The disks as each node has them. When one node fails, the other is heard too, for a while: of the two reasons the
+    better one is returned, which says more than that the other end has gone."""
     disks: list[tuple[CopiedDisk, ...]] = []
     refusals: list[HostRefused | LostWithNode] = []
 

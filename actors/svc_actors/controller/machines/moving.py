@@ -1,18 +1,20 @@
-"""A machine moves to another node: what is decided, and the one transaction that says where it is.
+"""A machine moves to another node: the decision, and the one transaction that says where the machine is.
 
-The record is the machine's word on where it is. Until its task has succeeded it is on `node_id`, and what the other
-node (`moving_to`) has of it is nobody's; the transaction that ends the task names the other node, and what the first
-one (`moved_from`) still has is nobody's. Either is removed however late (`reconcile.remains_watch`), and until then its
-room is held, so nothing that crashes leaves a machine on two nodes or on none.
+The record decides where a machine is. Until its task has succeeded it is on `node_id`, and what the target
+(`moving_to`) has of it belongs to nobody. The transaction that ends the task names the target, and what the source
+(`moved_from`) still has belongs to nobody. Either is removed, however late (`reconcile.remains_watch`), and its room
+is held until then. So a crash, wherever it comes, leaves a machine on exactly one node.
 
 Invariants:
-- a machine moves while it is off, or live (`live_work`). With `restart` one that runs is shut down by its task, and
-  what shall be, `running`, is not touched, so it is started again wherever the end of the task leaves it; one that a
-  move has left something of does not move;
-- a guest that moved live goes on at the other node once the record names that (`gone_over`), before its task ends;
-- the node that takes it in is judged under the lock of its capacity, after that of its own node by their ids;
-- the new node carries the machine's addresses only once the old one has let go of them: it is neither started there
-  nor is its network applied, nor are addresses freed, before.
+- a machine moves while it is off, or live (`live_work`). With `restart` the task shuts a running one down; its desired
+  power stays `running`, so the power watch starts it again on whichever node the task leaves it;
+- a machine of which an earlier move has left something on a node does not move;
+- a guest that moved live continues at the target once the record names the target (`gone_over`), before its task ends;
+- the target is judged under the lock of its capacity. Both nodes' capacities are locked in the order of their ids;
+- the target carries the machine's addresses only once the source has released them. Before, the machine is not
+  started there, its network is not applied, and no address is freed.
+
+Why the record changes last: a target that died half-way would else be the machine's node, without a complete disk.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ from svc_nodeagent.protocol import DomainState
 
 OP: Final = Order.MIGRATE.op
 TARGET: Final = "target_node_id"
-"""The parameter of a task that names the node which takes the machine in."""
+"""The parameter of a task that names the target node."""
 RESTART: Final = "restart"
-"""The parameter of a task that says whether the machine runs, and is shut down first."""
+"""The parameter of a task: the machine runs, and is shut down first."""
 LIVE: Final = "live"
-"""The parameter of a task that says whether its guest goes on running."""
+"""The parameter of a task: the guest keeps running (a live migration)."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """`order` tells one order from another, where it is repeated. `restart`: one that runs is shut down for it;
-    else it moves live."""
+    """`order` identifies the order, so that a repeat is recognised. `restart`: a running machine is shut down for the
+    move; without it, it moves live."""
 
     node_id: UUID
     order: str | None = None
@@ -52,8 +54,8 @@ class Move:
 
 
 async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[str, object], MachineStatus | None]:
-    """Hold room at the other node; gives the task's parameters, and the machine's status where it becomes another.
-    Raises conflict, not_found, not_ready."""
+    """Hold room at the target; returns the task's parameters, and the machine's new status if it changes. Raises
+    conflict, not_found, not_ready."""
     if move.node_id == vm.node_id:
         raise conflict(f"The machine is on node {vm.node_name} already; nothing was changed.")
     admission.require_not_in_rescue(vm, refusal_text(Order.MIGRATE))
@@ -64,8 +66,10 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
             f"The machine is {vm.status.value}, and moves only while it runs or is off; nothing was changed.",
             details={"status": vm.status.value},
         )
+    # By id, as everywhere: the moves of two machines that swap their nodes would otherwise deadlock.
     for node_id in sorted(each for each in (vm.node_id, move.node_id) if each is not None):
         await lock_capacity(tx, node_id)
+    # Judged again under the locks, whatever the caller was shown: room may be gone since.
     found = [each for each in await migration_targets(tx, vm.id) if each.node_id == move.node_id]
     if not found:
         raise not_found("There is no such node.")
@@ -83,6 +87,7 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
             hint="With `restart` it is shut down, moved, and started again there.",
             details={"reasons": list(found[0].reasons)},
         )
+    # From here on a trigger counts the machine at both nodes, so nothing else is promised the target's room.
     await tx.execute("UPDATE vms SET moving_to = $2 WHERE id = $1", vm.id, move.node_id)
     restart = runs and not live
     parameters: dict[str, object] = {TARGET: str(move.node_id), "order": move.order, RESTART: restart, LIVE: live}
@@ -90,19 +95,23 @@ async def begin_move(tx: Transaction, vm: MachineRow, move: Move) -> tuple[dict[
 
 
 async def gone_over(tx: Transaction, vm: MachineRow, task: Task) -> None:
-    """The guest has left the one node and is complete at the other: from here on that is where the machine is."""
+    """The guest has left the source and is complete at the target: the record names the target from now on."""
+    # Repeated after a restart of the controller between this commit and the task's end: it is recorded already.
     if vm.node_id != UUID(task.parameters[TARGET]):
         await moved(tx, vm, task, DomainState.PAUSED)
-        # From here on it ends with the other node's word, however late that comes.
+        # The guest is paused at the target. A deadline that passed now would end the task with the guest still paused,
+        # and the source's copy would be removed as remains. So the task waits for the target's word, however late.
         await lift_deadline(tx, task.id)
 
 
 async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
-    """The node that the guest has gone to is lost, and the one before has all of it, off: that is where it is again."""
+    """The target is lost, and the source has all of the machine, off: the record names the source again. The guest's
+    changes at the target are lost with it."""
     if vm.node_id != UUID(task.parameters[TARGET]):
-        return
+        return  # At the source already: taken back before a restart of the controller.
     for node_id in sorted(each for each in (vm.node_id, task.node_id) if each is not None):
         await lock_capacity(tx, node_id)
+    # Without `moved_from` nothing of it is left at the source: there is nothing to go back to, and the record stays.
     at = await tx.fetchval(
         """UPDATE vms SET node_id = moved_from, moved_from = NULL, observed_state = $2, observed_cause = NULL,
                           observed_at = now()
@@ -115,7 +124,7 @@ async def gone_back(tx: Transaction, vm: MachineRow, task: Task) -> None:
 
 
 async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState = DomainState.STOPPED) -> None:
-    """The other node has all of it, in this state: from here on that is where the machine is."""
+    """The target has all of the machine, in this state: the record names the target from now on."""
     target = UUID(task.parameters[TARGET])
     for node_id in sorted(each for each in (vm.node_id, target) if each is not None):
         await lock_capacity(tx, node_id)
@@ -131,7 +140,7 @@ async def moved(tx: Transaction, vm: MachineRow, task: Task, state: DomainState 
 
 
 async def _tell_where(tx: Transaction, vm: MachineRow, task: Task, at: UUID) -> None:
-    """It was on its node until now, and is on another."""
+    """Everything that follows from another node: a new generation of the network, the audit, the event."""
     await network_changed(tx, [vm.id])
     # The nodes' names are the audit's: a node may be gone when it is read.
     names = await tx.fetch("SELECT id, name FROM nodes WHERE id = ANY($1::uuid[])", [vm.node_id, at])
@@ -142,7 +151,7 @@ async def _tell_where(tx: Transaction, vm: MachineRow, task: Task, at: UUID) -> 
 
 
 async def require_nothing_left(tx: Transaction, vm: MachineRow) -> None:
-    """Raises not_ready while a node has to remove what a move has left there."""
+    """Raises not_ready while a node still has to remove what a move has left there."""
     node = await tx.fetchval(
         """SELECT nodes.name FROM vms JOIN nodes ON nodes.id = coalesce(vms.moved_from, vms.moving_to)
            WHERE vms.id = $1""",
@@ -170,7 +179,7 @@ def _left_at(node: str) -> Exception:
 
 @dataclass(frozen=True)
 class Remains:
-    """What a node has to remove of a machine that is on another. `lost`: nobody waits for this node any more."""
+    """What a node has to remove of a machine that is on another. `lost`: the node will not come back to do it."""
 
     vm_id: UUID
     node_id: UUID
@@ -178,15 +187,16 @@ class Remains:
 
 
 async def remains(queryable: Queryable) -> list[Remains]:
-    """All that is due: of moves that are over."""
+    """All that is due: of moves whose task has ended."""
     return [_as_remains(row) for row in await queryable.fetch(_REMAINS)]
 
 
 async def removed(tx: Transaction, left: Remains) -> bool:
-    """The node has nothing of the machine any more. False where that is not due any longer."""
+    """The node has nothing of the machine left. False if the removal is no longer due."""
     row = await tx.fetchrow(
         "SELECT node_id, moving_to, moved_from FROM vms WHERE id = $1 FOR NO KEY UPDATE", left.vm_id
     )
+    # Read again under the row's lock: while the node was asked it may have been declared lost, or the remains cleared.
     if row is None or left not in await remains(tx):
         return False
     for node_id in sorted(each for each in row.values() if each is not None):

@@ -1,7 +1,13 @@
 """What the end of a task, or the host's word outside of one, makes of a machine.
 
-Called in a transaction that has the machine's row locked: by the Machine actor, and by `observing`, of which it is one
-caller.
+Called in a transaction that has the machine's row locked: by the Machine actor, and (`moved_by`) by `observing`.
+
+Rule: the status follows the host's last word and never the task's result. A shutdown that failed leaves a machine
+running because its host says so, not because the task failed. Only if the host has never spoken of the machine is the
+status derived from what the machine was before the order (`_assumed_observation`).
+
+Rejected: one message and one function for each operation's end. They differed in a word, and each had its own copy of
+what follows for all (the network's generation, the status); that part is decided once here.
 """
 
 from __future__ import annotations
@@ -27,25 +33,27 @@ from svc_actors.store import Transaction, UniqueViolationError
 from svc_nodeagent.protocol import DeleteResult, DomainResult
 
 RELEASED: Final = "released"
-"""The parameter of a deletion that names the addresses whose release began with it: the machine keeps these after all
-if its host refuses to delete it."""
+"""The parameter of a deletion that names the addresses whose release started with it. If the host refuses the deletion,
+the machine keeps these; an address that was detached before stays `releasing`."""
 
 DESTROYED: Final = "destroy_volumes"
-"""The parameter of a deletion that names the volumes which go with the machine."""
+"""The parameter of a deletion that names the volumes deleted with the machine."""
 
 GENERATION: Final = "network_generation"
-"""The parameter of a task that carries the machine's network: what generation its host has at least, once the task has
-succeeded. The work may read a newer one; but after a restart, the node answers for what it was asked at first."""
+"""The parameter of a task that carries the machine's network: the generation that its host has at least, once the task
+has succeeded. The work may send a newer one. After a restart of the controller the node answers for the first one that
+it was asked, so only the generation at the order is certain."""
 
 WINDOWS: Final = "windows"
-"""The parameter of a reinstallation that says whether the new system is a Windows: null, or whether a password was
-ordered for it."""
+"""The parameter of a reinstallation: null if the new system is no Windows, else whether a password was ordered."""
 
 LOST: Final = "The host no longer has the machine."
 
 
 async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """What is peculiar to the operation that has ended; then, for all, the network and the status."""
+    """First what is specific to the operation that has ended; then, for all, the network and the status."""
+    # A result that names a state is the host's word at the end of the task. Without one (a failure, or an operation
+    # that says nothing of the guest) the last state noted while the task was open counts.
     heard = ending.result.state if isinstance(ending.result, DomainResult) else None
     seen = heard or vm.observed_state
     failure = "The last task failed"
@@ -55,14 +63,19 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
             built = True
         case "vm.create":
             await _give_up_creation(tx, vm)
+            # A domain may have been seen half-way; nobody can use it. None leads to `failed`, which is only deletable.
             seen, failure = None, "Creation failed"
         case "vm.delete" if isinstance(ending.result, DeleteResult):
             await _remove(tx, vm, task, ending.result)
             return
         case "vm.delete":
+            # The host refused. The order had released the addresses in the records; the host still carries them, and
+            # the new generation has it apply them again. One that was never built goes back to `failed`.
             await keep_addresses(tx, vm.id, task.parameters.get(RELEASED, ()))
             await network_changed(tx, [vm.id])
             seen, failure = seen if vm.built_at is not None else None, "Deletion failed"
+        # An update and a resize are recorded at the order. The old values are the order's, not read at the end: by
+        # then the record has the new ones, and a repeat after a crash would put those back.
         case "vm.update" if not ending.succeeded:
             await _put_back(tx, vm, **task.parameters["before"])
         case "vm.resize" if not ending.succeeded:
@@ -71,6 +84,7 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         case "vm.reinstall":
             await _reinstalled(tx, vm, task, succeeded=ending.succeeded)
         case "vm.restore" if ending.succeeded:
+            # Snapshots are inside the file of the disk, which the restoration has replaced.
             await snapshots.gone_with_disks(tx, vm.id)
             await platforms.changed(tx, task)
         case snapshots.TAKE | snapshots.RESTORE | snapshots.DELETE:
@@ -86,13 +100,16 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         case "vm.backups.forget":
             await forgetting_ended(tx, vm, task, ending)
         case "vm.backups.remove":
+            # A deleted machine: it has no status to move and no network to bring up to date.
             await removal_ended(tx, vm, task, ending)
             return
         case "vm.cpu.set" if ending.succeeded:
             await processors.changed(tx, vm, task, seen)
+        # A live move was recorded within the task (`moving.gone_over`): the guest waited paused for that.
         case moving.OP if ending.succeeded and not task.parameters.get(moving.LIVE):
             await moving.moved(tx, vm, task)
         case "vm.set_password":
+            # Whether it was set or not: the password is not kept for longer than the task.
             await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
             if ending.succeeded:
                 await windows.password_set(tx, vm.id)
@@ -100,10 +117,15 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
         await processors.take_up(tx, vm)
     if heard is not None:
         await power.note_pause(tx, vm, heard, None)
+    # The network watch leaves a machine to an open task that carries its network itself. If the task has not brought
+    # the host up to date, the watch is called now instead of waiting for its next round.
     generation: int | None = task.parameters.get(GENERATION) if ending.succeeded else None
     if generation is None:
         await call_watch(tx)
+    # `observe` gives None for a guest that is shutting down: nothing final, so what it was before the order counts.
     observation = (observe(seen) if seen is not None else None) or _assumed_observation(vm.status)
+    # The task's words become the machine's reason only if the machine is `failed` by it. A shutdown that the guest
+    # ignored leaves a running machine, whose status has no reason.
     failed = not ending.succeeded and observation in (Observation.UNBUILT, Observation.LOST)
     reason = await power.task_ended(tx, vm, task, ending, observation, seen)
     status, reason = moved_by(
@@ -113,8 +135,9 @@ async def settle(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) ->
 
 
 async def interrupted(tx: Transaction, vm: MachineRow, task: Task, ending: Ending) -> None:
-    """A task ended of which nobody knows what it has done: its machine is taken for what it was before, until its host
-    says what it is. Nothing is let go of, since the host may have all of it. A deleted one stays deleted."""
+    """A task ended, and nobody knows what it has done. The machine is taken to be what it was before, until its host
+    says otherwise. No address, disk or room is given back: the host may have used all of it. A deleted machine stays
+    deleted."""
     if vm.status is MachineStatus.DELETED:
         return
     if task.op in snapshots.OPS:
@@ -132,6 +155,7 @@ def moved_by(
 ) -> tuple[MachineStatus, str | None]:
     """The status that the observation leads to, and why; `known` is why the machine is what it is now."""
     after = move(status, observation)
+    # Seen off, or lost, once more: a repeat that brings no reason keeps the first one.
     if after is status and after in (MachineStatus.STOPPED, MachineStatus.FAILED):
         reason = reason or known
     if after is MachineStatus.FAILED and reason is None:
@@ -140,15 +164,16 @@ def moved_by(
 
 
 async def _give_up_creation(tx: Transaction, vm: MachineRow) -> None:
-    """The failed machine stays until it is deleted, without an address and without its first boot's secret."""
+    """The failed machine stays until it is deleted, without an address and without its first boot's secret. Its address
+    is `releasing` until the node confirms: the host may have routed it before it failed."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
 
 
 async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteResult) -> None:
-    """The host has let go of it. An address that the host did not name stays `releasing`; a disk that was kept is a
-    volume from now on."""
+    """The host has removed it. An address that the host did not name stays `releasing`; a disk that was kept becomes a
+    volume."""
     await machine_gone(tx, vm.id, [UUID(each) for each in task.parameters.get(DESTROYED, ())])
     await lock_capacity(tx, vm.node_id)
     await begin_release(tx, vm.id)
@@ -158,7 +183,8 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
     await snapshots.gone_with_disks(tx, vm.id)
     await keep_for_a_while(tx, vm.id)
     if vm.node_id is not None:
-        # Of the machine's own disks there is one: what the host names beyond what was ordered counts towards no limit.
+        # A machine has one disk of its own. A host that names more kept disks than were ordered kept (a hostile one
+        # named sixteen) must not use up the customer's limits: those are recorded, and count for nothing.
         ordered = 0 if task.parameters.get("destroy_disks") else 1
         for number, kept in enumerate(result.retained_disks[:MOST_KEPT]):
             await keep_disk(
@@ -177,7 +203,8 @@ async def _remove(tx: Transaction, vm: MachineRow, task: Task, result: DeleteRes
 
 
 async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, memory_mib: int) -> None:
-    """The host kept what it had. The name may be another machine's by now; then this one keeps the new name."""
+    """The host refused the update and has what it had before. If the old name is another machine's by now, this one
+    keeps the new name; the sizes go back in any case."""
     try:
         async with tx.savepoint():
             await write_definition(tx, vm.id, name=name, vcpus=vcpus, memory_mib=memory_mib)
@@ -186,7 +213,7 @@ async def _put_back(tx: Transaction, vm: MachineRow, *, name: str, vcpus: int, m
 
 
 async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded: bool) -> None:
-    """The record names the new system once the host says that it is there. It shall run, as a new machine does."""
+    """The record names the new system once the host says that it is there. It is to run, as a new machine does."""
     await tx.execute("UPDATE vms SET sealed_seed = NULL WHERE id = $1", vm.id)
     if not succeeded:
         return
@@ -208,7 +235,7 @@ async def _reinstalled(tx: Transaction, vm: MachineRow, task: Task, *, succeeded
 
 
 def _assumed_observation(status: MachineStatus) -> Observation:
-    """The observation to go by where the host has said nothing final: what the machine was before the order."""
+    """The observation to use if the host has said nothing final: what the machine was before the order."""
     match status:
         case MachineStatus.CREATING | MachineStatus.DELETING | MachineStatus.FAILED:
             return Observation.UNBUILT

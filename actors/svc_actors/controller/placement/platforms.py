@@ -1,7 +1,7 @@
-"""What machines have beneath their system, and which nodes have told that they have what it needs.
+"""Which nodes offer the firmware and the TPM that a machine needs.
 
-Invariant: a machine is placed, moved, reinstalled and restored only where its firmware and its TPM can be had. A node
-that has not told, as one whose agent is of an earlier release, has a BIOS and nothing else.
+Invariant: a machine is placed, moved, reinstalled and restored only on a node that has reported its firmware and its
+TPM. A node that has not reported (an agent of an earlier release) counts as having a BIOS and nothing else.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ _ABOUT: Final = {Firmware.UEFI.value: "firmware", Firmware.UEFI_SECURE.value: "f
 
 
 def platform_lacks(facts: Mapping[str, Any] | None, needs: tuple[str, ...]) -> list[str]:
-    """Why a node with these facts cannot have such machines: each reason begins with what it is about."""
+    """Why a node with these facts cannot have such machines. Each reason starts with `firmware:` or `tpm:`."""
     told = facts or {}
+    # Only a listed feature counts; `platform_lacks` gives the reason, and its absence proves nothing.
     features, lacks = told.get("platform_features") or (), told.get("platform_lacks") or {}
     missing = [need for need in needs if need not in features]
     return [f"{_ABOUT[need]}: {lacks.get(need, _UNTOLD)}" for need in missing]
 
 
 async def require_platform(queryable: Queryable, node_id: UUID | None, platform: Platform) -> None:
-    """Raises conflict where the machine's node cannot have it so."""
+    """Raises conflict if the machine's node does not offer this platform."""
     facts = await queryable.fetchval("SELECT facts FROM nodes WHERE id = $1", node_id)
     if reasons := platform_lacks(facts, platform.needs):
         raise conflict(

@@ -1,8 +1,11 @@
-"""Why no node takes a machine, in words that say what is true: of each node, and of all together.
+"""Why no node takes a machine: for each node, and in one sentence for all of them.
 
-A node is kept from taking a machine by its state, by what it has beneath a system (UEFI, TPM), by the network (no pool
-that it can carry), or by its room, and is told of in that order: the refusal names what keeps the nodes that came
-nearest. Read without locks, after placement has found nothing: a refusal consumes nothing.
+Four things keep a node from taking a machine, in this order: its state, its platform (UEFI, TPM), the network (no pool
+that it can carry) and its room. The refusal names the obstacles of the nodes that came nearest. It is read without
+locks, after placement has found nothing, and consumes nothing.
+
+Rejected: one sentence for every cause ("No node has room"), which placement had at first. It was untrue where a state
+or the network was the obstacle, and named nothing to change.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from svc_actors.store import Queryable, Record
 from svc_nodeagent.protocol import PLAIN, Firmware, Platform
 
 MOST_EXPLAINED: Final = 100
-"""Nodes of which a refusal says why not."""
+"""Nodes listed in the details of a refusal, however many there are."""
 
 
 class NodesAway(ServiceError):  # noqa: N818 - named for what it says
-    """Nodes that may have room are offline or have only just come: a moment later the answer may be another."""
+    """Nodes that may have room are offline or have just joined: the same order may succeed a moment later."""
 
     def __init__(self, details: Mapping[str, object] | None) -> None:
         super().__init__(
@@ -38,7 +41,7 @@ class NodesAway(ServiceError):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Need:
-    """What a machine asks for. `node_id` and `location_id` narrow the choice."""
+    """What a machine requires. `node_id` and `location_id` narrow the choice."""
 
     vcpus: int
     memory_mib: int
@@ -50,7 +53,7 @@ class Need:
 
 
 class Stage(IntEnum):
-    """How near a node came to taking the machine."""
+    """How near a node came to taking the machine. The greater, the nearer."""
 
     STATE = 1
     PLATFORM = 2
@@ -60,7 +63,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Obstacle:
-    """`text` is about one node; `summary` the same where it is said of all nodes."""
+    """`text` is about one node; `summary` is for the sentence about all nodes."""
 
     stage: Stage
     text: str
@@ -88,17 +91,20 @@ class _Node:
 
     @property
     def may_be_back(self) -> bool:
-        """Nothing but its absence, which may end in a moment, keeps it."""
+        """Only its absence keeps it, which may end at any moment."""
         if _UNREPORTED in self.obstacles:  # Then nothing is known of its room.
+            # Connected or just joined, and its first inventory is still to come. Any other obstacle (offline,
+            # maintenance, a missing pool) would still be there afterwards.
             rest = [each for each in self.obstacles if each.stage is not Stage.ROOM and each is not _UNREPORTED]
             return rest in ([], [_PENDING])
         return self.obstacles in ([_OFFLINE], [_PENDING])
 
 
 def state_obstacles(node: Record) -> list[Obstacle]:
-    """What keeps a node from taking any machine. Of its row: state, mode, maintenance, disk_level; and disk_free_gib,
-    and whether it is lost, or unreported."""
+    """What keeps a node from taking any machine. `node` has the columns state, mode, maintenance and disk_level, and
+    disk_free_gib, lost and unreported."""
     found = []
+    # Lost first: such a node keeps the state `offline`, and would count among those that may be back in a moment.
     if node["lost"]:
         found.append(_LOST)
     elif node["state"] != "online":
@@ -116,8 +122,10 @@ def state_obstacles(node: Record) -> list[Obstacle]:
 
 
 def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
-    """What a node (a row of `node_capacity`) has too little of for so much more."""
+    """What a node (a row of `node_capacity`) has too little of to promise this much more."""
     lacks = []
+    # A resource of which no more is asked is left out: a node that is overcommitted beyond a lowered factor still lets
+    # a machine shrink.
     for name, column, wanted, text in (
         ("vcpus", "vcpus", vcpus, str),
         ("memory", "memory_mib", memory_mib, memory_text),
@@ -131,19 +139,22 @@ def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list
 
 
 async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> ServiceError:
-    """The error for a machine that no node takes. With `explain` its details say of each node why not, and its words
-    are for who runs the service."""
+    """The error for a machine that no node takes. With `explain` the details say why for each node, and the words are
+    for administrators and staff."""
     nodes = await _nodes(queryable, need)
     if not nodes:
         return await _no_nodes(queryable, need)
     refused = [node for node in nodes if node.obstacles]
     details = {"nodes": [_told(node) for node in refused[:MOST_EXPLAINED]]} if explain else None
     if len(refused) < len(nodes):
+        # Placement found no node a moment ago, and now one would do: room was freed, or a node came back, in between.
         return unavailable(
             "The nodes changed while this machine was being placed; nothing was created.", hint="Try again."
         )
     if any(node.may_be_back for node in nodes):
         return NodesAway(details)
+    # A node's stage is its lowest obstacle, so the nearest nodes are those with the highest. Only obstacles of that
+    # stage are named: a node in maintenance and full is first of all in maintenance.
     nearest = max(node.stage for node in nodes)
     obstacles = [[each for each in node.obstacles if each.stage is nearest] for node in nodes if node.stage is nearest]
     message, hint = _words(nearest, obstacles, explain=explain)
@@ -169,6 +180,7 @@ def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bo
             hint = "Add a pool to the network, or enable one." if explain else "Ask an administrator for a pool."
             return f"The network has no pool for a machine here: {_listed(reasons)}.", hint
         case Stage.ROOM:
+            # "None has 8 vCPUs free" is true only of what every one of them lacks.
             common = set.intersection(*({each.summary for each in of_node} for of_node in obstacles))
             missing = [each.summary for each in obstacles[0] if each.summary in common]
             hint = f"Choose a smaller size, or {'add a node' if explain else 'try again later'}."
@@ -178,6 +190,7 @@ def _words(stage: Stage, obstacles: Sequence[Sequence[Obstacle]], *, explain: bo
 
 
 async def _no_nodes(queryable: Queryable, need: Need) -> ServiceError:
+    """No node matches `node_id` and `location_id`: which of the two is wrong, or that there are no nodes yet."""
     if need.node_id is not None:
         if await queryable.fetchval("SELECT true FROM nodes WHERE id = $1 AND deleted_at IS NULL", need.node_id):
             return capacity("The node is not of this location.", hint="Leave out node_id or location_id.")
@@ -231,7 +244,7 @@ def _platform(node: Record, platform: Platform) -> list[Obstacle]:
 
 
 def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:
-    """Why no pool gives a machine on this node its primary address."""
+    """Why no pool gives a machine on this node its primary address. `pools` are of the family of primary addresses."""
     if not pools:
         return Obstacle(Stage.NETWORK, "network: it has no enabled pool", "none is enabled")
     serving = [
@@ -243,6 +256,7 @@ def _network(node: Record, pools: Sequence[Record]) -> Obstacle | None:
         return Obstacle(Stage.NETWORK, "network: no enabled pool serves this node", "none serves a node with room")
     facts: dict[str, Any] = {"network_lacks": node["network_lacks"]}
     reasons = [lack(facts, needs(pool)) for pool in serving]
+    # One pool that the host can carry is enough; whether it has a free address, placement finds out by taking one.
     if None in reasons:
         return None
     text = f"network: it cannot carry the pool {serving[0]['name']} ({reasons[0]})"

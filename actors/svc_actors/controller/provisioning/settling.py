@@ -1,15 +1,18 @@
-"""Making a service's machine what the service's state says.
+"""Bring a service's machine to what the state of the service says.
 
-Level-triggered: what is to be done is read from the records each time, so a crash at any point forgets nothing, and
-whatever is ordered here is decided by the Machine actor under the lock of the machine's row, so nothing is done twice.
+Level-triggered: each step reads the records afresh, so a crash at any point forgets nothing. The Machine actor decides
+every order given here under the lock of the machine's row, so nothing is done twice.
 
 | state | its machine |
 |---|---|
-| provisioning | is being built: the end of that ends the state |
-| provisioning_failed | is removed with all that was made of it |
-| suspended, by power_off | is shut down; where its guest does not obey, switched off |
+| provisioning | is being built; the state ends when the build does |
+| provisioning_failed | is removed with its disks |
+| suspended, by power_off | is shut down; if the guest does not obey, switched off |
 | active, after a suspension that switched it off | is started |
-| terminated | is deleted, also where its owner had protected it |
+| terminated | is deleted, even if its owner had protected it |
+
+Rejected: giving the machine its order in the transaction that changes the service. A node that is away would refuse
+it, and the billing system's call with it; a billing system must not lose an order to an offline node.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ _GONE: Final = "The machine was removed before it was created."
 
 @dataclass(frozen=True)
 class _MachineNow:
-    """`busy`: a task is under way. `agrees`: its host has its network as it is recorded. `ignored`: it was told to shut
-    down since the suspension, and did not. `kept`: it was to be deleted before, and was not."""
+    """`busy`: a task is open. `agrees`: its host has applied the recorded network. `ignored`: a shutdown ordered since
+    the suspension did not succeed. `kept`: a deletion was ordered before; if not `busy`, it has failed."""
 
     id: UUID
     status: MachineStatus
@@ -54,7 +57,9 @@ class _MachineNow:
 
 
 async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> None:
-    """One step towards what the service's state says. Raises `DomainError` where the machine cannot take it now."""
+    """One step towards what the service's state says. Raises `DomainError` if the machine refuses the order now."""
+    # Both reads are without locks. A change in between costs nothing: the Machine actor judges orders under its lock,
+    # and `_write_settled` compares the service with what was read here.
     service = await get_service(database, service_id)
     if service.settled:
         return
@@ -62,20 +67,23 @@ async def settle(database: Database, actors: ActorSystem, service_id: UUID) -> N
     if service.state is ServiceState.PROVISIONING:
         await _conclude(database, service_id)
     elif machine is None:
+        # Deleted: whatever the state is, no machine is left to bring to it.
         await _write_settled(database, service)
     elif not machine.busy and (order := _order(service, machine)) is not None:
         await _ask(database, actors, service, machine, order)
     elif not machine.busy and machine.agrees:
+        # Power is right. A suspension by network_isolate is settled only once the host has applied the network too.
         await _write_settled(database, service)
 
 
 def _order(service: ServiceRow, machine: _MachineNow) -> Order | None:
-    """What the machine is told; None where its power is as it shall be."""
+    """What to order; None if the machine's power is as the state says."""
     match service.state:
         case ServiceState.PROVISIONING_FAILED | ServiceState.TERMINATED:
             return Order.DELETE
         case ServiceState.SUSPENDED if service.suspend_mode is SuspendMode.POWER_OFF:
             if machine.status is MachineStatus.RUNNING:
+                # A guest that could ignore the shutdown would not be suspended, so the second order is by force.
                 return Order.FORCE_STOP if machine.ignored else Order.SHUTDOWN
         case ServiceState.ACTIVE if service.resume and machine.status is MachineStatus.STOPPED:
             return Order.START
@@ -85,12 +93,14 @@ def _order(service: ServiceRow, machine: _MachineNow) -> Order | None:
 async def _ask(
     database: Database, actors: ActorSystem, service: ServiceRow, machine: _MachineNow, order: Order
 ) -> None:
-    """What the machine refuses is asked again later, and so is a deletion that has come to nothing before."""
+    """Give the order. A refused order is noted as tried, so it is repeated after a pause; so is each further deletion
+    once one has failed."""
     caller, actor = service_itself("service.settle"), actors.ref(Machine, str(machine.id))
     try:
         if order is Order.DELETE:
             if machine.protected:
                 await actor.ask(Machine.update, caller, Changes(marks=Marks(protected=False)))
+            # The disk of a failed build holds no customer's data, and a retry orders another machine.
             destroy = service.destroy_disks or service.state is ServiceState.PROVISIONING_FAILED
             await actor.ask(Machine.delete, caller, destroy_disks=destroy)
         else:
@@ -99,11 +109,12 @@ async def _ask(
         await write_tried(database, service.id)
         raise
     if machine.kept:
+        # The order is taken each time and its task fails each time: without the pause, one task every two seconds.
         await write_tried(database, service.id)
 
 
 async def _conclude(database: Database, service_id: UUID) -> None:
-    """End provisioning, if the machine is built or will never be."""
+    """End provisioning if the machine is built, or never will be."""
 
     async def work(tx: Transaction) -> None:
         service = await lock_service(tx, service_id)
@@ -119,7 +130,7 @@ async def _conclude(database: Database, service_id: UUID) -> None:
 
 
 async def _write_settled(database: Database, seen: ServiceRow) -> None:
-    """Unless the service was changed since it was looked at: then it is looked at again."""
+    """Unless the service was changed since it was read; then the next round reads it again."""
 
     async def work(tx: Transaction) -> None:
         if await lock_service(tx, seen.id) == seen:
@@ -129,7 +140,7 @@ async def _write_settled(database: Database, seen: ServiceRow) -> None:
 
 
 async def _machine(queryable: Queryable, service: ServiceRow) -> _MachineNow | None:
-    """None where there is none any more."""
+    """None if the machine is deleted."""
     row = await queryable.fetchrow(
         """SELECT vms.id, vms.status, status_reason AS reason, built_at IS NOT NULL AS built,
                   vms.status <> 'running' OR net_applied >= net_wanted AS agrees,
