@@ -1,10 +1,13 @@
-"""What a definition may say that comes with a guest from another host.
+"""What a definition that comes with a guest from another host may contain.
 
-Its own definition the target makes itself; this one is of the guest that comes running, and libvirt, which is root,
-does what stands in it. So it is compared with a list of what the definitions of our machines have (`domains`), and of
-what libvirt adds to them: what is on no list is refused, whatever a later libvirt may mean by it. Invariants: no file
-of this host is named but the machine's own, each in its role and with its format, its image beneath the first disk, and
-the firmware; no program but QEMU, no tap but its own.
+The target makes its own definition for later starts. This one is of the guest that arrives running, and libvirt, as
+root, does what it says. So it is compared with a list of what definitions of our machines contain (`domains`), and of
+what libvirt adds to them. What is on no list is refused.
+
+Rejected: a list of what is dangerous. libvirt's grammar grows with each release, and a new element would pass.
+
+Invariants: no file of this host is named but the machine's own, each in its role and with its format, its image beneath
+the first disk, and the firmware; no program but QEMU, no tap but its own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from svc_nodeagent.hypervisor.domains import METADATA_NAMESPACE, BaseImage
 
 @dataclass(frozen=True)
 class Moved:
-    """The machine that is let in, and its files on this host. `disks`: its volumes among them, all of them qcow2."""
+    """The machine that may arrive, and its files on this host. `disks` includes its volumes; all are qcow2."""
 
     vm_id: UUID
     domain: str
@@ -36,7 +39,7 @@ class Moved:
 
 
 class Refused(trio.BrokenResourceError):
-    """The other host said what no move takes."""
+    """The source sent what no move takes. A broken stream to those who carry it, so that it ends the move as one."""
 
 
 _ADDRESS: Final = "type domain bus slot function multifunction controller target unit port"
@@ -137,8 +140,8 @@ _ELEMENTS: Final[Mapping[str, str]] = {
         _ADDRESS,
     ),
 }
-"""Each element by its path, and the attributes that it may have. No value of them means anything to the host but those
-that are looked at below."""
+"""Each element by its path, and the attributes that it may have. Only the values that are checked below (files,
+programs, taps, kinds) mean anything to the host; the others describe the guest to itself."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "devices/disk": "file",
@@ -151,7 +154,8 @@ _TYPES: Final[Mapping[str, str]] = {
     "devices/graphics/listen": "socket",
     "devices/audio": "none",
 }
-"""What kind of a thing on the host each is made of."""
+"""What each is made of on the host. The same element of another type names another thing: a disk of type `block` a
+device, a serial port of type `file` a file that QEMU writes."""
 _EMULATOR: Final = "/usr/bin/qemu-system-*"
 _FIRMWARE: Final = Path("/usr/share")
 _RANDOM: Final = "/dev/urandom"
@@ -160,6 +164,7 @@ _PARTITION: Final = "/machine"
 
 def require_own(xml: str, moved: Moved) -> None:
     """Raises `Refused`, and `ElementTree.ParseError`."""
+    # First the shape (only known elements, attributes and types), then the values that name something of the host.
     domain = ElementTree.fromstring(xml)  # noqa: S314 - expat resolves nothing outside of the text
     if domain.tag != "domain" or domain.findtext("uuid") != str(moved.vm_id) or domain.findtext("name") != moved.domain:
         raise Refused("another machine")
@@ -170,14 +175,17 @@ def require_own(xml: str, moved: Moved) -> None:
             raise Refused(f"an attribute {sorted(unknown)[0]} of {path or 'domain'}")
         if element.get("type") != _TYPES.get(path, element.get("type")):
             raise Refused(f"{path} of type {element.get('type')}")
+    # Texts, each with the only values that definitions of ours have: where they are absent libvirt chooses for itself.
     _require_text(domain, "resource/partition", lambda text: text == _PARTITION)
     _require_text(domain, "os/loader", _is_firmware)
     _require_text(domain, "os/nvram", lambda text: text == str(moved.nvram))
     _require_text(domain, "devices/emulator", lambda text: Path(text).match(_EMULATOR) and _is_plain(text))
     _require_text(domain, "devices/rng/backend", lambda text: text == _RANDOM)
+    # libvirt copies the template into the variables of a guest that has none: any file of the host could be read so.
     for nvram in domain.iterfind("os/nvram[@template]"):
         if not _is_firmware(nvram.get("template", "")):
             raise Refused(f"the file {nvram.get('template')}")
+    # Another machine's tap would give the guest that machine's addresses.
     for target in domain.iterfind("devices/interface/target"):
         if target.get("dev") not in moved.taps:
             raise Refused(f"the interface {target.get('dev')}")
@@ -189,12 +197,14 @@ def require_own(xml: str, moved: Moved) -> None:
 
 
 def _require_own_disk(disk: ElementTree.Element, moved: Moved) -> None:
-    """The format is the file's own: as something else, what is in it would be the guest's to say."""
+    """Each file with its own format. Read as qcow2, a raw file's content could name a backing file of the guest's
+    choice; read as raw, a qcow2 disk lets the guest write its header."""
     found = [(source.get("file", ""), _type(disk, "driver")) for source in disk.iterfind("source")]
     own = {(str(path), "qcow2") for path in moved.disks} | {(str(moved.seed), "raw")}
     for file, form in found:
         if (file, form) not in own:
             raise Refused(f"a disk of the file {file} as {form}")
+    # Without attributes and sources it says that nothing is beneath. Deeper ones may have neither (`_ELEMENTS`).
     for beneath in disk.iterfind("backingStore"):
         files = [source.get("file", "") for source in beneath.iterfind("source")]
         if (beneath.attrib or files) and (beneath.get("type"), files) != ("file", [str(moved.base.path)]):
@@ -219,12 +229,13 @@ def _require_text(domain: ElementTree.Element, path: str, may_be: Callable[[str]
 
 
 def _type(element: ElementTree.Element, child: str) -> str | None:
-    """None also where it is said twice: which of them holds is libvirt's to choose."""
+    """None also if the child is there twice: which of them counts would be libvirt's choice, not the one checked."""
     found = element.findall(child)
     return found[0].get("type") if len(found) == 1 else None
 
 
 def _is_firmware(text: str) -> bool:
+    # Any file there: descriptions of Debian's packages name OVMF's, and they differ from release to release.
     return _FIRMWARE in Path(text).parents and _is_plain(text)
 
 

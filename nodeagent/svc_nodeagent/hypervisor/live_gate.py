@@ -1,9 +1,12 @@
-"""What the other host's libvirt may say to this host's: what a move of the one machine takes, and nothing else.
+"""What the source's libvirt may say to this host's: the calls that a move of this one machine takes, and nothing else.
 
-libvirt's own protocol has no rights to give away: whoever reaches its socket is root. So what comes from the other host
-is read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x): its calls are few, and the definition in
-the one that prepares the move must be one that the machine may have (`live_definition`). A message that is none of
-these ends the move.
+libvirt's protocol knows no lesser rights: a client that reaches its socket is root. So messages from the source are
+read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x). They are few calls, and the definition in
+the one that prepares the move must be one that the machine may have (`live_definition`). Any other message ends the
+move.
+
+libvirt's own access control (polkit) does not do: it permits a migration or refuses it, and does not look at the
+definition that comes with it, which may name any file of the host.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from svc_nodeagent.wrapped_stream import WrappedStream
 
 _HEAD: Final = struct.Struct(">7I")
 """Length of all, program, version, procedure, type, serial, status."""
+# The numbers of libvirt's programs; the second is "keep" in ASCII.
 _REMOTE, _KEEPALIVE = 0x20008086, 0x6B656570
-_MOST_MESSAGE: Final = 32 * 1024 * 1024
+_MOST_MESSAGE: Final = 32 * 1024 * 1024  # libvirt's own VIR_NET_MESSAGE_MAX.
 log = structlog.get_logger(__name__)
 
 _OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING = 1, 2, 60, 66, 360, 361
@@ -31,7 +35,9 @@ _PREPARE, _FINISH = 303, 306
 _CALLS: Final = frozenset(
     {_OPEN, _CLOSE, _SUPPORTS_FEATURE, _LIST_AUTHENTICATIONS, _REGISTER_CLOSING, _UNREGISTER_CLOSING, _PREPARE, _FINISH}
 )
+# VIR_MIGRATE_PARAM_DEST_XML and VIR_MIGRATE_PARAM_PERSIST_XML, as they stand in the call.
 _XML: Final = ("destination_xml", "persistent_xml")
+# virTypedParameterType: int, unsigned, long long, unsigned long long, double, boolean, with their bytes in XDR.
 _SIZES: Final = {1: 4, 2: 4, 3: 8, 4: 8, 5: 8, 6: 4}
 _STRING: Final = 7
 
@@ -45,7 +51,7 @@ class Gate:
 
 
 class _Watched(WrappedStream):
-    """What is received comes in whole messages, each looked at."""
+    """Gives whole messages only, each of them checked. Nothing of a message is passed on before all of it is there."""
 
     def __init__(self, stream: trio.abc.Stream, moved: Moved) -> None:
         super().__init__(stream)
@@ -56,7 +62,7 @@ class _Watched(WrappedStream):
         while (length := self._length()) is None or len(self._received) < length:
             data = await self._stream.receive_some(max_bytes)
             if not data:
-                return b""
+                return b""  # A message that was cut off is dropped with the connection.
             self._received += data
         message = bytes(self._received[:length])
         del self._received[:length]
@@ -77,10 +83,11 @@ class _Watched(WrappedStream):
 
 
 def require_of_a_move(message: bytes, moved: Moved) -> None:
-    """Raises `Refused`."""
+    """Raises `Refused` for a message that no move of this machine takes."""
     _, program, _, procedure, _, _, _ = _HEAD.unpack_from(message)
     if program == _KEEPALIVE:
         return
+    # The type of the message is not looked at: replies and streams of other procedures are not needed either.
     if program != _REMOTE or procedure not in _CALLS:
         raise Refused(f"procedure {procedure} of program {program:#x}")
     if procedure == _PREPARE:
@@ -96,8 +103,8 @@ def require_of_a_move(message: bytes, moved: Moved) -> None:
 
 
 def _texts(body: bytes) -> Iterator[tuple[str, str]]:
-    """The typed parameters of a call that are texts."""
-    at = 0
+    """The typed parameters of a call that are texts, by name."""
+    at = 0  # XDR: big-endian words; texts are padded with zeros to a multiple of four bytes.
 
     def number() -> int:
         nonlocal at
@@ -121,4 +128,5 @@ def _texts(body: bytes) -> Iterator[tuple[str, str]]:
         elif kind in _SIZES:
             at += _SIZES[kind]
         else:
+            # Of an unknown length: what follows could not be found, and libvirt might read it differently.
             raise Refused(f"a parameter of kind {kind}")

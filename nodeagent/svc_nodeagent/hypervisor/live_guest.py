@@ -1,4 +1,4 @@
-"""What both ends of a live move ask of libvirt about the guest."""
+"""What both ends of a live migration ask libvirt about the guest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS: Final = 0.1
 
 
 async def asked(guests: Guests, vm_id: UUID, name: str, work: Callable[[Any], Any]) -> Any:
-    """None where there is no such domain."""
+    """None if there is no such domain."""
     try:
         return await guests.on_domain(vm_id, name, work, timeout=CALL_TIMEOUT_SECONDS)
     except LibvirtError as error:
@@ -27,10 +27,12 @@ async def asked(guests: Guests, vm_id: UUID, name: str, work: Callable[[Any], An
 
 
 def gone_on(domain: Any) -> LivePlace:
-    """Lets a guest go on that a move has paused."""
+    """Resume a guest that a move has paused, and say whether it is here."""
     state, reason = domain.state()
+    # The source's domain after a complete move: off, and libvirt says why. Off for another reason, the guest is here.
     if state == libvirt.VIR_DOMAIN_SHUTOFF and reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
         return LivePlace.LEFT
+    # A guest that its full disk has paused resumes by itself once there is space.
     if domain_state(state, reason) is DomainState.PAUSED and reason != libvirt.VIR_DOMAIN_PAUSED_IOERROR:
         domain.resume()
     return LivePlace.HERE

@@ -1,14 +1,18 @@
-"""A running guest that moves from this host, or to it: libvirt moves it, over streams that the controller joins.
+"""Live migration of a guest from this host, or to it: libvirt does it, over streams that the controller joins.
 
-libvirt's peer-to-peer move is used: the source's libvirt speaks with the target's. The guest arrives paused, always,
-and goes on here once the controller's record says that it is here (`finish`).
+libvirt's peer-to-peer migration is used: the source's libvirt speaks with the target's. The guest always arrives paused
+and is resumed once the controller's record says that it is here (`finish`).
 
 Invariants:
-- until then the source has a guest that can go on: libvirt ends it there only once the target has it complete, and
-  where anything fails it is let go on, at the latest by `settle`;
-- what the target has bears the mark of `arrivals` until the guest has arrived complete, so whatever an end or a crash
+- until then the source has a guest that can continue: libvirt ends it there only once the target has it complete, and
+  if anything fails it is resumed, by `settle` at the latest;
+- what the target has bears the mark of `arrivals` until the guest has arrived complete, so what a failure or a crash
   leaves is removed; its taps carry nothing until `finish` brings the machine's network;
-- what comes names no file of this host but the machine's own and its image.
+- what the source sends names no file of the target but the machine's own, its image and the firmware.
+
+Rejected: TCP between the hosts, which needs open ports of libvirt and QEMU and trust between all nodes; tunnelled
+migration, which copies no disks by NBD; a guest that arrives running, since libvirt resumes the source if the target's
+last word is lost, and it would run on both.
 """
 
 from __future__ import annotations
@@ -82,7 +86,7 @@ class LiveMoves:
         )
 
     async def perform(self, operation: LiveOperation, report: Report) -> OperationResult:
-        """Not repeated where libvirt goes away meanwhile: the streams of a move are opened once."""
+        """Carry one step out."""
         try:
             match operation:
                 case VmLiveSend():
@@ -96,4 +100,6 @@ class LiveMoves:
                 case VmLiveFinish():
                     return await self._receiving.finish(operation)
         except ConnectionLost as lost:
+            # Other operations are repeated here once libvirt is back. A stream of a move can be opened only once, so
+            # the controller repeats the whole attempt.
             raise cut_short(lost.message) from lost

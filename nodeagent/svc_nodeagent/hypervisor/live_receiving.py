@@ -1,9 +1,12 @@
-"""The host to which a running guest moves: room for it, its arrival, and its going on once the record says so.
+"""The target of a live migration: it makes room, takes the guest in, and resumes it once the record says so.
 
 Invariants:
-- what is here bears the mark of `arrivals` until the guest has arrived complete, so whatever an end or a crash leaves
-  is removed; its taps carry nothing until `finish` brings the machine's network;
-- what comes names no file of this host but the machine's own and its image.
+- what is here bears the mark of `arrivals` until the guest has arrived complete, so what a failure or a crash leaves is
+  removed; its taps carry nothing until `finish` brings the machine's network;
+- what the source sends names no file of this host but the machine's own, its image and the firmware.
+
+Rejected: taking the sizes that the source announces. It announced 8 TiB for a disk of 1 GiB; the disks are made here,
+of the sizes that the controller ordered, and the room is watched while they fill.
 """
 
 from __future__ import annotations
@@ -58,9 +61,10 @@ from svc_nodeagent.protocol import (
 )
 
 ARRIVAL_SECONDS: Final = 20.0
-"""How long libvirt may take, once its connection has ended, to keep or remove what has come."""
+"""How long libvirt may take, once its connection has ended, to keep the guest or to remove it."""
 ROOM_SECONDS: Final = 1.0
-"""Between two looks at the room while disks come."""
+"""Between two looks at the free room while disks arrive."""
+# Milliseconds: the values that QEMU itself announces with after a migration.
 _ANNOUNCE: Final = {"initial": 50, "max": 550, "rounds": 5, "step": 100}
 log = structlog.get_logger(__name__)
 
@@ -104,11 +108,13 @@ class LiveReceiving:
         async def fetching(percent: int, message: str) -> None:
             await report(percent // 10, message)
 
+        # Before the machine's turn is taken: a download may last for minutes.
         await self._images.ensure(operation.image, fetching)
         async with self._steps(vm_id):
             volumes = arrivals.volumes_of(operation.machine.disks)
             await arrivals.require_nothing_of(self._guests, self._folders, vm_id, volumes)
             try:
+                # The mark first: a crash anywhere from here to `complete` leaves what the next start removes.
                 await in_thread(arrivals.begin, self._folders, vm_id, volumes)
                 fault_point("live.begun")
                 await self._receive(operation, report)
@@ -117,6 +123,8 @@ class LiveReceiving:
                 fault_point("live.arrived")
                 await in_thread(arrivals.complete, self._folders, vm_id)
             except BaseException:
+                # Also for a cancellation. A guest that has arrived complete is lost with this, and is off at the source
+                # then; the controller asks both nodes and has it started there.
                 await arrivals.undo(self._folders, vm_id, volumes, self._remove)
                 raise
         return LiveResult(vm_id=vm_id, place=LivePlace.ARRIVED, state=await self._guests.state(vm_id))
@@ -124,6 +132,8 @@ class LiveReceiving:
     async def look(self, vm_id: UUID) -> LiveResult:
         state = await self._guests.state(vm_id)
         arrived = state is not DomainState.ABSENT and await self._has_arrived(vm_id)
+        # Still marked: complete by libvirt's word, but `receive` has not ended. A crash now would remove it, so it must
+        # not be called arrived, or the controller would give up the source's copy.
         marked = await in_thread(self._folders.abandonment(vm_id).exists)
         place = LivePlace.ARRIVED if arrived and not marked else LivePlace.ABSENT
         return LiveResult(vm_id=vm_id, place=place, state=state)
@@ -131,14 +141,15 @@ class LiveReceiving:
     async def finish(self, operation: VmLiveFinish) -> DomainResult:
         vm_id = operation.vm_id
         async with self._steps(vm_id):
+            # The network first: a guest that is resumed before would send into nothing, and announce itself in vain.
             record = await self._definitions.with_network(vm_id, operation.network)
             await self._definitions.apply_network(record)
             fault_point("live.carried")
             if await asked(self._guests, vm_id, "virDomainResume", gone_on) is LivePlace.HERE:
                 await self._announce(vm_id)
             fault_point("live.gone_on")
-            # What has come is of the guest that runs; the next start is by a definition of this host's own. libvirt may
-            # take seconds for that, which the guest does not wait for.
+            # The definition that came serves the running guest only; the next start is by one of this host's own.
+            # libvirt may take seconds for that, so it comes after the guest was resumed.
             await self._definitions.define(record)
             return DomainResult(vm_id=vm_id, state=await self._guests.state(vm_id))
 
@@ -159,6 +170,7 @@ class LiveReceiving:
             await self._network.apply(vm_id, record.network)
             fault_point("live.ready")
             await words.send_all(b"ready\n")
+            # From here on the stream carries libvirt's messages, and whoever reaches libvirt's socket is root.
             gate, short = Gate(self._moved(record, base)), trio.Event()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_room, record, short, nursery.cancel_scope)
@@ -166,16 +178,18 @@ class LiveReceiving:
                 for each in disk_streams:
                     nursery.start_soon(carry_dialling, each, sockets.disk)
                 socket = await in_thread(self._libvirt_socket)
-                # Memory is dialled for when the disk has gone over; libvirt at once.
+                # The source's libvirt dials at once, so two minutes of silence are a failure. QEMU dials for the memory
+                # only when the disks have been copied, which may take hours.
                 await carry_dialling(words, socket, gate.watch, within=READY_SECONDS, silence=SILENCE_SECONDS)
                 nursery.cancel_scope.cancel()
             if short.is_set():
+                # Raises with the figures. Room may have been freed since; then it is a move that was cut short.
                 await require_room(folder, "a running machine")
                 raise cut_short("this host's disk became short")
 
     async def _watch_room(self, record: MachineRecord, short: trio.Event, over: trio.CancelScope) -> None:
-        """libvirt fills the disks, each up to its size: where this host has promised more than it has, its other guests
-        would meet the end of the disk."""
+        """End the move before the file system is full. libvirt fills each disk up to its size, and a host may have
+        promised more than it has: its other guests would be paused by a full disk."""
         folders = {self._folders.disk_of(record.vm_id, disk).parent for disk in record.disks}
         while True:
             for folder in folders:
@@ -199,7 +213,7 @@ class LiveReceiving:
         )
 
     async def _make_disks(self, record: MachineRecord, base: BaseImage) -> None:
-        """Of their sizes and empty: libvirt fills them."""
+        """Make the disks, of their sizes and empty; libvirt fills them."""
         await disks.ensure_disks(record, base, self._folders, qemu_user().owner)
         for disk in record.disks:
             if disk.volume_id is not None:
@@ -220,19 +234,21 @@ class LiveReceiving:
             await in_thread(write_whole, self._folders.machine(vm_id) / SECRET, first_boot, mode=0o600)
 
     async def _has_arrived(self, vm_id: UUID) -> bool:
-        """libvirt gives a guest its definition once it is complete, and removes one that is not."""
+        """libvirt makes a guest persistent once it is complete, and removes one that is not."""
         with trio.move_on_after(ARRIVAL_SECONDS):
             while True:
                 found = await asked(
                     self._guests, vm_id, "virDomainIsPersistent", lambda domain: bool(domain.isPersistent())
                 )
+                # None: libvirt has removed it. False: transient still, so libvirt has not decided yet.
                 if found is not False:
                     return bool(found)
                 await trio.sleep(LOOK_SECONDS)
         return False
 
     async def _announce(self, vm_id: UUID) -> None:
-        """QEMU has the guest tell its neighbours; one that cannot is found by what it sends next."""
+        """Have QEMU announce the guest's MAC addresses to its neighbours. If that fails, they learn the new place from
+        the next packet that the guest sends."""
         command = json.dumps({"execute": "announce-self", "arguments": _ANNOUNCE})
         try:
             await asked(
@@ -243,7 +259,8 @@ class LiveReceiving:
 
 
 def _record_of(operation: VmLiveReceive) -> MachineRecord:
-    """Its NICs are without addresses: until it is here this host carries nothing for it, and drops what it sends."""
+    """Its NICs have no addresses, and are isolated: until the guest is resumed here the source carries its addresses,
+    and this host drops what it sends."""
     spec = operation.machine
     nics = tuple(nic.model_copy(update={"addresses": (), "nameservers": ()}) for nic in spec.network.nics)
     return MachineRecord(

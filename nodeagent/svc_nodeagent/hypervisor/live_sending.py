@@ -1,6 +1,9 @@
-"""The host from which a running guest moves: it runs here until the other has it complete, and on where anything fails.
+"""The source of a live migration: the guest runs here until the target has it complete, and stays if anything fails.
 
-Invariant: a `send` ends with what is under way in libvirt over, and the guest let go on if it is here.
+Invariant: when a `send` ends, however it ends, libvirt's job is over and the guest is resumed if it is here.
+
+Rejected: libvirt's tunnelled migration, which needs no sockets for memory and disks. It copies no disks by NBD, and
+every disk is on its own node.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from svc_nodeagent.hypervisor.naming import Naming
 from svc_nodeagent.protocol import DomainState, FailureCode, LivePlace, LiveResult, LiveStreams, VmLiveSend
 
 SETTLE_SECONDS: Final = 60.0
-"""How long libvirt may take to end what is under way."""
+"""How long libvirt may take to end its job."""
 DOWNTIME_MS: Final = 300
 _PROGRESS_SECONDS: Final = 1.0
 log = structlog.get_logger(__name__)
@@ -58,8 +61,9 @@ class LiveSending:
         self._turns: dict[UUID, trio.Lock] = {}
 
     async def send(self, operation: VmLiveSend, report: Report) -> LiveResult:
-        """The machine's other steps go on meanwhile: a change of its rules must not wait for hours."""
+        """Move the guest. Other steps of the machine are not held up: a change of its rules must not wait for hours."""
         vm_id = operation.vm_id
+        # A lock of its own instead of the machine's turn: it keeps `settle` behind the end of a `send`.
         async with self._turns.setdefault(vm_id, trio.Lock()):
             record = await self._definitions.record(vm_id)
             if await self._guests.state(vm_id) is not DomainState.RUNNING:
@@ -69,26 +73,31 @@ class LiveSending:
                     why = await self._send(record, operation.streams, report)
                 finally:
                     del self._leaving[vm_id]
+                    # Shielded: also a cancelled `send` must leave no job behind, which would refuse the next move.
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + SETTLE_SECONDS):
                         settled = await self._settled(vm_id)
+                # libvirt's error alone does not decide: the call may fail although the guest has left.
                 if why is not None and settled.place is not LivePlace.LEFT:
                     raise cut_short(why)
                 return settled
+        # Only a cancelled scope gets here, and only `settle` cancels it.
         raise cut_short("it was given up")
 
     async def settle(self, vm_id: UUID) -> LiveResult:
-        """Ends a `send` that is under way."""
+        """End a `send` that is under way, and say where the guest is."""
         if (leaving := self._leaving.get(vm_id)) is not None:
             leaving.cancel()
         async with self._turns.setdefault(vm_id, trio.Lock()):
             return await self._settled(vm_id)
 
     async def _send(self, record: MachineRecord, streams: LiveStreams, report: Report) -> str | None:
-        """Gives why libvirt has failed, None where it has not."""
+        """Returns why libvirt has failed, or None."""
         vm_id, sockets = record.vm_id, self._sockets(record.vm_id)
         if len(streams.disks) != len(record.disks):
             raise HostError(FailureCode.CONFLICT, "The machine has other disks than were to be moved; it was left.")
         async with sockets.opened(), dialled(self._open_stream, streams) as (words, memory, disks):
+            # The agents talk first, over the stream that libvirt uses afterwards: where the target's files are, the
+            # seed and the first boot's secret, and the target's "ready".
             place = Place.model_validate_json(await line(words))
             await self._send_luggage(vm_id, words)
             fault_point("live.luggage_sent")
@@ -96,6 +105,8 @@ class LiveSending:
                 raise unreadable()
             parameters = await self._parameters(record, place, sockets)
             async with trio.open_nursery() as nursery:
+                # Only libvirt's own connection has a keepalive to listen for. Memory and disks may be quiet for long:
+                # a disk's stream is, once the disk has been copied and the guest writes nothing.
                 for path, carrying, silence in (
                     (sockets.libvirt, (words,), SILENCE_SECONDS),
                     (sockets.memory, (memory,), None),
@@ -112,6 +123,10 @@ class LiveSending:
         return why
 
     async def _migrate(self, vm_id: UUID, sockets: Sockets, parameters: dict[str, Any]) -> str | None:
+        # PAUSED: the guest arrives paused, also if it runs here, and continues when the record says so.
+        # PERSIST_DEST: libvirt gives it a definition there once it is complete, by which `look` knows its arrival.
+        # NON_SHARED_INC: disks are copied, without the image beneath them, which the target has already.
+        # AUTO_CONVERGE: a guest that writes memory faster than it is sent is slowed down until it fits.
         flags = (
             libvirt.VIR_MIGRATE_LIVE
             | libvirt.VIR_MIGRATE_PEER2PEER
@@ -125,13 +140,16 @@ class LiveSending:
             try:
                 domain.migrateToURI3(f"qemu+unix:///system?socket={sockets.libvirt}", parameters, flags)
             except libvirt.libvirtError as error:
-                # Its words are of the other host's connection as well: none of them says that ours is lost.
+                # Returned and not raised: codes for a lost connection mean the target's here, and would make `guests`
+                # take our own connection for lost.
                 return str(error.get_error_message() or error)
             return None
 
         return await self._guests.on_domain(vm_id, "virDomainMigrateToURI3", migrate)
 
     async def _parameters(self, record: MachineRecord, place: Place, sockets: Sockets) -> dict[str, Any]:
+        # The running definition for the guest that arrives, the stored one for libvirt to keep with it. MIGRATABLE
+        # is the form that libvirt takes from another host; SECURE keeps secrets in it.
         live, stored = await self._guests.on_domain(
             record.vm_id,
             "virDomainGetXMLDesc",
@@ -176,13 +194,14 @@ class LiveSending:
                     vm_id, "virDomainGetJobStats", lambda domain: dict(domain.jobStats()), timeout=CALL_TIMEOUT_SECONDS
                 )
             except HostError:
-                continue  # It ends, or has ended.
+                continue  # The job is ending, or has ended.
             total, left = job.get("data_total", 0), job.get("data_remaining", 0)
             if total:
                 await report(min(95, 95 * (total - left) // total), "sending the running guest and its disks")
 
     async def _settled(self, vm_id: UUID) -> LiveResult:
-        """End what is under way, and let the guest go on if it is here."""
+        """End libvirt's job, and resume the guest if it is here."""
+        # An aborted job is not gone at once, and while one is there libvirt refuses the next move.
         with trio.fail_after(SETTLE_SECONDS):
             while True:
                 if await asked(self._guests, vm_id, "virDomainAbortJob", _job_is_over) is not False:
@@ -194,19 +213,21 @@ class LiveSending:
 
 
 def _job_is_over(domain: Any) -> bool:
-    """Gives it up where one is under way; to be asked again until it is over."""
+    """Abort the job if there is one; asked again until it is over."""
     try:
         if not domain.isActive() or domain.jobInfo()[0] == libvirt.VIR_DOMAIN_JOB_NONE:
             return True
         domain.abortJob()
     except libvirt.libvirtError as error:
+        # The job has ended between the two calls, or cannot be aborted at this moment: look again.
         if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
             raise
     return False
 
 
 def _elsewhere(xml: str, renamed: dict[Path, Path]) -> str:
-    """The definition with the other host's names of files; what libvirt makes up for a guest that runs is left out."""
+    """The definition with the target's file names. What libvirt chose for the running guest (a pseudo terminal, the
+    socket of a channel or of VNC) is left out: the target's libvirt chooses its own."""
     domain = ElementTree.fromstring(xml)  # noqa: S314 - from libvirt itself
     for device in domain.iterfind("./devices/*"):
         if device.tag in ("serial", "console", "channel"):

@@ -1,16 +1,18 @@
-"""The streams of a live move, and the Unix sockets at both ends of them.
+"""The streams of a live migration, and the Unix sockets at both ends of them.
 
-The host that sends listens where its own libvirt and QEMU dial; the one that takes in dials its own libvirt, and the
-sockets on which its QEMU listens. Both name the sockets alike, since libvirt has one name for both ends.
+The source's agent listens where its own libvirt and QEMU dial. The target's agent dials its own libvirt, and the
+sockets on which its QEMU listens. Both use the same paths, since libvirt is given one name for both ends.
 
     source: libvirtd, QEMU -> socket -> agent == gateway == agent -> socket -> libvirtd, QEMU :target
 
-A byte on a stream says that somebody has dialled: QEMU's disk server speaks first, so it is dialled only then. QEMU
-dials once for each disk, and says by its first words which it is: any of the streams for disks will do.
+A byte on a stream says that the source's end was dialled. The target dials only then: QEMU's disk server speaks first,
+and its greeting would otherwise arrive before there is a client. QEMU dials once for each disk, and its first words say
+which disk it is, so any of the streams for disks will do.
 
-Invariant: whatever ends a stream ends the sockets at both ends at once. libvirt takes the end of its connection for the
-end of the move and has the guest go on; left alone it would wait for its own keepalive, half a minute. Where a network
-goes silent, nobody ends anything: so libvirt's keepalive, a message every five seconds, is listened for here.
+Invariant: whatever ends a stream closes the sockets at both ends at once. libvirt takes the end of its connection for
+the end of the move and resumes the guest; otherwise it would wait for its own keepalive, 30 s, and refuse the next
+move until then. If a network goes silent, no socket ends: so the agents listen for the messages of libvirt's keepalive,
+one every five seconds.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ LIBVIRT_SOCKETS: Final = (Path("/run/libvirt/libvirt-sock"), Path("/run/libvirt/
 SILENCE_SECONDS = 20.0
 """How long libvirt's connection may bring nothing: four of its keepalive's messages."""
 DIAL_SECONDS: Final = 20.0
+# As many as a machine may have; also the backlog, so that QEMU's connections for all disks find room at once.
 MOST_DISKS: Final = 16
 _DIALLED: Final = b"\n"
 _CHUNK: Final = 256 * 1024
@@ -43,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class Sockets:
-    """Of one machine that moves, on this host."""
+    """The sockets of one machine that moves, on this host."""
 
     def __init__(self, vm_id: UUID, run_folder: Path = RUN_FOLDER) -> None:
         self._folder = run_folder / str(vm_id)
@@ -51,7 +54,7 @@ class Sockets:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """A folder of nobody's but QEMU's and ours, for the length of the block."""
+        """A folder that only QEMU's account and root may enter, for the length of the block."""
         await in_thread(self._make)
         try:
             yield
@@ -60,7 +63,7 @@ class Sockets:
                 await in_thread(shutil.rmtree, self._folder, True)
 
     def _make(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)  # Of an agent that died within a move.
         self._folder.mkdir(parents=True)
         for parent in list(self._folder.parents)[:2]:
             parent.chmod(0o711)
@@ -72,7 +75,7 @@ SocketsOf = Callable[[UUID], Sockets]
 
 
 def own_libvirt_socket() -> Path:
-    """Where this host's libvirt is spoken to."""
+    """The socket of this host's libvirt: of the one daemon, or of the modular one for QEMU."""
     return next((path for path in LIBVIRT_SOCKETS if path.exists()), LIBVIRT_SOCKETS[0])
 
 
@@ -89,7 +92,7 @@ async def listen(path: Path) -> trio.SocketListener:
 async def carry_dialled(
     listener: trio.SocketListener, streams: Sequence[trio.abc.Stream], silence: float | None = None
 ) -> None:
-    """Join each that dials to the next of the streams, until either ends."""
+    """Join each connection to the next of the streams, until either ends."""
     async with trio.open_nursery() as nursery:
         async with listener:
             for stream in streams:
@@ -110,8 +113,9 @@ async def carry_dialling(
     within: float | None = None,
     silence: float | None = None,
 ) -> None:
-    """Once the other host says that somebody has dialled, `within` so many seconds, dial here; join the two until
-    either ends. `wrap` watches what comes from the other host."""
+    """Once the source says (`within` so many seconds) that its end was dialled, dial here; join the two until either
+    ends. `wrap` watches what comes from the source."""
+    # The stream ended instead: the move is over before this socket was needed.
     if await _within(within, stream.receive_some, 1) != _DIALLED:
         return
     with trio.fail_after(DIAL_SECONDS):
@@ -142,10 +146,11 @@ async def _copy(source: trio.abc.Stream, sink: trio.abc.Stream, over: trio.Cance
         while data := await _within(silence, source.receive_some, _CHUNK):
             await sink.send_all(data)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # One side has gone: that is how a move ends that is cut.
+        pass  # One side has gone, as at the end of every move, complete or cut short.
     except trio.TooSlowError:
         log.warning("live.silent", seconds=silence)
     finally:
+        # One direction is over, so the connection is: nothing waits for the other.
         over.cancel()
 
 
@@ -159,7 +164,7 @@ async def _within(
 
 
 async def _dial(path: Path) -> trio.SocketStream:
-    """QEMU listens a moment after libvirt was asked to prepare it."""
+    """Dial until somebody listens: QEMU does so a moment after libvirt was asked to prepare it."""
     while True:
         if await in_thread(_is_socket, path):
             try:

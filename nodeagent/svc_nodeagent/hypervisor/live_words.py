@@ -1,6 +1,6 @@
-"""What the agents of a live move say to each other before their libvirts do: where files are, and what goes besides.
+"""What the two agents of a live migration tell each other before their libvirts do: file names, seed and secret.
 
-Here as well: the streams of a move as both ends dial them, and what an end that breaks means.
+Also here: the streams of a move as both ends dial them, and what it means that one of them breaks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from svc_nodeagent.protocol import FailureCode, LiveStreams
 
 READY_SECONDS: Final = 120.0
 """How long the other host may take to make room."""
+# Room for three paths of PATH_MAX (4096) bytes and a name; the other line has a password hash of at most 1024.
 _MOST_LINE: Final = 16 * 1024
 MOST_SEED: Final = 16 * 1024 * 1024
 
@@ -47,10 +48,11 @@ class Luggage(BaseModel):
 async def dialled(
     open_stream: OpenStream, streams: LiveStreams
 ) -> AsyncIterator[tuple[trio.abc.Stream, trio.abc.Stream, Sequence[trio.abc.Stream]]]:
-    """As in `streams`. Raises `HostError(interrupted)` where what is carried in the block breaks."""
+    """The streams of `streams`, opened. Raises `HostError(interrupted)` if one breaks within the block."""
     async with AsyncExitStack() as stack:
         opened = []
         try:
+            # In the same order at both ends, and one after the other: a token is good for one stream.
             for token in (streams.libvirt, streams.memory, *streams.disks):
                 opened.append(await open_stream(token))
                 stack.push_async_callback(close, opened[-1])
@@ -99,14 +101,16 @@ def unreadable() -> HostError:
 
 
 def _reason(error: Exception) -> Exception:
-    """The one failure of a block whose streams were carried by other tasks."""
+    """The one failure to report of a block whose streams were carried by several tasks."""
     failures = list(_leaves(error))
+    # One end that breaks breaks the others with it, so a group of broken streams is one event. A reason that the other
+    # agent, or the gate, has given is better than any of those.
     for failure in failures:
         if isinstance(failure, HostError):
             return failure
     if all(
         isinstance(each, trio.BrokenResourceError | trio.ClosedResourceError | trio.TooSlowError) for each in failures
-    ):
+    ):  # Anything else among them is a defect, and must not look like a network that failed.
         return cut_short("the other host has gone")
     return error
 
