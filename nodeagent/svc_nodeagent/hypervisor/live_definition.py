@@ -189,6 +189,7 @@ def require_own(xml: str, moved: Moved) -> None:
     for target in domain.iterfind("devices/interface/target"):
         if target.get("dev") not in moved.taps:
             raise Refused(f"the interface {target.get('dev')}")
+    # virtlogd, which is root, writes what the guest says on its serial port to this file, whichever it is.
     for log in (*domain.iterfind("devices/serial/log"), *domain.iterfind("devices/console/log")):
         if log.get("file") != str(moved.serial_log):
             raise Refused(f"the file {log.get('file')}")

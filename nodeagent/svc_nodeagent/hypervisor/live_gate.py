@@ -2,7 +2,7 @@
 
 libvirt's protocol knows no lesser rights: a client that reaches its socket is root. So messages from the source are
 read here first (libvirt's rpc/virnetprotocol.x, remote/remote_protocol.x). They are few calls, and the definition in
-the one that prepares the move must be one that the machine may have (`live_definition`). Any other message ends the
+the call that prepares the move must be one that the machine may have (`live_definition`). Any other message ends the
 move.
 
 libvirt's own access control (polkit) does not do: it permits a migration or refuses it, and does not look at the

@@ -89,6 +89,7 @@ class LiveMoves:
         """Carry one step out."""
         try:
             match operation:
+                # The source's send and settle, the target's receive, look and finish; `live_work` has their order.
                 case VmLiveSend():
                     return await self._sending.send(operation, report)
                 case VmLiveReceive():

@@ -170,7 +170,7 @@ class LiveReceiving:
             await self._network.apply(vm_id, record.network)
             fault_point("live.ready")
             await words.send_all(b"ready\n")
-            # From here on the stream carries libvirt's messages, and whoever reaches libvirt's socket is root.
+            # From here on the stream carries libvirt's messages, and a client of libvirt's socket has root's rights.
             gate, short = Gate(self._moved(record, base)), trio.Event()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch_room, record, short, nursery.cancel_scope)

@@ -124,7 +124,7 @@ class LiveSending:
 
     async def _migrate(self, vm_id: UUID, sockets: Sockets, parameters: dict[str, Any]) -> str | None:
         # PAUSED: the guest arrives paused, also if it runs here, and continues when the record says so.
-        # PERSIST_DEST: libvirt gives it a definition there once it is complete, by which `look` knows its arrival.
+        # PERSIST_DEST: libvirt gives it a definition there once it is complete; so `look` knows its arrival.
         # NON_SHARED_INC: disks are copied, without the image beneath them, which the target has already.
         # AUTO_CONVERGE: a guest that writes memory faster than it is sent is slowed down until it fits.
         flags = (

@@ -81,6 +81,7 @@ def own_libvirt_socket() -> Path:
 
 async def listen(path: Path) -> trio.SocketListener:
     """A socket that QEMU's user may dial."""
+    # By hand: trio opens Unix sockets as a client only.
     listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listening.bind(str(path))
     os.chown(path, *qemu_user().owner)
@@ -94,6 +95,7 @@ async def carry_dialled(
 ) -> None:
     """Join each connection to the next of the streams, until either ends."""
     async with trio.open_nursery() as nursery:
+        # The listener closes with the last stream: a further connection is refused at once, and does not hang.
         async with listener:
             for stream in streams:
                 nursery.start_soon(_carry, await listener.accept(), stream, silence)

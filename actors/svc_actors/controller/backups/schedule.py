@@ -1,8 +1,10 @@
 """When a machine's backup is due: pure rules, no clock and no database.
 
-A plan names an hour of UTC, and a machine's run begins at a moment of that hour that follows from its id: so the
-machines of one plan are spread over the hour, and each has its own moment every time. A run that fell into an outage is
-made up for once, as soon as it can be; those before it are not.
+A plan names an hour of UTC, and a machine's run starts at a moment of that hour that is computed from its id: the
+machines of one plan are spread over the hour, and each has the same moment every time. The last run that fell into an
+outage is made up for, as soon as it can be; those before it are not.
+
+UTC and not the operator's time zone: an hour that a zone skips or repeats would drop a run or make two.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from uuid import UUID
 
 _HOUR_SECONDS: Final = 3600
 LATE_AFTER: Final = timedelta(hours=12)
-"""A backup that is so long overdue is told of."""
+"""A backup that is overdue for so long raises an alert: half of the shortest period, a day."""
 
 
 class BackupSchedule(StrEnum):
@@ -26,8 +28,8 @@ class BackupSchedule(StrEnum):
 
 @dataclass(frozen=True)
 class BackupPolicy:
-    """`hour` is of UTC; `weekday` counts for weekly ones, 0 is Sunday. `keep`: complete copies, 0 for all; 1 is none
-    (ValueError): while the second is made there would be no other."""
+    """`hour` is of UTC; `weekday` is for weekly ones, 0 is Sunday. `keep`: complete copies, 0 for all. 1 is a
+    ValueError: a policy keeps at least one other copy while the newest is being made."""
 
     schedule: BackupSchedule = BackupSchedule.OFF
     hour: int = 0
@@ -43,27 +45,29 @@ class BackupPolicy:
         return timedelta(days=7 if self.schedule is BackupSchedule.WEEKLY else 1)
 
     def superseded(self, copies: int) -> int:
-        """How many of so many copies are more than are kept."""
+        """How many of `copies` copies the policy does not keep."""
         return 0 if self.keep == 0 else max(0, copies - self.keep)
 
 
 def next_due(policy: BackupPolicy, vm_id: UUID, *, done: datetime | None, since: datetime, now: datetime) -> datetime:
-    """When the machine's next run is due, or was: then it is overdue since. `done` is when its last complete copy was
-    begun; `since` is from when on the policy asks for copies of this machine. The policy has a schedule."""
+    """When the machine's next run is due; in the past, it is overdue since then. `done`: when its last complete copy
+    was started. `since`: from when on the policy asks for copies of this machine. The policy has a schedule."""
+    # The start of the copy counts: one that started before a moment and was complete after it is not of that run.
     last = _last_run(policy, vm_id, now)
     return last if last >= since and (done is None or done < last) else last + policy.period
 
 
 def own_seconds(vm_id: UUID) -> timedelta:
-    """How far into the hour of its plan the machine's moment is; `watch` has it as SQL."""
+    """How far into the hour of its plan the machine's moment is; `watch._OVERDUE` has it in SQL."""
+    # The last 32 bits of the id, which are random.
     return timedelta(seconds=vm_id.int % 2**32 % _HOUR_SECONDS)
 
 
 def last_hour(policy: BackupPolicy, now: datetime) -> datetime:
-    """The beginning of the latest hour of runs that has begun."""
+    """The start of the latest hour of runs that has started."""
     hour = now.replace(hour=policy.hour, minute=0, second=0, microsecond=0)
     if policy.schedule is BackupSchedule.WEEKLY:
-        hour += timedelta(days=policy.weekday - (now.weekday() + 1) % 7)
+        hour += timedelta(days=policy.weekday - (now.weekday() + 1) % 7)  # Python's Monday is 0, the policy's Sunday.
     return hour if hour <= now else hour - policy.period
 
 

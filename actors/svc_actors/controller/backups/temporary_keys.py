@@ -1,9 +1,12 @@
-"""Keys of a bucket for one operation of one node: asked of the target's STS, for one machine's copies and no others.
+"""Temporary keys of a bucket for one operation of one node, from the target's STS, for one machine's copies alone.
 
-Whoever has taken over a hypervisor goes for the backups first. The target's own key opens the copies of all machines,
-so it stays here; a node is given one that opens `<bucket>/<prefix>/<vm_id>/` alone, only to read where the operation
-only reads, and that ends with the operation's deadline. The policy is part of what is asked for, and the STS takes from
-the target's key (or role) all that the policy does not name.
+An attacker who has taken over a hypervisor goes for the backups first. The target's own key opens the copies of all
+machines, so it stays here. A node gets a key that opens `<bucket>/<prefix>/<vm_id>/` alone, is read-only if the
+operation only reads, and ends with the operation's deadline. The policy is part of the request, and the STS takes from
+the target's key (or role) everything that the policy does not name.
+
+Rejected: giving nodes the target's key, as it was at first. Root of one node could remove the backups of all machines.
+Targets without an STS still work so, and are marked as shared.
 """
 
 from __future__ import annotations
@@ -22,19 +25,22 @@ import trio
 from svc_nodeagent.aws_signing import Keys, signed
 from svc_nodeagent.protocol import Facts
 
+# The version of the STS API, and the bounds that AWS sets on the duration: 15 minutes for both calls, and 12 hours,
+# the most of AssumeRole.
 _VERSION: Final = "2011-06-15"
 _LEAST_SECONDS: Final = 900
 _MOST_SECONDS: Final = 12 * 3600
 _SPARE_SECONDS: Final = 300
-"""Beyond the operation's deadline: the clocks of two servers, and the time until it is asked for."""
+"""Beyond the operation's deadline, for clocks that differ and the time until the node uses the key."""
 _ASK_SECONDS: Final = 30.0
-_MOST_ANSWER: Final = 64 * 1024
+_MOST_ANSWER: Final = 64 * 1024  # An answer is a few KiB: three keys and some ids.
 _READ: Final = ("s3:GetObject",)
 _WRITE: Final = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 
 
 class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
-    """The STS gave none; what it said, in a sentence. `passing`: it did not answer, or had a fault of its own."""
+    """The STS gave no keys; the text says why. `passing`: it did not answer, or had a fault of its own, so asking again
+    may help. A task that asks while its node is at work must not fail for that."""
 
     def __init__(self, said: str, *, passing: bool = False) -> None:
         super().__init__(said)
@@ -43,7 +49,7 @@ class NoTemporaryKeys(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Need:
-    """Of one operation: the machine whose copies it works with, whether it only reads them, and its deadline."""
+    """What one operation needs: the machine whose copies it works with, whether it only reads, and its seconds."""
 
     vm_id: UUID
     reads_only: bool
@@ -51,14 +57,14 @@ class Need:
 
 
 def need_of(facts: Facts, vm_id: UUID, *, reads_only: bool = False) -> Need:
-    """`facts`: of the operation; `vm_id`: the machine that the copies are of."""
+    """`facts`: the operation's; `vm_id`: the machine whose copies it works with."""
     return Need(vm_id, reads_only, facts.task_seconds or _LEAST_SECONDS)
 
 
 @dataclass(frozen=True)
 class Sts:
-    """Where a target's temporary keys are asked for. `role`: that is taken on; None: those of the key's own account
-    (`GetFederationToken`)."""
+    """Where a target's temporary keys come from. `role`: the role to assume; None: `GetFederationToken` of the account
+    that the key belongs to."""
 
     endpoint: str
     region: str
@@ -66,7 +72,8 @@ class Sts:
 
 
 def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
-    """What the keys let a node do, and nothing else. The region of the bucket is no secret, and restic asks for it."""
+    """What the keys permit, and nothing else. The region of the bucket is no secret, and restic asks for it."""
+    # With the slash behind it below: the policy is of the folder, not of every key that starts with the id.
     folder = "/".join(part for part in (prefix, str(need.vm_id)) if part)
     whole = f"arn:aws:s3:::{bucket}"
     return {
@@ -78,6 +85,7 @@ def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
                 "Resource": [f"{whole}/{folder}/*"],
             },
             {
+                # Listing is a right of the bucket; only the prefix condition keeps it to the machine's folder.
                 "Effect": "Allow",
                 "Action": ["s3:ListBucket"],
                 "Resource": [whole],
@@ -89,7 +97,8 @@ def policy(bucket: str, prefix: str, need: Need) -> dict[str, object]:
 
 
 def open_client() -> httpx.AsyncClient:
-    """Not by `outbound`: an STS is the administrator's own, as a rule in the network of the nodes."""
+    """A client of its own, not `outbound`, which refuses private addresses: an administrator names the STS, and it is
+    mostly in the network of the nodes. No redirects: the signed request must not go elsewhere."""
     return httpx.AsyncClient(timeout=_ASK_SECONDS, follow_redirects=False, trust_env=False)
 
 
@@ -102,6 +111,7 @@ async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Ne
         "Policy": json.dumps(policy(bucket, prefix, need), separators=(",", ":")),
     }
     if sts.role is None:
+        # A name may have 32 characters, a role's session 64.
         asked |= {"Action": "GetFederationToken", "Name": f"svc-{need.vm_id.hex[:24]}"}
     else:
         asked |= {"Action": "AssumeRole", "RoleArn": sts.role, "RoleSessionName": f"svc-{need.vm_id}"}
@@ -117,6 +127,7 @@ async def temporary_keys(sts: Sts, own: Keys, bucket: str, prefix: str, need: Ne
         content_type="application/x-www-form-urlencoded; charset=utf-8",
     )
     try:
+        # The client's timeout is for each read: an answer of one byte a second would never reach it.
         with trio.fail_after(_ASK_SECONDS):
             async with open_client() as http, http.stream("POST", url, content=body, headers=headers) as response:
                 answer = bytearray()
@@ -133,6 +144,7 @@ def _keys(answer: bytes, status: int) -> Keys:
     passing = status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.TOO_MANY_REQUESTS
     try:
         parsed = ElementTree.fromstring(answer)  # noqa: S314  (bounded, and expat expands no bombs)
+        # By the local names alone, whatever namespace and enclosing elements a server other than AWS's uses.
         told = {each.tag.rpartition("}")[2]: (each.text or "").strip() for each in parsed.iter()}
     except ElementTree.ParseError as error:
         raise NoTemporaryKeys(f"it answered {status} with something other than XML", passing=passing) from error

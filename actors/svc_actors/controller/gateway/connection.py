@@ -2,11 +2,14 @@
 
 Invariants:
 
-- frames down go through a bounded queue that never makes the sender wait: a node that does not read is dropped;
-- silence of three heartbeats ends it, whatever TCP believes;
-- a frame that is not understood ends it, and the log says what was wrong, without what was in it;
-- what its frames cost is the node's own: a node that has used its share of the processor up is read later;
-- the version is agreed on before the hello, and an agent that speaks none of ours is told what to do.
+- frames to the node go through a bounded queue that never makes the sender wait: a node that does not read is dropped;
+- silence of three heartbeats ends the connection, whatever TCP believes;
+- a frame that is not understood ends it, and the log says what was wrong, without the frame's content;
+- a node's frames cost only the node itself: once it has used its share of the processor, it is read later;
+- the version is agreed on before the hello, and an agent that speaks none of ours gets an answer with both versions.
+
+Rejected: counting a node's frames, or their bytes, instead of the processor time that they take. Frames a second would
+slow the thousand parts of a restored file; bytes a second would let many small frames through.
 """
 
 from __future__ import annotations
@@ -42,9 +45,9 @@ HEARTBEATS_UNTIL_DEAD: Final = 3
 HELLO_SECONDS: Final = 10.0
 _QUEUE: Final = 1024
 _FRAMES_WAITING: Final = 4
-"""Frames read and not yet looked at: with the one being read 20 MiB, the most memory that one node can take here."""
+"""Frames read and not yet handled: with the one being read 20 MiB, the most memory that one node can take here."""
 _CLOSING_SECONDS: Final = 0.5
-_CLOSE_POLICY: Final = 1008
+_CLOSE_POLICY: Final = 1008  # RFC 6455, 7.4.1: policy violation.
 _UPGRADE_REQUIRED: Final = 426
 _MOST_AGENT_NAME: Final = 100
 log = structlog.get_logger(__name__)
@@ -55,7 +58,7 @@ class AgentGone(Exception):  # noqa: N818 - named for what it says
 
 
 class AgentRefused(AgentGone):
-    """It speaks no version of the protocol that is spoken here; the words are for whoever runs the node."""
+    """It speaks no version of the protocol that is spoken here; the text is for the node's administrator."""
 
 
 class AgentConnection:
@@ -73,7 +76,8 @@ class AgentConnection:
         self._sending, self._to_send = trio.open_memory_channel[DownFrame](_QUEUE)
 
     def send(self, frame: DownFrame) -> None:
-        """Queue a frame. A full queue drops the connection: what was to be sent is sent on the next one."""
+        """Queue a frame. A full queue drops the connection: on the next one `NodeOperations` sends again what has no
+        answer yet, so nothing is lost by that."""
         try:
             self._sending.send_nowait(frame)
         except trio.WouldBlock:
@@ -88,6 +92,7 @@ class AgentConnection:
         """Carry frames until the end; returns why it ended. `received` must not block."""
         try:
             with self._scope:
+                # The reader raises at the end of the connection and so ends the writer, and the other way round.
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, heartbeat_seconds * HEARTBEATS_UNTIL_DEAD)
                     await self._read(received, heartbeat_seconds * HEARTBEATS_UNTIL_DEAD, share)
@@ -103,13 +108,14 @@ class AgentConnection:
 
     async def _read(self, received: Callable[[UpFrame], None], silence: float, share: ReadingShare) -> None:
         while True:
-            # What is not read waits in the network: few frames are read ahead.
+            # Frames that are not read wait in the network: few are read ahead, and TCP makes the node wait.
             if (pause := share.pause()) > 0:
                 await trio.sleep(pause)
             with trio.move_on_after(silence) as waiting:
                 message = await self._socket.get_message()
             if waiting.cancelled_caught:
                 raise AgentGone(f"nothing was heard for {silence:g} seconds")
+            # Processor time of this thread, not the clock: what other tasks do meanwhile is not the node's.
             began = thread_time()
             received(_parse(message, self.node_id))
             share.spend(thread_time() - began)
@@ -132,7 +138,7 @@ async def greet(
     versions: Versions = SPOKEN,
     release: str,
 ) -> AgentConnection:
-    """Up to the agent's hello, which is paid for out of `share`, as all that follows it. Raises `AgentGone`."""
+    """Up to the agent's hello, which counts towards `share` as everything after it. Raises `AgentGone`."""
     with trio.move_on_after(HELLO_SECONDS):
         request = await wrap_server_stream(
             nursery,
@@ -141,6 +147,7 @@ async def greet(
             max_message_size=MAX_FRAME_BYTES,
             receive_buffer_size=None,
         )
+        # Before the upgrade is accepted, so that an agent of any release can read the refusal: it is plain HTTP.
         if request.path != AGENT_PATH:
             await request.reject(404)
             raise AgentGone(f"it asked for {request.path!r}")
@@ -150,6 +157,7 @@ async def greet(
             refusal = _refusal(request, offered, versions, release)
             await request.reject(_UPGRADE_REQUIRED, body=refusal.encode())
             raise AgentRefused(refusal)
+        # An agent from before versions were named proposes none, and must get none back (RFC 6455, 4.1).
         name = name_of(version)
         socket = await request.accept(subprotocol=name if name in request.proposed_subprotocols else None)
         try:
@@ -161,6 +169,7 @@ async def greet(
         share.spend(thread_time() - began)
         if not isinstance(frame, Hello):
             raise AgentGone(f"its first frame was {frame.frame!r} instead of a hello")
+        # The hello repeats the version; an agent that says two different things is not to be guessed about.
         if frame.protocol != version:
             refusal = f"The agent speaks protocol {frame.protocol} where {version} was agreed on."
             await socket.aclose(_CLOSE_POLICY, refusal)
@@ -170,7 +179,7 @@ async def greet(
 
 
 def _refusal(request: WebSocketRequest, offered: Sequence[int], versions: Versions, release: str) -> str:
-    """Both ends' versions, and what to do."""
+    """Both ends' versions, and which of them to upgrade."""
     agent = next((value for name, value in request.headers if name.lower() == b"user-agent"), b"svc-nodeagent")
     peer = Versions(offered[0], offered[-1])
     if peer.newest < versions.oldest:
@@ -197,6 +206,7 @@ def _parse(message: str | bytes, node_id: UUID) -> UpFrame:
     try:
         return UP.validate_json(message)
     except ValidationError as error:
+        # Places and kinds of the errors, never the input: what a frame holds may be secret.
         problems = [
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
             for each in error.errors(include_input=False, include_url=False, include_context=False)

@@ -1,12 +1,19 @@
-"""The node gateway: where agents dial in, and through which everything a node is asked goes.
+"""The node gateway: agents dial in here, and every question and order to a node goes through it.
 
 Invariants:
 
-- who is at the other end is what its certificate says (`handshakes`);
-- who has not shown one yet makes room for the next to come, so silent connections keep no node out;
-- a node has one live connection: a new one takes the place of the old. It has few that have not said hello, and so
-  many streams; past these its own oldest idle one is closed;
-- a node that hangs holds up nobody: each has its own operations, limits, queue and deadlines, and hooks do not block.
+- a peer's certificate says which node it is (`handshakes`);
+- a connection that has shown none yet makes room for the next one, so silent connections keep no node out;
+- a node has one live connection: a new one replaces the old. Its connections that have not said hello are few, and its
+  streams are limited; past these limits its own oldest idle one is closed;
+- a node that hangs holds up no other: each has its own operations, limits, queue and deadlines, and hooks do not block.
+
+Rejected:
+- dialling the nodes. Each would need an open port, and a node behind NAT could not join;
+- one limit for all connections. Silent ones from anywhere (2,050 of them, once) kept every agent out.
+
+A new connection wins over the old, since after a cut of the network the controller would believe in the dead one for
+three heartbeats, and turn the agent away as long.
 """
 
 from __future__ import annotations
@@ -69,9 +76,9 @@ from svc_nodeagent.protocol import (
 __all__ = ["Gateway", "GatewayHooks", "NodeLost", "NodeUnavailable", "OperationFailed"]
 
 _SWEEP_SECONDS: Final = 15.0
-_BACKLOG: Final = 2_048
+_BACKLOG: Final = 2_048  # A thousand nodes come back at the same moment after a restart.
 _REPORTS_A_MINUTE: Final = 10.0
-"""Of a node that answers for what is not its own: each is an audit row, and one says as much as a thousand."""
+"""Reports of a node that answers for what is not its own: each is an audit row, and one says as much as a thousand."""
 log = structlog.get_logger(__name__)
 
 
@@ -81,14 +88,15 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True)
 class GatewayHooks:
-    """What is told of nodes, in order for each node. Called in the midst of things: must neither block nor raise."""
+    """Calls about nodes, in order for each node. They are made within the gateway's work: they must neither block nor
+    raise."""
 
     connected: Callable[[UUID, Hello], None] = _nothing
     disconnected: Callable[[UUID], None] = _nothing
     domain_changed: Callable[[UUID, DomainChanged], None] = _nothing
     heartbeat: Callable[[UUID, Heartbeat], None] = _nothing
     refused: Callable[[UUID, str], None] = _nothing
-    """A node's agent is of a release that cannot be spoken to; the words say so to whoever runs it."""
+    """A node's agent is of a release that cannot be spoken to; the text says so to its administrator."""
     unauthorised_report: Callable[[UUID, str], None] = _nothing
     """A node answered for what is not its own; the answer was refused."""
 
@@ -103,7 +111,7 @@ class _Node:
 
 
 class Gateway:
-    """One a process. `certificate` gives the server's certificate, and is asked again twice a day. `release` is the
+    """One a process. `certificate` returns the server's certificate, and is called again twice a day. `release` is the
     controller's own."""
 
     def __init__(
@@ -130,15 +138,16 @@ class Gateway:
         self._streams = Streams(authority.derive("stream tokens"), find_file)
         self._nodes: dict[UUID, _Node] = {}
         self._arrivals: dict[UUID, trio.Event] = {}
-        """Set when a node that somebody waits for is connected."""
+        """Set when an awaited node connects, or is declared lost."""
         self._lost: set[UUID] = set()
         self._unproven = of_strangers()
         self._arriving = of_arriving_nodes()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve agents until cancelled. `port` is the one listened on, also when 0 was asked for."""
+        """Serve agents until cancelled. `port` is the port listened on, also if 0 was asked for."""
         context = self._handshakes.context()
         listeners = list[trio.SocketListener]()
+        # The first listener settles a port of 0, and the others take the same.
         for host in hosts_of(self._bind_host):
             listeners += await trio.open_tcp_listeners(self.port, host=host, backlog=_BACKLOG)
             self.port = listeners[0].socket.getsockname()[1]
@@ -161,6 +170,7 @@ class Gateway:
     async def until_online(self, node_id: UUID) -> None:
         """Wait until the node is connected, however long that takes. Raises `NodeLost`."""
         await trio.lowlevel.checkpoint()
+        # A loop: the event says only that something has changed. The node may have gone again before this task ran.
         while not self.is_online(node_id):
             if node_id in self._lost:
                 raise NodeLost
@@ -183,10 +193,10 @@ class Gateway:
         timeout: float,
         on_progress: OnProgress | None = None,
     ) -> OperationResult:
-        """Have a node carry an operation out, and give its result.
+        """Have a node carry an operation out, and return its result.
 
         Sent again with the same id on every reconnect, so it is done once. Raises `OperationFailed` with the host's
-        word, or `NodeUnavailable` when `timeout` seconds have passed without one, or none can come (`NodeLost`).
+        reason, or `NodeUnavailable` if `timeout` seconds have passed without an outcome, or none can come (`NodeLost`).
         Cancelling the caller does not cancel the operation; `acknowledge` it once its outcome is stored.
         """
         told = {"svc.node.id": str(node_id), "svc.operation.id": operation_id}
@@ -198,7 +208,8 @@ class Gateway:
                     operation_id, operation, timeout=timeout, on_progress=on_progress
                 )
             except OperationFailed:
-                # Given up with the node, in `lose`: that is not its word.
+                # `lose` has failed all operations of the node. That is the controller's word, not the host's, and a
+                # task must not take it for a refusal.
                 if node_id in self._lost:
                     raise NodeLost from None
                 raise
@@ -249,14 +260,15 @@ class Gateway:
         return self._streams.offer_file(node_id, file)
 
     def lose(self, node_id: UUID) -> None:
-        """The node was declared lost: whoever waits for it, or asks it from now on, is told so."""
+        """The node was declared lost: every wait for it, and every later call, raises `NodeLost`."""
+        # Marked first: `perform` recognises the operations that `drop` fails by this mark.
         self._lost.add(node_id)
         self.drop(node_id, "The node was declared lost.")
         if (arrival := self._arrivals.pop(node_id, None)) is not None:
             arrival.set()
 
     def drop(self, node_id: UUID, reason: str) -> None:
-        """The node is gone for good: end its connection now, and what it was asked."""
+        """The node is gone for good: end its connection now, and its operations."""
         node = self._nodes.pop(node_id, None)
         if node is not None:
             node.operations.fail_all(reason)
@@ -267,7 +279,9 @@ class Gateway:
         return self._nodes.setdefault(node_id, _Node())
 
     async def _accept(self, context: ssl.SSLContext, tcp: trio.SocketStream) -> None:
+        # https_compatible: an agent that dies closes TCP without TLS's goodbye, for which trio would raise otherwise.
         tls = trio.SSLStream(tcp, context, server_side=True, https_compatible=True)
+        # Cancelled by `_unproven` when this is the oldest silent connection and another needs its place.
         waiting = trio.CancelScope()
         try:
             seat = self._unproven.enter(tcp.socket.getpeername()[0], waiting.cancel)
@@ -279,7 +293,7 @@ class Gateway:
             finally:
                 seat.leave()
             if waiting.cancelled_caught:
-                return  # It has said nothing for longer than anybody else, and has made room.
+                return  # It was silent for longer than any other, and has made room.
             if proven is None:
                 await self._handshakes.refuse()
             elif tls.selected_alpn_protocol() == STREAM_ALPN:
@@ -291,7 +305,8 @@ class Gateway:
         except OSError as error:
             log.debug("gateway.connection_closed_early", reason=str(error))
         except Exception:
-            # One connection's misfortune must not end the others; it has cost this node its connection, no more.
+            # A defect over one connection must not end the others: it costs this node its connection, which it opens
+            # again.
             log.exception("gateway.connection_crashed")
         finally:
             await trio.aclose_forcefully(tls)
@@ -309,7 +324,8 @@ class Gateway:
                 log.warning("gateway.hello_missing", node_id=str(node_id), reason=str(gone))
                 nursery.cancel_scope.cancel()
                 return
-            # Deleted while it was being greeted: nobody would drop it any more.
+            # The node was deleted, or its certificate revoked, while it was being greeted. `drop` finds a connection
+            # only in `_nodes`, where this one is not yet, so it would live on.
             if await self._authority.identify(serial) != node_id:
                 nursery.cancel_scope.cancel()
                 return
@@ -319,6 +335,7 @@ class Gateway:
     async def _greet(
         self, nursery: trio.Nursery, node_id: UUID, serial: Serial, tls: trio.SSLStream[trio.SocketStream]
     ) -> AgentConnection:
+        # As in `_accept`, among this node's own connections: each may hold a frame of 4 MiB that has no end.
         waiting = trio.CancelScope()
         seat = self._arriving.enter(str(node_id), waiting.cancel)
         if seat is not None:
@@ -338,10 +355,15 @@ class Gateway:
         raise AgentGone("it has opened others since, and said nothing on this one")
 
     async def _carry(self, connection: AgentConnection, nursery: trio.Nursery) -> None:
+        # No checkpoint from here to `connection.run`, so another connection of this node comes before all of this or
+        # after it, never in between.
         node_id, node = connection.node_id, self._node(connection.node_id)
         if node.connection is not None:
+            # The old one still has to run its `finally`, after this one is in place: hence the comparisons below.
             node.connection.drop("replaced by a newer connection of this node")
+        # The heartbeat of the old connection goes: what the node has free now it has not said yet.
         node.connection, node.heartbeat = connection, None
+        # The welcome is queued before `attach` queues operations: agents expect it first.
         connection.send(welcome(connection, self._heartbeat_seconds, self._release))
         send = connection.send
         node.operations.attach(send, connection.hello)
@@ -351,6 +373,8 @@ class Gateway:
         log.info("gateway.connected", node_id=str(node_id), unacknowledged=len(connection.hello.unacknowledged))
 
         def received(frame: UpFrame) -> None:
+            # A frame read from the old connection after a newer one is in place: its cancellation comes at the next
+            # checkpoint only. A result in it is not lost: the agent repeats on the new one what was not acknowledged.
             if node.connection is connection:
                 self._received(connection, node, frame, nursery)
 
@@ -358,9 +382,12 @@ class Gateway:
         try:
             reason = await connection.run(received, heartbeat_seconds=self._heartbeat_seconds, share=node.share)
         finally:
+            # Both do nothing if a newer connection has been attached: `detach` compares `send`, and the hook is for a
+            # node that is offline now, not for one that was replaced.
             node.operations.detach(send)
             if node.connection is connection:
                 node.connection = None
+                # `drop` has removed a deleted or lost node: there is no record left to call offline.
                 if node_id in self._nodes:
                     self._hooks.disconnected(node_id)
             log.info("gateway.disconnected", node_id=str(node_id), reason=reason)
@@ -378,6 +405,7 @@ class Gateway:
                 self._ended(node_id, node, frame)
             case DomainChanged():
                 self._hooks.domain_changed(node_id, frame)
+            # One at a time: each costs a signature and a row.
             case Renewal() if not connection.renewing:
                 connection.renewing = True
                 nursery.start_soon(self._renew, connection, frame)
@@ -387,6 +415,8 @@ class Gateway:
                 connection.drop("it said hello twice")
 
     def _ended(self, node_id: UUID, node: _Node, result: Result) -> None:
+        # An id that this node was never asked: from its journal, after a restart of the controller (taken in below), or
+        # another node's, which it would have to know: ids of tasks are random, so that is an attack and no mistake.
         if result.id not in node.operations:
             for other_id, other in self._nodes.items():
                 if other is not node and result.id in other.operations:

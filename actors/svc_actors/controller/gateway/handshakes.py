@@ -1,7 +1,9 @@
-"""The gateway's TLS: its own certificate, and the proof of who dials in.
+"""The gateway's TLS: its own certificate, and the proof of which node dials in.
 
-Who is at the other end is what its certificate says, checked at the handshake and against its row. A connection whose
-certificate is not good is let go slowly and for nearly nothing, so an agent in a loop costs no more than its socket.
+The certificate names the node, checked at the handshake and against its row. A connection whose certificate is not good
+is held for two seconds and then closed, so an agent that retries in a loop costs no more than its socket.
+
+Rejected: closing it at once. A revoked agent comes back as fast as it is let go, and each handshake costs a signature.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from svc_nodeagent.protocol import STREAM_ALPN
 
 _HANDSHAKE_SECONDS: Final = 15.0
 _REFUSAL_SECONDS: Final = 2.0
-_MOST_REFUSALS_HELD: Final = 256
+_MOST_REFUSALS_HELD: Final = 256  # Each holds a descriptor; beyond, they are closed at once.
 _CERTIFICATE_CHECK_SECONDS: Final = 12 * 3600.0
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: forward secrecy and authenticated encryption, as at the API."""
@@ -27,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Handshakes:
-    """`certificate` gives the server's certificate, and is asked again twice a day."""
+    """`certificate` returns the server's certificate, renewed if that is due; it is called again twice a day."""
 
     def __init__(self, authority: Authority, certificate: Callable[[], ServerCertificate]) -> None:
         self._authority = authority
@@ -61,7 +63,7 @@ class Handshakes:
                 log.error("gateway.own_certificate_not_renewed", error=str(error))
 
     async def prove(self, tls: trio.SSLStream[trio.SocketStream]) -> tuple[UUID, Serial] | None:
-        """Who is there, by the certificate it showed. Its chain was verified in the handshake."""
+        """The node and the serial of the certificate that it showed, or None. The handshake has verified the chain."""
         try:
             with trio.move_on_after(_HANDSHAKE_SECONDS) as handshake:
                 await tls.do_handshake()
@@ -73,6 +75,7 @@ class Handshakes:
         shown = self._authority.read(tls.getpeercert() or {})
         if shown is None:
             return None
+        # The chain says that the authority signed it once; only the row says that it was not revoked since.
         node_id = await self._authority.identify(shown.serial, shown)
         return None if node_id is None else (node_id, shown.serial)
 

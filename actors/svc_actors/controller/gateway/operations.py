@@ -1,18 +1,21 @@
-"""The operations asked of one node: kept until there is an outcome, sent again on every connection, bounded in number.
+"""The operations of one node: kept until there is an outcome, sent again on every connection, limited in number.
 
-Nothing here waits for the network: frames are handed to the connection of the moment, if there is one. Invariants:
+Nothing here waits for the network: frames are handed to the current connection, if there is one. Invariants:
 
 - an operation is known by its id; asking for the same id joins it;
-- no outcome is kept here beyond those who wait for it, or a node could fill the controller's memory with answers that
-  nobody asked for: the agent's journal keeps each until it is acknowledged, and whoever asks for the id again has it
-  from there. What nobody asks for within `KEPT_SECONDS` the agent is told to forget;
-- a cancellation is remembered as long: an agent that still has the operation is told whenever it is connected, and one
-  that never had it is not sent it any more;
+- an outcome is kept only while a caller waits for it. The agent's journal keeps each until it is acknowledged, and a
+  caller that asks for the id again gets it from there. The agent must forget an outcome that no caller has asked
+  for within `KEPT_SECONDS`;
+- a cancellation is remembered as long: an agent that still has the operation gets it on every connection, and an
+  operation that the agent never had is no longer sent;
 - what the agent is too old to know is refused here, and nothing of it is sent;
-- at most so many operations of a lane are under way on a node, so a long queue of image transfers, or many guests that
-  do not heed a shutdown, never keep a machine from being stopped;
-- of operations that wait in a lane the one goes first whose project had its turn longest ago: a project with many
-  machines, or guests that do not answer, delays the others by one operation for each that is under way.
+- the operations of a lane that are under way on a node are limited, so a long queue of image transfers, or many guests
+  that ignore a shutdown, never keep a machine from being stopped;
+- among operations that wait in a lane, the project whose last turn is longest ago goes first: a project with many
+  machines, or with guests that do not answer, delays the others by one operation for each that is under way.
+
+Rejected: keeping outcomes here for a while. A node that answered under unknown ids filled the controller's memory:
+5,000 outcomes of 4 MiB, for ten minutes.
 """
 
 from __future__ import annotations
@@ -157,6 +160,8 @@ class NodeOperations:
         """A connection is open: send the agent all pending cancellations, acknowledgements and operations."""
         self._send, self._known, self._boot_id = send, set(hello.unacknowledged), hello.boot_id
         self._version = hello.protocol
+        # First what was cancelled or acknowledged while the node was away: cancelled operations that still have a
+        # caller follow below, with their `pending`.
         for operation_id in self._known & self._cancelled.keys() - self._pending.keys():
             send(Cancel(id=operation_id))
         if forgotten := tuple(self._known & self._acknowledged.keys()):
@@ -178,12 +183,15 @@ class NodeOperations:
         self, operation_id: OperationId, operation: NodeOperation, *, timeout: float, on_progress: OnProgress | None
     ) -> OperationResult:
         deadline = trio.current_time() + timeout
+        # Wanted again: a late answer must reach this caller, and not be acknowledged away.
         self._acknowledged.pop(operation_id, None)
         pending = self._pending.get(operation_id)
         if pending is None:
             pending = self._pending[operation_id] = _Pending(
                 operation_id, operation, operation.facts.lane, deadline, ORIGIN.get()
             )
+            # Cancelled before it was asked again, and without an outcome in the journal: it must not be sent now. With
+            # one, the agent repeats that outcome and does nothing.
             if operation_id in self._cancelled and operation_id not in self._told:
                 pending.cancelled = True
                 self._send_cancel(pending)
@@ -198,6 +206,7 @@ class NodeOperations:
         finally:
             pending.waiters -= 1
         if pending.outcome is None:
+            # Another caller of the same id may have more time.
             if not pending.waiters:
                 self._drop(pending)
             raise NodeUnavailable(
@@ -215,13 +224,14 @@ class NodeOperations:
                 continue  # The reader is behind; the next progress message is newer anyway.
 
     def ended(self, result: Result) -> str | None:
-        """Take an outcome in. Returns why it cannot be true: of another kind than the operation has, or of something
-        else than it was asked of."""
+        """Take an outcome in. Returns why it cannot be true: it is of another kind than the operation's, or about
+        something else than the operation."""
         pending = self._pending.get(result.id)
         if pending is None:
             if result.id in self._acknowledged:
-                self.acknowledge(result.id)  # The word of it was lost with a connection.
+                self.acknowledge(result.id)  # The acknowledgement was lost with a connection.
             else:
+                # No caller waits (yet): only the id is remembered, and the agent repeats the outcome when asked.
                 self._keep(self._told, result.id)
             return None
         self._keep(self._told, result.id)
@@ -250,7 +260,7 @@ class NodeOperations:
             self._send(Acknowledge(ids=(operation_id,)))
 
     def sweep(self) -> None:
-        """Forget what nobody asked for in time."""
+        """Forget what no caller has asked for in time."""
         now = trio.current_time()
         for operation_id in [id_ for id_, until in self._told.items() if until <= now and id_ not in self._pending]:
             self.acknowledge(operation_id)
@@ -261,13 +271,14 @@ class NodeOperations:
             self._drop(pending)
 
     def fail_all(self, message: str) -> None:
-        """The node is gone for good: whoever waits is told."""
+        """The node is gone for good: end every wait."""
         for pending in list(self._pending.values()):
             self._settle(pending, Failed(code=FailureCode.CANCELLED, message=message))
 
     def _send_cancel(self, pending: _Pending) -> None:
         if self._send is None:
             return
+        # It was never sent, and the agent does not have it: nothing can have been done.
         if pending.sent_to is None and pending.id not in self._known:
             self._settle(
                 pending, Failed(code=FailureCode.CANCELLED, message="Cancelled before it was sent to the node.")
@@ -277,7 +288,7 @@ class NodeOperations:
             self._send(Cancel(id=pending.id))
 
     def _refuse_unknown(self, pending: _Pending) -> None:
-        """End what the connected agent is too old to know, before anything of it is sent."""
+        """Fail what the connected agent is too old to know, before anything of it is sent."""
         if self._send is None or self._version >= PROTOCOL_VERSION or pending.outcome is not None:
             return
         version = needed(pending.operation)
@@ -304,7 +315,7 @@ class NodeOperations:
                 self._request(chosen, now)
 
     def _turn(self, now: float, pending: _Pending) -> tuple[bool, float]:
-        """What goes first is the least. What is `last_in_lane` goes after all others, until it has waited for long."""
+        """The least goes first. What is `last_in_lane` goes after all others, until it has waited for long."""
         waits = now < max(pending.asked_at + _LAST_FOR_SECONDS, self._others_until)
         served = self._served.get((pending.lane, pending.owner_id), -math.inf)
         return pending.operation.facts.last_in_lane and waits, served
@@ -319,6 +330,7 @@ class NodeOperations:
             Request(
                 id=pending.id,
                 operation=pending.operation,
+                # Without a deadline (a deletion, a reinstallation) the agent gets a day.
                 timeout_seconds=max(1.0, seconds if math.isfinite(seconds) else 86_400.0),
                 request_id=pending.origin.request_id if pending.origin is not None else None,
                 traceparent=_traceparent(pending.origin),

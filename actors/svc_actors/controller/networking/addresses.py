@@ -1,20 +1,22 @@
-"""Addresses of pools: taken, given back, and never in two hands.
+"""Addresses of pools: allocated, released, and never held by two machines.
 
-What a pool gives is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix of IPv6.
+A pool is counted in slots (`pool_arithmetic`): an address of IPv4, a sub-prefix of IPv6.
 
     (free)     --allocate-->              allocated
     allocated  --begin_release-->         releasing   detached, or its machine is going
     releasing  --keep_addresses-->        allocated   its machine was to be deleted, and the host refused
-    releasing  --free_removed-->          (free)      the node said that it neither routes nor filters it any more
+    releasing  --free_removed-->          (free)      the node confirmed that it neither routes nor filters it
     releasing  --force_free-->            (free)      an administrator answers for it, with a note
     (free)     --reserve, block-->        reserved, blocked                        (`reservations`)
 
 Invariants:
-- free is the absence of a row; that `allocations` has one row for a pool's slot is what keeps an address in one hand;
-- an address is taken by one statement, which finds a free one and inserts it; takers of one pool, and whoever lets
-  addresses of it go, take turns on the pool's row, so `PoolFull` is said exactly when nothing is free;
+- free is the absence of a row; the primary key of `allocations` (pool, slot) keeps an address with one holder;
+- an address is taken by one statement, which finds a free one and inserts it. Transactions that take or release
+  addresses of one pool take turns on the pool's row, so `PoolFull` is raised exactly when nothing is free;
 - each release has a number, so that a node's late answer frees neither the next holder's address nor a later release;
-- the search begins past the address given last, so a freed address rests, and a /8 costs what a /24 does.
+- the search starts after the address given last, so a freed address rests, and a /8 costs what a /24 does.
+
+Why a free address has no row: a /8 has 16 million of them, and an IPv6 pool up to 2^62 sub-prefixes.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ _TAKE: Final = """
     UPDATE pools SET next_slot = CASE WHEN taken.slot = $4 THEN $3 ELSE taken.slot + 1 END
     FROM taken WHERE pools.id = $1 RETURNING taken.slot
 """
-"""The first free slot from the hint on ($2, the slot past the one given last), else the first free one before it; $3
+"""The first free slot from the hint on ($2, the slot after the one given last), else the first free one before it; $3
 and $4 are the ends of the range. Free is the absence of a row, so the arms look for gaps between rows:
 
 1. the hint itself;
@@ -104,10 +106,10 @@ _TAKE_HINTED: Final = f"""
     UPDATE pools SET next_slot = CASE WHEN taken.slot = last_slot THEN first_slot ELSE taken.slot + 1 END
     FROM taken WHERE pools.id = $1 RETURNING taken.ip, pools.topology
 """
-"""The slot past the one given last, which is nearly always free, in the one statement that locks the pool: the pool is
-held no longer than that and the commit. The locked row is read as it is by then, whatever has changed since the
-statement began; allocations are read by the insertion alone, which meets what was committed meanwhile. No row: the slot
-is held, or the pool does not fit any more; `_TAKE`, beneath a lock taken before it, says which."""
+"""The slot after the one given last, which is nearly always free, in the one statement that locks the pool: the pool is
+held for no longer than that and the commit. The locked row is read as it is once the lock is there, whatever has
+changed since the statement started. Allocations are not read but by the insertion, which meets what was committed
+meanwhile. No row: the slot is held, or the pool no longer fits; `_TAKE`, under a lock taken before it, says which."""
 
 
 class PoolFull(Exception):  # noqa: N818 - named for what it says
@@ -119,8 +121,8 @@ class PoolFull(Exception):  # noqa: N818 - named for what it says
 
 @dataclass(frozen=True)
 class Allocated:
-    """What a machine has received. `network` is what its host routes to it; `address` what the guest configures;
-    `text` how it stands on the wire and in the API. `topology` is the pool's."""
+    """What a machine has received. `network`: what its host routes to it. `address`: what the guest configures.
+    `text`: its form on the wire and in the API. `topology`: the pool's."""
 
     pool_id: UUID
     topology: str
@@ -131,7 +133,7 @@ class Allocated:
 
 @dataclass(frozen=True)
 class Releasing:
-    """What a node is to be asked to release, and up to which release its answer will speak for."""
+    """What a node is to be asked to release. `through`: the last release that its answer covers."""
 
     addresses: tuple[str, ...]
     through: int
@@ -147,7 +149,7 @@ async def allocate(
     ip: IPAddress | None = None,
     node_id: UUID | None = None,
 ) -> Allocated:
-    """Take a free address of the pool for a machine (of this node), or this one (of a sub-prefix, any address in it).
+    """Take a free address of the pool for a machine (of this node), or `ip` (of a sub-prefix, any address in it).
 
     Raises `PoolFull`; conflict for an `ip` that is held, set aside or outside the range, and for a pool that is not
     enabled, does not serve the node or whose topology cannot be mixed with that of the NIC's other addresses;
@@ -172,9 +174,10 @@ async def allocate(
 async def allocate_first(
     tx: Transaction, pool_ids: Sequence[UUID], *, vm_id: UUID, nic_id: UUID, primary: bool, node_id: UUID | None = None
 ) -> Allocated | None:
-    """Take an address of the first of these pools that has one; None when all are full. A pool that went, or was
-    changed so that it does not fit, since it was chosen is passed over."""
+    """Take an address of the first of these pools that has one; None if all are full. A pool that was removed or
+    changed since it was chosen, so that it does not fit, is skipped."""
     for pool_id in pool_ids:
+        # A creation: its NIC has no other address yet, so nothing has to be mixed, and the short statement will do.
         if primary and node_id is not None:
             taken = await tx.fetchrow(_TAKE_HINTED, pool_id, vm_id, nic_id, primary, node_id)
             if taken is not None:
@@ -191,12 +194,13 @@ async def allocate_first(
 
 
 async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = None) -> tuple[str, ...]:
-    """All addresses of a machine that is going, or the one that is detached, wait from here on for the node's
-    confirmation. Gives them as text.
+    """All addresses of a machine that is deleted, or `ip`, which is detached, wait from now on for the node's
+    confirmation. Returns them as text.
 
-    With `ip` (of a sub-prefix, any address in it) raises not_found when the machine has no such address, and conflict
-    for its primary one and for one that is already being released.
+    With `ip` (of a sub-prefix, any address in it) raises not_found if the machine has no such address, and conflict for
+    its primary one and for one that is already being released.
     """
+    # Before the rows of the addresses: takers lock the pool first, too.
     await lock_pools_of(tx, vm_id)
     if ip is not None:
         held = await tx.fetchrow(
@@ -225,8 +229,8 @@ async def begin_release(tx: Transaction, vm_id: UUID, ip: IPAddress | None = Non
 
 
 async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str]) -> None:
-    """Take the beginning of a release back, for these addresses as `begin_release` gave them: the machine stays. What
-    was freed by force meanwhile is gone, and may be another machine's by now."""
+    """Undo the start of a release, for these addresses as `begin_release` returned them: the machine stays. An address
+    that was freed by force meanwhile is gone, and may be another machine's by now."""
     await lock_pools_of(tx, vm_id)
     await tx.execute(
         """UPDATE allocations SET state = 'allocated', release_id = NULL, changed_at = now()
@@ -237,8 +241,8 @@ async def keep_addresses(tx: Transaction, vm_id: UUID, addresses: Iterable[str])
 
 
 async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
-    """What the machine's node is to be asked to release; None when nothing waits. Read it before the node is asked,
-    and give `through` to `free_removed` with the answer."""
+    """What the machine's node is to be asked to release; None if nothing waits. Read it before the node is asked, and
+    pass `through` to `free_removed` with the answer."""
     row = await queryable.fetchrow(
         """SELECT array_agg(address_text(ip) ORDER BY ip) AS addresses, max(release_id) AS through FROM allocations
            WHERE vm_id = $1 AND state = 'releasing' HAVING count(*) > 0""",
@@ -250,12 +254,14 @@ async def releasing_of(queryable: Queryable, vm_id: UUID) -> Releasing | None:
 async def free_removed(
     tx: Transaction, vm_id: UUID, removed: Iterable[str], *, through: int | None = None
 ) -> list[str]:
-    """Free exactly what the node named, of what this machine was releasing when it was asked. Gives what is free now.
+    """Free exactly what the node named, of what this machine was releasing when it was asked. Returns what is free now.
 
     `through` is what `releasing_of` gave before the node was asked; without it every release counts, which is right
-    only where the release begins in this same transaction. Saying it again, or too late, frees nothing.
+    only if the release starts in this same transaction. Repeated, or too late, it frees nothing.
     """
     await lock_pools_of(tx, vm_id)
+    # The race that `through` is for: the address is released, the node is asked, an administrator frees it by force,
+    # this machine gets it again and releases it again; then the answer to the first question arrives.
     rows = await tx.fetch(
         """DELETE FROM allocations
            WHERE vm_id = $1 AND state = 'releasing' AND ip = ANY (
@@ -272,11 +278,11 @@ async def free_removed(
 
 
 async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
-    """Free an address without its node's confirmation: the caller answers for it, and audits it. Gives `text`, and the
-    `vm_id` and `vm_name` of who was releasing it.
+    """Free an address without its node's confirmation: the caller answers for it, and audits it. Returns `text`, and
+    `vm_id` and `vm_name` of the machine that was releasing it.
 
-    Raises conflict unless it is being released, not_found for another pool's address. What the node says later about
-    the release finds nothing to free.
+    Raises conflict unless it is being released, not_found for another pool's address. A confirmation that the node
+    sends later finds nothing to free.
     """
     pool = await lock_pool(tx, pool_id)
     slot = pool.slot_of(ip)
@@ -300,12 +306,13 @@ async def force_free(tx: Transaction, pool_id: UUID, ip: IPAddress) -> Record:
 
 
 def new_mac() -> str:
-    """52:54:00 and three random bytes."""
+    """52:54:00, which QEMU and libvirt use, and three random bytes."""
     return "52:54:00:" + secrets.token_bytes(3).hex(":")
 
 
 async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: int) -> UUID:
     """A NIC with a MAC address that no other machine has."""
+    # By trying: of 16 million MAC addresses a collision is rare, and the unique index decides it without a look before.
     while True:
         nic_id: UUID | None = await tx.fetchval(
             """INSERT INTO nics (vm_id, network_id, position, mac) VALUES ($1, $2, $3, $4)
@@ -320,6 +327,7 @@ async def new_nic(tx: Transaction, *, vm_id: UUID, network_id: UUID, position: i
 
 
 async def _take_next(tx: Transaction, pool: Pool, vm_id: UUID, nic_id: UUID, primary: bool) -> int:
+    # The range may have been edited since the hint was written: outside of it, the search starts at the first slot.
     begin = pool.next_slot if pool.first_slot <= pool.next_slot <= pool.last_slot else pool.first_slot
     slot: int | None = await tx.fetchval(
         _TAKE,
@@ -364,7 +372,7 @@ async def _require_served(tx: Transaction, pool: Pool, node_id: UUID) -> None:
 
 
 async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
-    """A NIC is joined to a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
+    """A NIC is plugged into a bridge (and a VLAN of it), or its host routes to it; it cannot be both."""
     other = await tx.fetchrow(
         """SELECT pools.name, pools.topology, pools.vlan FROM allocations JOIN pools ON pools.id = allocations.pool_id
            WHERE allocations.nic_id = $1 AND allocations.state = 'allocated'
@@ -382,19 +390,23 @@ async def _require_mix(tx: Transaction, pool: Pool, nic_id: UUID) -> None:
 
 async def _kept_by_hosts(tx: Transaction, freed: Iterable[Record]) -> None:
     """An address that a host has itself, or carries for a machine whose record does not have it, is not free when its
-    machine lets it go: it is set aside there and then."""
+    machine releases it: it is set aside in the same transaction."""
     freed = list(freed)
+    # While the machine held the address, it could not be blocked as well: a slot has one row.
     if carried := await tx.fetch(
         "SELECT ip FROM carried_addresses WHERE ip = ANY($1::inet[])",
         [ip_interface(row["text"]).network for row in freed],
     ):
         await set_aside(tx, [row["ip"] for row in carried])
+    # The alert was raised when a host named the address as its own while a machine held it. A look by its key costs
+    # less than settling the pool's arithmetic at each release.
     by_key = {host_address_alert(row["pool_id"], row["text"]): row["pool_id"] for row in freed}
     if not by_key:
         return
     alerts = await tx.fetch("SELECT key FROM alerts WHERE key = ANY($1) AND closed_at IS NULL", list(by_key))
     if not alerts:
         return
+    # In the order in which all transactions lock pools.
     pools = await tx.fetch(
         "SELECT id FROM pools WHERE id = ANY($1) ORDER BY family, created_at, id",
         [by_key[alert["key"]] for alert in alerts],

@@ -1,15 +1,17 @@
-"""Addresses that hosts carry and no record has: nobody is given one of them.
+"""Addresses that hosts carry without a record: no machine is given one of them.
 
-Such are there after the controller was restored from a backup: machines were made, and addresses attached, that it
-knows nothing of. What a pool has of them is blocked for as long as a host carries it.
+They exist after the controller was restored from a backup: since the backup machines were created and addresses
+attached that it knows nothing of. A pool's part of them is blocked for as long as a host carries it.
 
 Invariants:
-- an address that is carried is free at no time: it is blocked in the transaction that hears of it, and again in the one
-  that takes it from its recorded holder;
-- a node's word sets nothing aside but in pools that serve it, and there as little as keeps others from being used up:
-  `MOST_CARRIED` addresses a node, and a quarter of a pool where no restore is being decided about. What it says beyond
-  that is an alert of `reconcile.orphans`;
-- until every node that a pool serves has said what its host carries, the pool gives out nothing.
+- an address that is carried is never free: it is blocked in the transaction that hears of it, and again when its
+  recorded holder loses it, in the same transaction;
+- a node's word sets addresses aside only in pools that serve it, and only so many: `MOST_CARRIED` a node, and a quarter
+  of a pool unless a restore is being decided. What it claims beyond that is an alert of `reconcile.orphans`;
+- until every node that a pool serves has reported what its host carries, the pool gives out nothing.
+
+Rejected: believing a node without a bound. A hostile one named all addresses of a pool, which then gave out none to
+anybody, and held the pool's lock for a statement each.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from svc_actors.store import Transaction
 from svc_nodeagent.protocol import NicSpec
 
 MOST_CARRIED: Final = 1_024
-"""Addresses that one node is recorded to carry without a record: as many as 500 machines have."""
+"""Addresses that one node is believed to carry without a record: as many as 500 machines have."""
 _POOLS_OF_NODE: Final = """
 SELECT pools.* FROM pools JOIN nodes ON nodes.location_id = pools.location_id
 WHERE nodes.id = $1 AND (cardinality(pools.node_ids) = 0 OR nodes.id = ANY(pools.node_ids))
@@ -35,11 +37,11 @@ ORDER BY pools.family, pools.created_at, pools.id"""
 HEARD = """NOT EXISTS (SELECT FROM nodes unheard WHERE unheard.unheard AND unheard.deleted_at IS NULL
     AND unheard.location_id = pools.location_id
     AND (cardinality(pools.node_ids) = 0 OR unheard.id = ANY(pools.node_ids)))"""
-"""Of a pool: every node that it serves has said what its host carries."""
+"""Condition on `pools`: every node that the pool serves has reported what its host carries."""
 
 
 async def require_heard(tx: Transaction, pool: Pool) -> None:
-    """Raises unavailable while a node that the pool serves has not said what its host carries."""
+    """Raises unavailable while a node that the pool serves has not reported what its host carries."""
     silent = await tx.fetchrow(
         """SELECT min(name) AS first, count(*) AS number FROM nodes WHERE unheard AND deleted_at IS NULL
            AND location_id = $1 AND (cardinality($2::uuid[]) = 0 OR id = ANY($2))""",
@@ -58,8 +60,8 @@ async def require_heard(tx: Transaction, pool: Pool) -> None:
 async def note_carried(
     tx: Transaction, node_id: UUID, carried: Mapping[UUID, Iterable[str]], *, of_a_pool_all: bool
 ) -> int:
-    """What this node's host carries without a record, by machine; it takes the place of what it carried before.
-    `of_a_pool_all`: also more than a share of one pool, as after a restore. Gives how many addresses were left out."""
+    """Record what this node's host carries without a record, by machine, instead of what it carried before.
+    `of_a_pool_all`: also more than a share of one pool, as after a restore. Returns how many were left out."""
     said = [(vm_id, address) for vm_id, addresses in carried.items() for address in addresses]
     pairs, left_out = await _granted(tx, node_id, said, of_a_pool_all=of_a_pool_all)
     vm_ids, networks = [vm_id for vm_id, _ in pairs], [network for _, network in pairs]
@@ -80,6 +82,7 @@ async def note_carried(
         vm_ids,
         networks,
     )
+    # Only what has changed: a report that repeats the last one locks no pool.
     if gone or new:
         await set_aside(tx, [row["ip"] for row in (*gone, *new)])
     return left_out
@@ -88,19 +91,22 @@ async def note_carried(
 async def _granted(
     tx: Transaction, node_id: UUID, said: Sequence[tuple[UUID, str]], *, of_a_pool_all: bool
 ) -> tuple[list[tuple[UUID, IPNetwork]], int]:
-    """What of it is recorded, and how much is not. The lowest of a pool, so that they stay the same however often the
-    node says it; none that is more than a machine receives of a pool."""
+    """What of it is recorded, and how much is not. The lowest of a pool, so that they stay the same at each report; no
+    network wider than what a machine receives of a pool."""
     pools = [Pool.of(row) for row in await tx.fetch(_POOLS_OF_NODE, node_id)] if said else []
     networks = [(ip_interface(address).network, vm_id) for vm_id, address in islice(said, MOST_CARRIED)]
     taken: dict[UUID, set[int]] = {pool.id: set() for pool in pools}
     granted = []
     for network, vm_id in sorted(networks, key=lambda each: (each[0].version, each[0].network_address, each[1])):
         concerned = [pool for pool in pools if pool.family == network.version and pool.cidr.overlaps(network)]
+        # Outside of the pool's range an address takes nothing from anybody, so the share never refuses it.
         slots = {pool: slot for pool in concerned if (slot := pool.slot_of(network.network_address)) is not None}
         too_much = any(
             pool.first_slot <= slot <= pool.last_slot and len(taken[pool.id] | {slot}) > pool.share
             for pool, slot in slots.items()
         )
+        # After a restore a node may honestly carry most of a pool, made since the backup. A /16 in a pool of single
+        # addresses is never honest: no machine receives one.
         if (too_much and not of_a_pool_all) or any(network.prefixlen < pool.prefix_len for pool in concerned):
             continue
         for pool, slot in slots.items():
@@ -110,7 +116,7 @@ async def _granted(
 
 
 async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = None) -> None:
-    """The node goes, and nobody will hear of its host any more; or its host has let go of this one machine."""
+    """The node was removed, so its host will report nothing more; or its host has released this one machine."""
     gone = await tx.fetch(
         "DELETE FROM carried_addresses WHERE node_id = $1 AND ($2::uuid IS NULL OR vm_id = $2) RETURNING ip",
         node_id,
@@ -121,7 +127,8 @@ async def forget_carried(tx: Transaction, node_id: UUID, vm_id: UUID | None = No
 
 
 async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
-    """Block what of these a host carries and nobody holds, and set free what none carries any more."""
+    """Block what a host carries of these and no machine holds, and free what none carries any longer."""
+    # Pools are locked before their addresses are looked at, in the order of all transactions.
     networks = [ip_interface(str(address)).network for address in addresses]
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE EXISTS (SELECT FROM unnest($1::inet[]) AS named WHERE named <<= pools.cidr)
@@ -133,6 +140,8 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
            AND NOT EXISTS (SELECT FROM carried_addresses held WHERE held.ip && allocations.ip)""",
         networks,
     )
+    # One statement a pool, however many addresses. `ON CONFLICT DO NOTHING`: a recorded holder keeps the address; it is
+    # blocked by the transaction that takes it from there.
     for pool in map(Pool.of, rows):
         named = (pool.slot_of(each.network_address) for each in networks if each.version == pool.family)
         slots = sorted({slot for slot in named if slot is not None})
@@ -154,9 +163,9 @@ async def set_aside(tx: Transaction, addresses: Iterable[object]) -> None:
 
 
 async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -> None:
-    """Let the records have these NICs and addresses of a machine, as its host carries them, and no other of it.
+    """Record these NICs and addresses of a machine, as its host carries them, and no others.
 
-    Raises conflict for an address that somebody else holds or that no pool has, and for a NIC that is another's.
+    Raises conflict for an address that another holds or that no pool has, and for a NIC of another machine.
     """
     networks = [address.network for nic in nics for address in nic.addresses]
     rows = await tx.fetch(
@@ -170,6 +179,7 @@ async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -
     given_up = await tx.fetch(
         "DELETE FROM allocations WHERE vm_id = $1 AND ip <> ALL($2::inet[]) RETURNING ip", vm_id, networks
     )
+    # A machine has one primary address: the old one is unset before another is claimed.
     await tx.execute("UPDATE allocations SET is_primary = false WHERE vm_id = $1", vm_id)
     await tx.execute("DELETE FROM carried_addresses WHERE vm_id = $1", vm_id)
     for position, nic in enumerate(nics):
@@ -177,6 +187,7 @@ async def adopt_network(tx: Transaction, vm_id: UUID, nics: Sequence[NicSpec]) -
         await _adopt_nic(tx, vm_id, position, nic, places[0][0].network_id if places else None)
         for address, (pool, slot) in zip(nic.addresses, places, strict=True):
             await _claim(tx, vm_id, nic.nic_id, pool, slot, primary=address.primary)
+    # Another host may carry what the records had for this machine: then it is blocked, not free.
     await set_aside(tx, [row["ip"] for row in given_up])
 
 
@@ -203,7 +214,7 @@ async def _adopt_nic(tx: Transaction, vm_id: UUID, position: int, nic: NicSpec, 
 
 
 async def _claim(tx: Transaction, vm_id: UUID, nic_id: UUID, pool: Pool, slot: int, *, primary: bool) -> None:
-    """The address becomes the machine's: from what was set aside for it, from itself, or from nobody."""
+    """The address becomes the machine's: from the block of a carried address, from itself, or from free."""
     claimed = await tx.fetchval(
         """INSERT INTO allocations AS held (pool_id, slot, ip, state, vm_id, nic_id, is_primary)
            VALUES ($1, $2, $3, 'allocated', $4, $5, $6)

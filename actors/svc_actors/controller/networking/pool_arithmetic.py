@@ -1,7 +1,8 @@
 """The arithmetic of pools: addresses and sub-prefixes counted as slots, 0 for the first of the pool's prefix.
 
 A slot is what one machine receives: an address of IPv4, a sub-prefix of IPv6. Nothing here knows the database; the same
-arithmetic in SQL is `pool_address` of migration 0007.
+arithmetic in SQL is `pool_address` of migration 0007. Numbers instead of addresses let one query find gaps in a pool of
+either family.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ IPNetwork = IPv4Network | IPv6Network
 
 DEFAULT_PREFIX_LEN: Final = 64
 MOST_SLOT_BITS: Final = 62
-"""A slot is a bigint, and so is how many there are."""
+"""A slot is a bigint (63 bits and the sign), and so is the number of slots."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Slots:
         """The slot that contains this address; None for an address outside the pool."""
         if ip.version != self.cidr.version or ip not in self.cidr:
             return None
+        # The shift drops the bits within a slot, so every address of a sub-prefix leads to it.
         return (int(ip) - int(self.cidr.network_address)) >> (self.cidr.max_prefixlen - self.prefix_len)
 
     def network_at(self, slot: int) -> IPNetwork:
@@ -52,6 +54,7 @@ class Slots:
 
 def guest_address(network: IPNetwork) -> IPAddress:
     """What the guest configures of what it received: the address itself, or the first usable one of a sub-prefix."""
+    # A sub-prefix's own first address is the anycast address of its routers (RFC 4291, 2.6.1).
     return network.network_address if network.prefixlen == network.max_prefixlen else network.network_address + 1
 
 

@@ -1,7 +1,7 @@
-"""What a pool asks of a host's kernel, and which hosts have said that they lack it.
+"""What a pool needs of a host's kernel, and which hosts have reported that they lack it.
 
-Invariant: no pool is defined for a host that has said it cannot carry it, and no machine is placed on one; a host that
-has not reported yet is taken at its word later.
+Invariant: no pool is defined for a host that has reported it cannot carry it, and no machine is placed on one. A host
+that has not reported does not stand in the way of a pool; placement judges it once it has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
     """What a host needs for such a pool, by the names of `NodeFacts.network_lacks`; `pool` has the columns family,
     topology, vlan and gateway. At a bridge the gateway is another device's; elsewhere it becomes an address of the
     host."""
+    # `scheduler._FITTING` has the same in SQL.
     return (
         pool["topology"],
         *(("ipv6",) if pool["family"] == 6 else ()),
@@ -28,14 +29,15 @@ def needs(pool: Mapping[str, Any] | Record) -> tuple[str, ...]:
 
 
 def lack(facts: Mapping[str, Any] | None, wanted: tuple[str, ...]) -> str | None:
-    """Why a host with these facts cannot carry what is wanted, in its own words; None when it can, or is not known."""
+    """Why a host with these facts cannot carry what is needed, in its own words; None if it can, or is not known."""
+    # Only what it lacks counts, unlike with platforms: an agent names each feature that its kernel does not have.
     lacks: Mapping[str, str] = (facts or {}).get("network_lacks") or {}
     return next((f"{feature}: {lacks[feature]}" for feature in wanted if feature in lacks), None)
 
 
 async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
-    """Raise conflict when a node that the pool serves cannot carry it, and invalid when it names nodes that are not of
-    its location."""
+    """Raise conflict if a node that the pool serves cannot carry it, and invalid if it names nodes that are not of its
+    location."""
     rows = await tx.fetch(
         """SELECT id, name, facts FROM nodes WHERE location_id = $1 AND deleted_at IS NULL
            AND (cardinality($2::uuid[]) = 0 OR id = ANY($2)) ORDER BY name""",
@@ -60,6 +62,7 @@ async def require_carriers(tx: Transaction, pool: PoolDefinition) -> None:
 async def _require_own_gateway(tx: Transaction, pool: PoolDefinition) -> None:
     """Raise conflict where the pool's gateway is an address of any host of its location: each host that carries the
     pool would answer for it, and could no longer reach that one."""
+    # At a bridge no host answers for the gateway; a link-local one (fe80::1) is each host's own on each link.
     if pool.topology == "bridged" or pool.gateway.is_link_local:
         return
     rows = await tx.fetch(

@@ -1,13 +1,16 @@
-"""What is set aside in a pool and never handed out: by an operator, or by what the pool and its hosts are.
+"""Addresses of a pool that are never given out: reserved by an operator, or used by the pool and its hosts themselves.
 
 Invariants:
 - a reservation holds all of its addresses or none; each is a row of `allocations`, under the same constraint as a
   machine's address;
 - the pool's own arithmetic (network, broadcast, gateway, its hosts' own addresses) is settled again whenever something
-  it depends on changes or sets an address free, and nobody deletes it;
-- a host's own address that a machine holds already is an alert until it is not: `pool-host-address:<pool>:<address>`;
-- a node's report sets a bounded part of a pool aside, and an observed node's nothing: what it claims beyond that is
-  an alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
+  it depends on changes or frees an address, and nobody can delete it;
+- a host's own address that a machine holds is an alert for as long as it does: `pool-host-address:<pool>:<address>`;
+- a node's report sets a bounded part of a pool aside, and an observed node's nothing. What it claims beyond that is an
+  alert, `pool-host-claims:<pool>:<node>`, so that no node takes a pool away from all others.
+
+Reservations are rows of `allocations` although nothing of them changes: in a table of their own, taking an address
+would have to look in two places, and no constraint could hold both.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ MOST_RESERVED: Final = 65_536
 
 
 MOST_HOST_ADDRESSES: Final = 16
-"""How many addresses of one pool are set aside because a host says that they are its own; of a small pool a quarter."""
+"""How many addresses of one pool are set aside because a host says that they are its own; of a small pool a quarter.
+Honest hosts have a few, and a hostile one must leave most of the pool to the others."""
 _MOST_NAMED: Final = 5
 
 
@@ -52,7 +56,7 @@ class _Taken:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What one node says of a pool: the slots of its host's own addresses, in order."""
+    """What one node claims of a pool: the slots of its host's own addresses, in order."""
 
     node_id: UUID
     host: str
@@ -60,7 +64,7 @@ class _Claim:
     slots: tuple[int, ...]
 
     def granted(self, pool: Pool) -> tuple[int, ...]:
-        """Those that are set aside for it. The lowest, so that they stay the same however often it is asked."""
+        """The slots that are set aside for it. The lowest, so that they stay the same at each report."""
         return () if self.observed else self.slots[: min(MOST_HOST_ADDRESSES, max(1, pool.count // 4))]
 
     def complaint(self, pool: Pool) -> str | None:
@@ -84,8 +88,8 @@ class _Claim:
 async def reserve(
     tx: Transaction, pool_id: UUID, first: IPAddress, last: IPAddress | None, *, kind: str, note: str
 ) -> Record:
-    """Set addresses aside, `last` included; of sub-prefixes, those that hold `first` and `last` and all between. Gives
-    the reservation's row.
+    """Set addresses aside, `last` included; of sub-prefixes, those that hold `first` and `last` and all between.
+    Returns the reservation's row.
 
     Raises conflict, naming the first address that is not free; invalid for addresses that are not the pool's, a range
     that ends before it begins or holds more than `MOST_RESERVED`; not_found.
@@ -116,13 +120,13 @@ async def unreserve(tx: Transaction, pool_id: UUID, reservation_id: UUID) -> Rec
             f"{pool.text_at(row['first_slot'])} is set aside by the pool itself ({row['note']}); the reservation stays."
         )
     await tx.execute("DELETE FROM reservations WHERE id = $1", reservation_id)
+    # A host may have claimed one of these addresses meanwhile, which found it held: it is due to the host now.
     await settle_arithmetic(tx, pool)
     return row
 
 
 async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str:
-    """Block a free address. Gives it as text. Raises conflict unless it is free, invalid,
-    not_found."""
+    """Block a free address. Returns it as text. Raises conflict unless it is free, invalid, not_found."""
     pool = await lock_pool(tx, pool_id)
     slot = _slot(pool, "ip", ip)
     await _require_free(tx, pool, slot, slot, "nothing was blocked")
@@ -137,7 +141,7 @@ async def block(tx: Transaction, pool_id: UUID, ip: IPAddress, note: str) -> str
 
 
 async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
-    """Set a blocked address free. Gives it as text. Raises conflict when it is not blocked, invalid, not_found."""
+    """Set a blocked address free. Returns it as text. Raises conflict if it is not blocked, invalid, not_found."""
     pool = await lock_pool(tx, pool_id)
     slot = _slot(pool, "ip", ip)
     row = await tx.fetchrow(
@@ -159,9 +163,9 @@ async def unblock(tx: Transaction, pool_id: UUID, ip: IPAddress) -> str:
 async def refresh_host_reservations(
     tx: Transaction, *, pool_id: UUID | None = None, location_id: UUID | None = None
 ) -> None:
-    """Settle the arithmetic of one pool, of a location's, or of all, after nodes have said what addresses their hosts
-    have, or came, moved or went. A pool where nothing changes is locked and not written: another node may be moving an
-    address to its own host at this moment."""
+    """Settle the arithmetic of one pool, of a location's, or of all, after nodes have reported their hosts' addresses,
+    or came, moved or went. A pool where nothing changes is locked all the same: another node may be claiming an address
+    for its own host at this moment."""
     rows = await tx.fetch(
         """SELECT * FROM pools WHERE ($1::uuid IS NULL OR id = $1) AND ($2::uuid IS NULL OR location_id = $2)
            ORDER BY family, created_at, id FOR NO KEY UPDATE""",
@@ -174,6 +178,8 @@ async def refresh_host_reservations(
 
 async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
     """Make the pool's own reservations what they should be; the pool is locked."""
+    # Computed anew and compared, instead of following each change: reports of hosts, edits of the pool and freed
+    # addresses come in any order, and a difference that was missed once would stay.
     claims = await _claims(tx, pool)
     wanted = _arithmetic(pool, claims)
     existing = await _existing(tx, pool.id)
@@ -187,6 +193,7 @@ async def settle_arithmetic(tx: Transaction, pool: Pool) -> None:
         pool.id,
         missing,
     )
+    # Held by a machine, an operator's reservation or a block: those stay. Only a machine's is a collision.
     held = {row["slot"]: row for row in rows}
     for slot in missing:
         if slot not in held:
@@ -230,6 +237,8 @@ async def _existing(queryable: Queryable, pool_id: UUID) -> dict[int, tuple[UUID
 def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
     """What the pool and its hosts take, by slot; of two reasons for one address the first counts."""
     taken: dict[int, _Taken] = {}
+    # Only single addresses have these, not sub-prefixes; of a /31 or a /127 both ends are hosts' (RFC 3021, RFC 6164).
+    # IPv6 has no broadcast.
     addressed = pool.prefix_len == pool.cidr.max_prefixlen
     if addressed and pool.cidr.prefixlen < pool.cidr.max_prefixlen - 1:
         taken[0] = _Taken(Arithmetic.NETWORK, "the network's own address")
@@ -245,7 +254,9 @@ def _arithmetic(pool: Pool, claims: Sequence[_Claim]) -> dict[int, _Taken]:
 
 
 async def _claims(queryable: Queryable, pool: Pool) -> list[_Claim]:
-    """What the nodes of the pool's location say that their hosts have of it, the oldest node first."""
+    """What the nodes of the pool's location claim of it, the oldest node first."""
+    # Of this location only: private addresses elsewhere may be the same. The oldest first, so that of two nodes which
+    # claim one address the same one has it each time.
     nodes = await queryable.fetch(
         """SELECT id, name, mode, facts->'host_addresses' AS addresses FROM nodes
            WHERE location_id = $1 AND deleted_at IS NULL AND jsonb_typeof(facts->'host_addresses') = 'array'

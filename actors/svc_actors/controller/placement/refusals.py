@@ -124,8 +124,8 @@ def state_obstacles(node: Record) -> list[Obstacle]:
 def lacking(node: Record, *, vcpus: int, memory_mib: int, disk_gib: int) -> list[Obstacle]:
     """What a node (a row of `node_capacity`) has too little of to promise this much more."""
     lacks = []
-    # A resource of which no more is asked is left out: a node that is overcommitted beyond a lowered factor still lets
-    # a machine shrink.
+    # A resource that does not grow is left out: a node that is promised beyond a lowered overcommit still lets a
+    # machine shrink.
     for name, column, wanted, text in (
         ("vcpus", "vcpus", vcpus, str),
         ("memory", "memory_mib", memory_mib, memory_text),

@@ -106,8 +106,8 @@ async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[
     while True:
         chosen = await tx.fetchrow(_CHOOSE, *wanted)
         if chosen is not None:
-            return _as_placement(chosen)
-        # Nothing fits, or every node that fits is held by another creation: without the lock the two are told apart.
+            return _as_placement(chosen)  # The usual case: one statement.
+        # Nothing fits, or every node that fits is held by another creation: a look without the lock says which.
         held = await tx.fetchrow(_SOME, *wanted)
         if held is None:
             break
@@ -116,7 +116,7 @@ async def place(tx: Transaction, need: Need, *, explain: bool, full: Collection[
                 return await _wait_for(tx, held["node_id"], wanted)
         except _Lost:
             continue
-    # A node was chosen earlier in this creation, and its pools turned out to be full: room is not what is missing.
+    # A node was chosen earlier in this creation, and its pools turned out to be full: addresses are missing, not room.
     if full:
         raise capacity(
             "No address is free for this machine.",
@@ -147,6 +147,8 @@ async def _wait_for(tx: Transaction, node_id: UUID, wanted: list[object]) -> Pla
     """A node that others hold, once they have ended. Raising `_Lost` undoes the savepoint and with it the lock: a
     creation never waits for one node while it holds another, so two cannot deadlock."""
     await lock_capacity(tx, node_id)
+    # The same question about this node alone ($5): it is locked now, so SKIP LOCKED does not skip it, and what is read
+    # of it is what the others have left.
     of_this_node = [*wanted[:4], node_id, *wanted[5:]]
     row = await tx.fetchrow(_CHOOSE, *of_this_node)
     if row is None:

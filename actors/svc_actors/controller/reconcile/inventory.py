@@ -1,8 +1,10 @@
-"""What a node's inventory says of machines that the records do not: a comparison of rows, and nothing else.
+"""Where a node's inventory and the records of machines differ: a comparison of rows, and nothing else.
 
 One statement reads every record that the inventory can concern, so an inventory that agrees with the records costs that
-statement and wakes no machine. A machine that differs is told, and decides again under the lock of its own row: what is
-read here may be older than what it has heard since.
+statement and wakes no machine. A difference goes to the machine, which decides again under the lock of its own row:
+what is read here may be older than what it has heard since.
+
+Rejected: a message to each machine of the node. Each was a transaction of its own, and one locked row held up the node.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from svc_nodeagent.protocol import DomainState, StateCause
 
 @dataclass(frozen=True)
 class RecordedMachine:
-    """A machine as its record has it. `built`: its host once said that it made it. `busy`: a task of it is open."""
+    """A machine as its record has it. `built`: its host once reported it as created. `busy`: a task of it is open."""
 
     vm_id: UUID
     node_id: UUID | None
@@ -35,7 +37,7 @@ class RecordedMachine:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a machine is to be told that its host has of it."""
+    """What the machine's host has, to be delivered to the machine."""
 
     vm_id: UUID
     state: DomainState
@@ -93,29 +95,32 @@ class Reported:
 
 
 def compare(node_id: UUID, recorded: Iterable[RecordedMachine], reported: Mapping[UUID, Reported]) -> Compared:
-    """`reported`: the machines that the inventory has, by id. One without a record is nobody's: deleted, or never
-    ours."""
+    """`reported`: the machines that the inventory has, by id. One without a record is not considered: it was deleted,
+    or never ours."""
     differences: list[Difference] = []
     foreign: list[UUID] = []
     for machine in recorded:
         found = reported.get(machine.vm_id)
         if machine.node_id != node_id:
+            # During a move both nodes have the machine; only a third one makes a false report.
             if machine.moves_with != node_id:
                 foreign.append(machine.vm_id)
         elif found is not None:
             if _differs(machine, found.state) or (machine.rescue is not found.rescue and not machine.busy):
                 differences.append(Difference(machine.vm_id, found.state, "inventory", found.cause, found.rescue))
+        # A machine that was never built is absent by right: its creation may still be on its way to the host.
         elif machine.built and _differs(machine, DomainState.ABSENT):
             differences.append(Difference(machine.vm_id, DomainState.ABSENT, "not in the host's inventory"))
     return Compared(tuple(differences), tuple(foreign))
 
 
 def _differs(machine: RecordedMachine, state: DomainState) -> bool:
-    """Whether the machine would write anything, were it told."""
+    """Whether the machine would write anything if this were delivered to it."""
     if machine.observed_state is not state:
         return True
     if machine.busy or (machine.status is MachineStatus.FAILED and not machine.built):
         return False
+    # The observed state agrees already, and what should be does not: somebody has started the guest on its host.
     observation = observe(state)
     if observation is Observation.RUNNING and machine.desired is DesiredPower.STOPPED:
         return True

@@ -1,14 +1,17 @@
-"""What nodes say of machines, recorded together: inventories, and changes as they happen.
+"""What nodes report of machines, recorded together: inventories, and changes as they happen.
 
 Invariants:
-- a node's inventory is a few statements, and so are the changes that have come from all nodes in a twentieth of a
-  second; only so much is recorded at once: whatever comes at the same time waits here, without a connection of the
-  database, which other background work needs as well;
-- of changes that come faster than they are recorded, a machine's last one counts; a node that tells so many has them
-  recorded by its inventories;
-- a machine whose record somebody holds is told through its actor, and holds up no other; what is said of it until then
-  goes the same way, so that nothing overtakes what was said before;
-- what could not be recorded is asked for again: the node is inventoried anew.
+- a node's inventory is a few statements, and so are the changes that have come from all nodes within 50 ms. A limited
+  number is recorded at once; the rest waits here, without a connection of the database, which other background work
+  needs as well;
+- of changes that come faster than they are recorded, a machine's last one counts; of a node that reports too many, the
+  inventories count;
+- a report about a machine whose record is locked goes through its actor, and holds up no other. Later reports about it
+  go the same way until then, so that none overtakes an earlier one;
+- what could not be recorded is asked for again, by another inventory of the node.
+
+Rejected: recording a later report at once while an earlier one waits in the actor. The earlier one came last and undid
+it.
 """
 
 from __future__ import annotations
@@ -36,26 +39,25 @@ from svc_nodeagent.protocol import DomainChanged, InventoryResult
 NODES_AT_ONCE: Final = 4
 """Half of the connections that background work has."""
 DELIVERIES_AT_ONCE: Final = 16
-"""Machines told through their actors, of all nodes together."""
+"""Reports that go through machines' actors, of all nodes together."""
 _MACHINES_AT_ONCE: Final = 500
 """In one transaction: some tens of milliseconds, for which their rows are held."""
 _CHANGES_PERIOD: Final = 0.05
-"""From one recording of changes to the next, in seconds. A single change is recorded at once; where machines are made
-all the time each recording takes what has come meanwhile, since one for every change costs as much as a sixth of the
-creations themselves."""
+"""From one recording of changes to the next, in seconds. A single change is recorded at once; in a stream of creations
+each recording takes what has come meanwhile, since one for every change costs a sixth of the creations themselves."""
 _NODES_TOGETHER: Final = 64
-"""Whose changes are recorded together."""
+"""Nodes whose changes are recorded together."""
 _MOST_WAITING: Final = 4096
-"""Changes of one node. A host says more only if it makes them up; what it has, its next inventory says."""
+"""Changes of one node. An honest host has no more; what is dropped here, its next inventory says."""
 MOST_CHANGES_A_MINUTE: Final = 3_000.0
-"""Of one node, and as many at once: 500 guests that a host starts and stops. Each is an event for all who watch, so one
-that makes them up is heard by its inventories."""
+"""Of one node, and as many at once: 500 guests that a host starts and stops. Each is an event for all who watch, so
+what a hostile node reports beyond that is left to its inventories."""
 log = structlog.get_logger(__name__)
 
 Deliver = Callable[[UUID, UUID, Seen, datetime | None], Awaitable[object]]
-"""`await deliver(node_id, vm_id, seen, asked_at)`: tells a machine what its host says of it, and returns once
-the machine has recorded it. `asked_at` is given for an inventory's word, which describes the past. A machine that is
-not placed on that node takes no notice."""
+"""`await deliver(node_id, vm_id, seen, asked_at)`: deliver to a machine what its host reports, and return once the
+machine has recorded it. `asked_at` is given for an inventory, which describes the past. A machine that is not placed on
+that node ignores it."""
 
 
 class MachineReports:
@@ -93,7 +95,7 @@ class MachineReports:
         return self._changes.idle and not self._being_told
 
     def changed(self, node_id: UUID, change: DomainChanged) -> None:
-        """A guest changed state on this host. Blocks nobody; recorded by `run`."""
+        """A guest changed state on this host. Does not block; recorded by `run`."""
         changes = self._changes.get(node_id) or {}
         too_many = len(changes) >= _MOST_WAITING and change.vm_id not in changes
         if too_many or not self._allowances.spend(node_id):
@@ -105,6 +107,7 @@ class MachineReports:
     async def inventoried(self, node_id: UUID, inventory: InventoryResult, asked_at: datetime) -> None:
         """Record what the host has, as of `asked_at`, and what that makes of its machines."""
         node = self._system.ref(Node, str(node_id))
+        # Read before the inventory replaces it: a foreign domain is reported once, not at every inventory.
         known = {
             row["vm_id"]
             for row in await self._database.fetch("SELECT vm_id FROM observed_domains WHERE node_id = $1", node_id)
@@ -115,6 +118,7 @@ class MachineReports:
             for domain in inventory.domains
             if domain.vm_id is not None
         }
+        # Compared within the limit as well: the records that are read would be older by the time they are used.
         async with self._recording:
             compared = compare(node_id, await concerned_machines(self._database, node_id, reported), reported)
             seen = {
@@ -140,6 +144,7 @@ class MachineReports:
 
     async def _record_changes_for_ever(self, nursery: trio.Nursery) -> None:
         while True:
+            # Noted in `_being_told` before the block ends: only then may a worker take these nodes' next changes.
             async with self._changes.next_few(_NODES_TOGETHER) as changes:
                 began = trio.current_time()
                 for vm_id, seen in await self._record_changes(changes):
@@ -148,24 +153,25 @@ class MachineReports:
             await trio.sleep_until(began + _CHANGES_PERIOD)
 
     async def _record_changes(self, changes: Mapping[UUID, Mapping[UUID, Seen]]) -> list[tuple[UUID, Seen]]:
-        """Record what these nodes say; gives the machines that are to be told: somebody holds their record, or they are
-        being told of an earlier change. A node that could not be recorded is inventoried anew."""
+        """Record what these nodes report. Returns the reports that must go through the machine's actor: its record is
+        locked, or an earlier report is on that way. A node that could not be recorded gets another inventory."""
         try:
             said = [(node_id, vm_id, seen) for node_id, its in changes.items() for vm_id, seen in its.items()]
             placed = await note_domain_changes(self._database, [(node, vm, seen.state) for node, vm, seen in said])
-            # What nobody knows (deleted, or never ours) is no unauthorised report.
+            # A machine without a record (deleted, or never ours) is no unauthorised report.
             own = {vm_id: seen for node_id, vm_id, seen in said if placed.get(vm_id, (None, None))[0] == node_id}
             async with self._recording:
                 at_once = {vm_id: seen for vm_id, seen in own.items() if vm_id not in self._being_told}
                 to_tell = (own.keys() - at_once.keys()) | await self._record(at_once, None)
             for node_id, vm_id, seen in said:
+                # `placed` names both nodes of a move, and either may report the machine.
                 if vm_id in placed and node_id not in placed[vm_id]:
                     what = f"reported machine {vm_id} as {seen.state.value}, which is not placed on it"
                     await self._system.ref(Node, str(node_id)).ask(Node.unauthorised_report, what)
         except DomainError as error:
             log.warning("node.changes_not_recorded", nodes=len(changes), error=str(error))
         except Exception:
-            # A defect over one node, which is found by recording each by itself: the others' changes are recorded.
+            # A defect over one node: each is recorded by itself then, so that the others' changes are not lost.
             log.exception("node.changes_failed", nodes=[str(node_id) for node_id in changes])
             if len(changes) > 1:
                 alone = [await self._record_changes({node_id: its}) for node_id, its in changes.items()]
@@ -185,8 +191,8 @@ class MachineReports:
                 del self._being_told[vm_id]
 
     async def _tell_machine(self, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> None:
-        """A machine that takes no messages, or takes its time, holds up no other: what it has not heard now it hears
-        later, or of the next inventory."""
+        """A machine whose actor refuses, or is slow, holds up no other. What is not delivered in time may still be
+        recorded, and the node gets another inventory."""
         node_id = seen.node_id
         async with self._delivering:
             with trio.move_on_after(self._deadline) as late:

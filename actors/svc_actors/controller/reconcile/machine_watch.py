@@ -1,7 +1,9 @@
-"""What is done in the background beside networks (`network_watch`): domains that nobody knows, pools that run low.
+"""Alerts about domains without a record, and about pools that run low.
 
-Invariant: a domain of ours that no record knows is shown by an alert and left alone: nobody's disks are destroyed by a
-guess.
+Invariant: a domain of ours that no record knows is shown by an alert and left alone: no disk is destroyed by a guess.
+
+Rejected: an alert for each domain. A host that joins with its guests, or a hostile one, had thousands, and drowned the
+critical ones.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ class MachineWatch:
         await watch_pools(self._database)
 
     async def point_out_orphans(self) -> None:
-        """One alert for each managed node that has domains of ours whose machines the records do not have there: a host
-        that joins with its guests, or a hostile one, has thousands."""
+        """One alert for each managed node that has domains of ours whose machines the records do not have there."""
 
+        # Not an orphan: what a move has at either of its nodes; and a machine that was deleted after its domain was
+        # seen, which the next inventory will no longer have.
         async def work(tx: Transaction) -> None:
             nodes = await tx.fetch(
                 """SELECT seen.node_id, nodes.name AS node, count(*) AS number,

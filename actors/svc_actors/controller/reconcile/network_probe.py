@@ -1,11 +1,14 @@
-"""Asking a node what it has of machines' networks, and setting right what is not as recorded.
+"""Ask a node what it has of machines' networks, and repair what differs from the records.
 
-It is asked after every inventory. What differs is kept on the node and raised as an alert, until a probe finds
-agreement. A managed node is mended: a machine that differs is applied anew under a further generation, and what a
-deleted machine has left is released. An observed node is only shown.
+A node is asked after every inventory. Differences are stored on the node and raised as an alert, until a probe finds
+agreement. A managed node is repaired: the network of a machine that differs is applied again under a new generation,
+and what a deleted machine has left is released. An observed node's differences are only shown.
 
-Invariant: mending touches networks of ours only; of a machine that another node has the record of, that no record knows
-or that is not confirmed since a restore (`orphans`), nothing.
+Invariant: repairs touch our own networks alone, and nothing of a machine that is recorded on another node, that has no
+record, or that is not confirmed since a restore (`orphans`).
+
+Drift is judged only of machines without an open task or an outstanding change: their records are read before and after
+the answer, since a change that was made meanwhile would look like a difference.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class ProbedGateway(Protocol):
 
 
 class NetworkProbe:
-    """One a process. `recheck` has a node looked at again soon: after mending, to see that it helped."""
+    """One a process. `recheck` has a node looked at again soon: after a repair, to see whether it helped."""
 
     def __init__(
         self, database: Database, gateway: ProbedGateway, system: ActorSystem, recheck: Callable[[UUID], None]
@@ -67,7 +70,7 @@ class NetworkProbe:
         self._recheck = recheck
 
     async def probe(self, node_id: UUID) -> None:
-        """Ask, record and mend. Raises what a query raises when the node does not answer."""
+        """Ask, record and repair. Raises what a query raises if the node does not answer."""
         before = await self._recorded(node_id)
         try:
             result = await self._gateway.query(node_id, NodeNetProbe(), timeout=PROBE_TIMEOUT)
@@ -82,6 +85,8 @@ class NetworkProbe:
         if not found.differences or (await get_node(self._database, node_id)).mode is not NodeMode.MANAGED:
             return
         await self._mend(node_id, found, {network.vm_id: network for network in result.machines})
+        # Only for a difference that was not there before: one that stays is repaired at each inventory, and not in a
+        # loop of its own.
         if news:
             self._recheck(node_id)
 
@@ -96,7 +101,8 @@ class NetworkProbe:
                 node_id,
             )
             for row in rows:
-                # A host that is ahead is overtaken: it would leave a generation that it takes for an older one.
+                # A host that is ahead (the records are of a backup) would ignore a generation that is older to it. So
+                # its generation is recorded first, and the new one is beyond that.
                 if (network := observed.get(row["id"])) is not None:
                     await network_applied(tx, row["id"], network.generation)
             await network_changed(tx, [row["id"] for row in rows])
@@ -105,8 +111,9 @@ class NetworkProbe:
         await self._release(node_id, found.strays)
 
     async def _release(self, node_id: UUID, strays: Sequence[ObservedNetwork]) -> None:
-        """Have the node let go of what deleted machines have left. What waits to be released is freed by the network
-        watch alone."""
+        """Have the node release what deleted machines have left. Addresses that wait to be released are freed by the
+        network watch alone."""
+        # Deleted, and not merely without a record: after a restore the latter may be a customer's running machine.
         deleted = {
             row["id"]
             for row in await self._database.fetch(

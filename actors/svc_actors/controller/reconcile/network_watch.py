@@ -1,18 +1,20 @@
-"""The watch that brings hosts into agreement with the records of machines' networks.
+"""The watch that makes hosts apply the recorded networks of machines.
 
-Level-triggered: what is to be done is read from the records each time. A machine is outstanding while its host has
-applied an older generation than the wanted one, or while addresses of it wait to be released. A commit calls the watch
-(`network_changes.CHANNEL`), and so does a node that connects; a call that is lost is made up for by the next round.
+Level-triggered: each round reads from the records what is to be done. A machine is outstanding while its host has
+applied an older generation than the desired one, or while addresses of it wait to be released. A commit calls the watch
+(`networking.changes.CHANNEL`), and so does a node that connects; the next round makes up for a call that is lost.
 
 Invariants:
-- one thing at a time is asked about a machine, and what a task of it carries itself (create, start, delete) is left to
+- one question at a time about a machine, and a network that a task carries itself (create, start, delete) is left to
   that task;
-- of a machine that lives, addresses are released only after the host has applied what no longer holds them: whatever
-  older order is still on its way changes nothing there any more, so it could not bring them back;
-- an address is freed by its node's confirmation alone, and only what was being released when the node was asked;
-- a machine, or a node, that fails holds up no other: so many at once on a node, and a pause that doubles. A new change
-  of the machine, and a new connection of its node, are tried at once;
+- addresses of an existing machine are released only after the host has applied a generation without them. An older
+  order that is still on its way then changes nothing on the host, so it cannot bring them back;
+- an address is freed by its node's confirmation alone, and only if it was being released when the node was asked;
+- a machine, or a node, that fails holds up no other: a limited number at once on a node, and a pause that doubles. A
+  new change of the machine, and a new connection of its node, are tried at once;
 - only nodes that are managed and online are asked.
+
+Why not a task for each change: ten changes of one machine would be ten orders, of which the host needs the last alone.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ SELECT {_BEHIND} AS behind, {_RELEASABLE} AS releasable FROM vms WHERE id = $1 A
 
 _NOBODY: Final = UUID(int=0)
 _PASSING: Final = frozenset({FailureCode.CANCELLED, FailureCode.INTERRUPTED})
-"""Failures that say nothing of the host: the agent was restarted, or told to give up."""
+"""Failures that say nothing about the host: the agent was restarted, or the operation was cancelled."""
 
 
 class NetworkGateway(Protocol):
@@ -100,9 +102,9 @@ class NetworkRhythm:
     """Seconds, and how many at once on a node."""
 
     round: float = 15.0
-    """Between rounds that nobody called for."""
+    """Between rounds without a call."""
     gather: float = 0.02
-    """How long a call waits for others: many changes at once are looked at once."""
+    """How long a call waits for others: many changes at once cause one look."""
     first_pause: float = 1.0
     longest_pause: float = 60.0
     between_retries: float = 1.0
@@ -113,7 +115,7 @@ class NetworkRhythm:
 
 @dataclass(frozen=True)
 class _Rest:
-    """A machine that failed is left alone until `until`, unless another generation than this one is wanted of it."""
+    """A machine that failed is left alone until `until`, unless its desired generation is no longer this one."""
 
     generation: int
     until: float
@@ -128,12 +130,12 @@ class _Node:
     called: trio.Event = field(default_factory=trio.Event)
     under_way: set[UUID] = field(default_factory=set)
     again: set[UUID] = field(default_factory=set)
-    """Found outstanding while they were under way: to be looked at once more."""
+    """Read as outstanding while they were under way: to be looked at once more."""
     resting: dict[UUID, _Rest] = field(default_factory=dict)
 
 
 class _NotDone(Exception):  # noqa: N818 - named for what it says
-    """The host did not do it, this time; it is recorded where it matters."""
+    """The host did not do it this time. Recorded on the machine already, if it says something about the host."""
 
 
 class NetworkWatch:
@@ -157,7 +159,7 @@ class NetworkWatch:
         """Networks applied since the start, for the metrics."""
 
     def connected(self, node_id: UUID) -> None:
-        """The node is there (again): what failed on it before is tried at once."""
+        """The node is connected (again): what failed on it before is tried at once."""
         if node_id in self._nodes:
             self._nodes[node_id].resting.clear()
         self._called.set()
@@ -177,6 +179,7 @@ class NetworkWatch:
 
     async def _look_for_ever(self, nursery: trio.Nursery) -> None:
         while True:
+            # The new event before the look: a call that comes during it is kept for the next one.
             self._called = trio.Event()
             await self._look(nursery)
             with trio.move_on_after(self._intervals.round):
@@ -199,7 +202,7 @@ class NetworkWatch:
         """Work off what is outstanding on one node, until nothing is."""
         async with trio.open_nursery() as nursery:
             while True:
-                node.called = trio.Event()
+                node.called = trio.Event()  # Before the pass, as in `_look_for_ever`.
                 started = trio.current_time()
                 try:
                     await self._work_off(node_id, node, nursery)
@@ -208,13 +211,16 @@ class NetworkWatch:
                     await trio.sleep(self._intervals.first_pause)
                     node.called.set()
                 except Exception:
-                    # A defect over one node; the next round begins anew.
+                    # A defect over one node: the next round starts afresh.
                     log.exception("network_watch.node_failed", node_id=str(node_id))
                 online = self._gateway.is_online(node_id)
                 if not node.under_way and not (online and (node.resting or node.called.is_set())):
-                    # No checkpoint between the decision and this: a node is served once, or found missing and begun.
+                    # No checkpoint between the decision and this, so `_look` finds either this task at work or no
+                    # entry, and then starts another: never two, and never none.
                     del self._nodes[node_id]
                     return
+                # Until the first machine may be tried again, and not sooner than `between_retries` after the last pass:
+                # a machine that stays outstanding must not make this loop spin.
                 rested = min((rest.until for rest in node.resting.values()), default=0.0)
                 with trio.move_on_at(max(rested, started + self._intervals.between_retries)):
                     await node.called.wait()
@@ -224,7 +230,7 @@ class NetworkWatch:
         now = trio.current_time()
         rested = {vm_id: rest for vm_id, rest in node.resting.items() if rest.until <= now}
         for vm_id in rested:
-            del node.resting[vm_id]  # What is not outstanding any more needs no rest.
+            del node.resting[vm_id]  # What is no longer outstanding needs no rest.
         after = _NOBODY
         while self._gateway.is_online(node_id):
             page = await self._database.fetch(_OF_A_NODE, node_id, after, self._intervals.page)
@@ -238,10 +244,12 @@ class NetworkWatch:
         self, node_id: UUID, node: _Node, row: Record, rested: dict[UUID, _Rest], nursery: trio.Nursery
     ) -> None:
         vm_id: UUID = row["id"]
+        # The change may have come after the work under way read its network: it is looked at again when that ends.
         if vm_id in node.under_way:
             node.again.add(vm_id)
             return
         rest = node.resting.get(vm_id) or rested.get(vm_id)
+        # Another generation is another order, which may well succeed: no rest, and the pause starts anew.
         if rest is not None and rest.generation != row["net_wanted"]:
             rest = None
         if rest is not None and vm_id in node.resting:
@@ -268,6 +276,7 @@ class NetworkWatch:
             node.slots.release()
             if not done:
                 node.resting[vm_id] = _Rest(generation, trio.current_time() + pause, pause)
+            # Also once nothing is under way: `_serve` has to decide whether it is finished with the node.
             if vm_id in node.again or not node.under_way:
                 node.again.discard(vm_id)
                 node.called.set()
@@ -279,7 +288,8 @@ class NetworkWatch:
         releasing = await releasing_of(self._database, vm_id)
         if releasing is None:
             return
-        # Asked after that was read: what was being released then, the host has applied a generation without.
+        # Read after `releasing_of`, not before. Each release comes with a new generation; so if the host is up to date
+        # now, it has applied one without every address that was being released then.
         outstanding = await self._database.fetchrow(_OF_A_MACHINE, vm_id, node_id)
         if outstanding is not None and outstanding["releasable"]:
             await self._release(node_id, vm_id, releasing)
@@ -298,6 +308,8 @@ class NetworkWatch:
             if self._gateway.is_online(node_id):
                 await self._record_failure(vm_id, spec.generation, "its agent is connected, but gave no answer.")
             raise _NotDone(failure.message) from failure
+        # A host may be ahead (a task brought it a newer one meanwhile), never behind what it was just asked; and a
+        # number beyond belief is a lie that no later generation could overtake.
         applied = result.generation if isinstance(result, NetworkResult) else None
         if applied is None or not spec.generation <= applied <= MOST_BELIEVED:
             words = f"the host says that it has generation {applied}, and was asked for {spec.generation}."
@@ -330,6 +342,7 @@ class NetworkWatch:
 
         await self._database.transact(write)
         await self._gateway.acknowledge(node_id, operation_id)
+        # An answer without error that left some out: the host still routes or filters them, so they are asked again.
         if left := set(releasing.addresses) - set(removed):
             raise _NotDone(f"the host has not released {', '.join(sorted(left))}")
 
@@ -337,17 +350,17 @@ class NetworkWatch:
         try:
             return await self._gateway.perform(node_id, operation_id, operation, timeout=self._intervals.operation)
         except NodeUnavailable:
-            # It is asked for anew, as it then stands: this one is not to be done later.
+            # The next attempt has a new id and the network as it is then: this one must not be done after that.
             await self._gateway.cancel(node_id, operation_id)
             raise
 
     async def _record_failure(self, vm_id: UUID, generation: int, message: str) -> None:
-        """Say on the machine, and to the operator, that its host could not be brought to this generation."""
+        """Record on the machine, and raise an alert, that its host could not be brought to this generation."""
 
         async def work(tx: Transaction) -> None:
             failure = await network_failed(tx, vm_id, generation, message)
             if failure is None:
-                return
+                return  # Outdated: the machine is gone, or its host has the generation by now.
             await raise_alert(
                 tx,
                 network_alert(vm_id),

@@ -1,4 +1,8 @@
-"""What waits to be done about nodes, for a few workers: of a thousand that come at once, a few are taken at a time."""
+"""Work about nodes that waits for a few workers: of a thousand nodes that come at once, a few are taken at a time.
+
+Rejected: a task for each piece of work, without a bound. A hundred nodes with a hundred machines each took every
+connection of the database that background work has.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ T = TypeVar("T")
 
 
 class NodeQueue(Generic[T]):
-    """In the order in which nodes began to wait; what comes for a node that waits already takes the place of what was
-    there. One worker at a time has a node, so what is put later is done later."""
+    """In the order in which nodes started to wait. Work for a node that waits already replaces what was there. One
+    worker at a time has a node, so what is put later is done later."""
 
     def __init__(self) -> None:
         self._waiting: dict[UUID, T] = {}
@@ -24,7 +28,7 @@ class NodeQueue(Generic[T]):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, and no worker has anything."""
+        """Nothing waits, and no worker is at work."""
         return not self._waiting and not self._taken
 
     def get(self, node_id: UUID) -> T | None:
@@ -36,14 +40,15 @@ class NodeQueue(Generic[T]):
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[tuple[UUID, T]]:
-        """The node that has waited longest, its worker's until the end of the block."""
+        """The node that has waited longest; no other worker gets it until the end of the block."""
         async with self.next_few(1) as few:
             [node] = few.items()
             yield node
 
     @asynccontextmanager
     async def next_few(self, most: int) -> AsyncIterator[dict[UUID, T]]:
-        """The nodes that have waited longest, at least one, their worker's until the end of the block."""
+        """The nodes that have waited longest, at least one; no other worker gets them until the end of the block."""
+        # A loop: of several workers that were woken, another may have taken the node already.
         while not (few := list(islice((each for each in self._waiting if each not in self._taken), most))):
             await self._idle.park()
         self._taken.update(few)
@@ -51,4 +56,4 @@ class NodeQueue(Generic[T]):
             yield {node_id: self._waiting.pop(node_id) for node_id in few}
         finally:
             self._taken.difference_update(few)
-            self._idle.unpark(count=len(few))  # They may have been put again meanwhile, when nobody could take them.
+            self._idle.unpark(count=len(few))  # They may have been put again meanwhile, when no worker could take them.

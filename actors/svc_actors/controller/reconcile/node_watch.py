@@ -1,15 +1,18 @@
-"""What is done about nodes in the background: inventories, live figures, and noticing who stays away.
+"""Background work about nodes: inventories, live figures, and alerts about nodes that stay away.
 
 Invariants:
 
-- a heartbeat costs no write: live figures are the gateway's, one batch a minute keeps them;
+- a heartbeat costs no write: live figures are the gateway's, and are stored in one batch a minute;
 - an inventory is taken at every connect and every ten minutes after, a few nodes at a time; a host that does not answer
   gets an alert and holds up no other;
-- nodes are looked at side by side, each with its own deadline: one whose record is locked holds up no other;
-- whatever a thousand nodes that come back together bring with them waits in queues here, not for connections of the
-  database: so many are looked at, inventoried and recorded (`machine_reports`) at once;
+- nodes are looked at in parallel, each with its own deadline: one whose record is locked holds up no other;
+- the work that a thousand nodes bring when they come back together waits in queues here, not for connections of the
+  database: a limited number is looked at, inventoried and recorded (`machine_reports`) at once;
 - what could not be recorded (the database was away) is asked for again as soon as it can be;
 - nodes that were online when the controller stopped are called offline only after they had time to come back.
+
+Rejected: one node after the other, without a deadline each. One locked row of a machine left unrelated nodes recorded
+as online.
 """
 
 from __future__ import annotations
@@ -53,13 +56,13 @@ INVENTORY_TIMEOUT: Final = 60.0
 PREFLIGHT_TIMEOUT: Final = 180.0
 _LOOKS_AT_ONCE: Final = 32
 """Each look is a transaction of its node's actor: enough that a few locked rows hold up no other, and few enough that a
-thousand nodes which leave together do not queue for every connection of the database."""
+thousand nodes that leave together do not queue for every connection of the database."""
 log = structlog.get_logger(__name__)
 
 
 def machine_deliverer(system: ActorSystem) -> Deliver:
-    """Tells a machine through its actor. Whoever delivers waits, so that no more are told at a time than the database
-    records."""
+    """Delivers to a machine through its actor. The caller waits for the record, so deliveries under way are limited by
+    what the database records."""
 
     async def deliver(node_id: UUID, vm_id: UUID, seen: Seen, asked_at: datetime | None) -> object:
         machine = system.ref(Machine, str(vm_id))
@@ -79,7 +82,7 @@ async def _no_probe(_: UUID) -> None:
 
 
 Forgettable = Callable[[Sequence[OperationId]], Awaitable[list[OperationId]]]
-"""Of the operations an agent still keeps, those whose outcome nobody wants any more."""
+"""Of the operations an agent still keeps, those whose outcome no task needs."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Intervals:
 
 
 class NodeWatch:
-    """One a process. `hooks` go to the gateway, which is given by `watch` before `run`. `connected` is told of every
+    """One a process. `hooks` go to the gateway, which is given by `watch` before `run`. `connected` is called at every
     connection, at once; `probe` asks a node for its networks, after each inventory."""
 
     def __init__(
@@ -140,17 +143,19 @@ class NodeWatch:
 
     @property
     def heard(self) -> bool:
-        """Every change of a machine that a host has told is recorded."""
+        """Every change of a machine that a host has reported is recorded."""
         return self._reports.idle
 
     @property
     def hooks(self) -> GatewayHooks:
         def connected(node_id: UUID, hello: Hello) -> None:
+            # Queued, since hooks must not block: its presence for the lookers, its inventory for the inspectors.
             self._looks.put(node_id, hello)
             self._enqueue(node_id, hello)
             self._connected(node_id)
 
         def disconnected(node_id: UUID) -> None:
+            # Keeps a hello that still waits: what it says is recorded even if the node has gone again.
             self._looks.put(node_id, self._looks.get(node_id))
 
         def refused(node_id: UUID, reason: str) -> None:
@@ -220,7 +225,8 @@ class NodeWatch:
         return {node_id: beat.capacity for node_id, beat in beats if beat is not None}
 
     async def look(self) -> None:
-        """Set right what the record says of who is online, and raise alerts for who has been away for long."""
+        """Correct which nodes are recorded as online, and raise alerts about nodes that have been away for long. Hooks
+        do this at once as a rule; here it is made up for, and after a start it is done for nodes that never came."""
         rows = await self._database.fetch(
             "SELECT id, state FROM nodes WHERE deleted_at IS NULL AND (state = 'online' OR id = ANY($1::uuid[]))",
             self.gateway.online(),
@@ -231,6 +237,7 @@ class NodeWatch:
             async with at_once:
                 await self._look_at(node_id)
 
+        # Only nodes whose record disagrees with the gateway: as a rule none.
         async with trio.open_nursery() as nursery:
             for row in rows:
                 if (row["state"] == "online") != self.gateway.is_online(row["id"]):
@@ -261,11 +268,13 @@ class NodeWatch:
     async def _look_for_ever(self) -> None:
         while True:
             async with self._looks.next() as (node_id, hello):
+                # Back at the end of the queue, with the newest hello: the node's record was locked.
                 if not await self._look_at(node_id, hello):
                     self._looks.put(node_id, self._looks.get(node_id) or hello)
 
     async def _look_at(self, node_id: UUID, hello: Hello | None = None) -> bool:
-        """False when somebody held the node's record too long. What else failed, the next look of all makes up for."""
+        """False if the node's record was locked for too long, to be repeated. Other failures are left to the next look
+        at all nodes."""
         with trio.move_on_after(self._intervals.look_deadline) as late:
             try:
                 await self._system.ref(Node, str(node_id)).ask(Node.look, hello)
@@ -277,6 +286,7 @@ class NodeWatch:
 
     async def inspect(self, node_id: UUID) -> None:
         """Take an inventory of a node now, record it, and tell its machines. Raises what a query raises."""
+        # Before the question, and by the database's clock: what is heard of a machine while the host answers is newer.
         asked_at: datetime = await self._database.fetchval("SELECT clock_timestamp()")
         self._asked[node_id] = trio.current_time()
         result = await self.gateway.query(node_id, NodeInventory(), timeout=INVENTORY_TIMEOUT)
@@ -291,6 +301,8 @@ class NodeWatch:
     async def _inspect_in_time(self, node_id: UUID, hello: Hello | None) -> None:
         try:
             with trio.move_on_after(self._intervals.inspection_deadline) as late:
+                # The probe after the inventory: what has no record is judged by both, and the inventory is recorded
+                # by then (`orphans`).
                 if hello is not None:
                     await self._forget(node_id, hello)
                 await self.inspect(node_id)
@@ -300,15 +312,16 @@ class NodeWatch:
                 log.warning("node.inspection_overdue", node_id=str(node_id))
                 self.recheck(node_id)
         except (NodeUnavailable, OperationFailed) as error:
+            # A node that went offline meanwhile has its own alert; a silent host is one whose agent is connected.
             log.warning("node.not_inspected", node_id=str(node_id), error=str(error))
             if self.gateway.is_online(node_id):
                 await self._raise_silent(node_id, str(error))
         except DomainError as error:
-            # Ours, not the host's.
+            # The controller's own failure, not the host's: no alert about the host.
             log.warning("node.not_recorded", node_id=str(node_id), error=str(error))
             self.recheck(node_id)
         except Exception:
-            # A defect over one node: the others are inspected, and this one again in its turn.
+            # A defect over one node: the others are inspected, and this one again when its next inventory is due.
             log.exception("node.inspection_failed", node_id=str(node_id))
 
     async def _forget(self, node_id: UUID, hello: Hello) -> None:
@@ -364,7 +377,7 @@ class NodeWatch:
         online = set(self.gateway.online())
         self._asked = {node_id: when for node_id, when in self._asked.items() if node_id in online}
         for node_id in online:
-            # Spread by the id, so that nodes which came back together are not asked together for ever.
+            # 0.9 to 1.1 of the interval, by the id: nodes that came back together are not asked together for ever.
             due = self._intervals.inventory * (0.9 + node_id.int % 1000 / 5000)
             if now - self._asked.get(node_id, -due) >= due:
                 self._enqueue(node_id, None)

@@ -1,16 +1,19 @@
-"""Holding a host against the records after a restore: what only the host has, and what only the records have.
+"""Compare a host with the records after a restore: what only the host has, and what only the records have.
 
-Theory of operation. A backup is older than the hosts. So a restored controller begins with every machine unconfirmed,
-and every node unheard. A node that connects is inventoried and asked for its networks as ever; what it says is compared
-here. A machine that its host has, with just the recorded addresses, is confirmed, and from then on it is one like any
-other. What remains is an operator's to decide:
+Theory of operation. A backup is older than the hosts. So a restored controller starts with every machine unconfirmed,
+and every node unheard. A node that connects is inventoried and asked for its networks as always; its answers are
+compared here. A machine that its host has, with just the recorded addresses, is confirmed, and is one like any other
+from then on. An operator decides about the rest:
 
-    unknown    the host has a machine of which there is no record: made since, or its record was removed
+    unknown    the host has a machine without a record: created since, or its record was removed
     missing    there is a record, and the host has no such machine: deleted since, or lost
     differing  the host has the machine, and carries other addresses for it
 
-Invariants: of an unconfirmed machine nothing is started, defined, applied or released by itself; of an unknown one
-nothing is ever, on a restored controller or not; its addresses are given to nobody (`networking.carried`).
+Invariants: an unconfirmed machine is not started, defined, applied or released automatically; an unknown one never is,
+on a restored controller or not; its addresses are given to no machine (`networking.carried`).
+
+Rejected: acting on the records at once. A restored controller would give addresses of machines that it does not know to
+others, build deleted machines again, and carry out yesterday's orders.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ LEFT JOIN observed_domains seen ON seen.node_id = vms.node_id AND seen.vm_id = v
 WHERE vms.unconfirmed AND vms.deleted_at IS NULL AND vms.status <> 'deleting'"""
 
 ORPHANS: Final = f"{_UNKNOWN} UNION ALL {_UNCONFIRMED}"
-"""What is an operator's to decide, a row a machine."""
+"""What an operator has to decide, a row for each machine."""
 
 _RECORDED: Final = f"""
 SELECT vms.id, vms.deleted_at IS NULL AND vms.node_id = $1 AS here, vms.unconfirmed, {ISOLATED} AS isolated,
@@ -72,14 +75,14 @@ def orphans_alert(node_id: UUID) -> str:
 
 
 def carried_alert(node_id: UUID) -> str:
-    """Of a node that says that it carries more than is recorded of its word."""
+    """The alert about a node that claims to carry more than it is believed to."""
     return f"carried:{node_id}"
 
 
 async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequence[ObservedNetwork]) -> None:
-    """Compare what this node's host was just seen to have, after its inventory was recorded: confirm what agrees, note
-    what is carried without a record, and say so."""
-    # Before the rows of machines and pools: locks are taken in the order node, machine, pool.
+    """Compare what this node's host was just seen to have, after its inventory was recorded: confirm what agrees,
+    record what is carried without a record, and raise alerts."""
+    # The node's row before those of machines and pools: locks are taken in the order node, machine, pool.
     await tx.execute("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id)
     observed = {network.vm_id: network for network in networks}
     recorded = {row["id"]: row for row in await tx.fetch(_RECORDED, node_id, list(observed))}
@@ -91,6 +94,7 @@ async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequ
         if not (row["here"] and row["unconfirmed"]):
             continue
         network = observed.get(vm_id)
+        # An address too many is worse than one too few: another machine may have it in the records.
         extra = _unrecorded(row, network)
         if extra:
             carried[vm_id] = extra
@@ -98,6 +102,7 @@ async def compare_with_records(tx: Transaction, *, node_id: UUID, networks: Sequ
             confirmed.append(vm_id)
     if confirmed:
         await confirm(tx, confirmed)
+    # While a restore is being decided a node may honestly carry most of a pool without a record.
     restoring = await tx.fetchval(
         "SELECT EXISTS (SELECT FROM alerts WHERE key = $1 AND closed_at IS NULL)", RESTORED_ALERT
     )
@@ -127,7 +132,7 @@ async def _tell_of_left_out(
 
 
 async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
-    """Hosts have these as recorded, or somebody says that the records are right: they are machines like any others."""
+    """Hosts have these as recorded, or an operator says that the records are right: they are normal machines again."""
     await tx.execute(
         """WITH confirmed AS MATERIALIZED (
                SELECT id FROM vms WHERE id = ANY($1::uuid[]) AND unconfirmed ORDER BY id FOR NO KEY UPDATE
@@ -138,13 +143,13 @@ async def confirm(tx: Transaction, vm_ids: Sequence[UUID]) -> None:
 
 
 async def hear_no_more(tx: Transaction, node_id: UUID) -> bool:
-    """Somebody says that this node will not come back: nobody waits for its word. Gives whether anybody did."""
+    """An operator says that this node will not come back: its report is no longer awaited. Returns whether it was."""
     return bool(await tx.change("UPDATE nodes SET unheard = false WHERE id = $1 AND unheard", node_id))
 
 
 async def tell_of_orphans(tx: Transaction, node_id: UUID) -> None:
-    """Open or close the alert of what a restore has left to decide on this node. What no record knows has alerts
-    of its own, from the machine watch. When nothing is left anywhere, the restore is over."""
+    """Open or close the alert about what a restore has left to decide on this node. Machines without a record have
+    alerts of their own, from the machine watch. When nothing is left on any node, the restore is over."""
     rows = await tx.fetch(f"SELECT name, kind FROM ({_UNCONFIRMED}) found WHERE node_id = $1 ORDER BY name", node_id)
     if rows:
         node = await tx.fetchval("SELECT name FROM nodes WHERE id = $1", node_id)
@@ -173,11 +178,12 @@ def _unrecorded(row: Record, network: ObservedNetwork | None) -> list[str]:
 
 
 def _agrees(row: Record, network: ObservedNetwork | None) -> bool:
-    """Whether the host has all of what is recorded. What was never built is nowhere, and agrees by that."""
+    """Whether the host has all that is recorded. A machine that was never built agrees by being nowhere."""
     if not row["built"]:
         return not row["domain"] and network is None
     if not row["domain"] or network is None:
         return False
+    # An isolated machine carries nothing by right; which of the two has isolated it, the network watch settles.
     carried = _networks(network.addresses)
     return row["isolated"] or network.isolated or _networks(row["held"]) <= carried
 

@@ -1,7 +1,10 @@
-"""What moves have left on nodes that a machine is not on: removed there, however late.
+"""Remove what moves have left on nodes that a machine is not on, however late.
 
 Invariant: a node is asked to remove a machine only while the record names another node for it, and no move of it is
-under way; the record is cleared when the node has said that nothing is left, or is lost.
+under way; the record is cleared when the node has confirmed that nothing is left, or is lost.
+
+Why not within the move's task: a source that is away would keep that task open. The record says what is due, so no
+crash forgets it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from svc_actors.runtime import DomainError
 from svc_actors.store import Database, LoopAlert, keep_repeating
 from svc_nodeagent.protocol import DeleteResult, NodeOperation, OperationId, OperationResult, VmDelete
 
+# Every two seconds, since the machine is neither started nor reachable at its new node before this is done.
 LOOK_SECONDS: Final = 2.0
 _REMOVE_SECONDS: Final = 600.0
 _FIRST_PAUSE: Final = 2.0
@@ -67,7 +71,7 @@ class RemainsWatch:
             await keep_repeating("remains of moves", self._interval, look, self._alert)
 
     async def round(self) -> None:
-        """As `run`, for a single look: the nodes that it asks have answered when it returns."""
+        """A single round, for tests and callers that wait: the nodes asked have answered when it returns."""
         async with trio.open_nursery() as nursery:
             await self._look(nursery)
 
@@ -109,7 +113,8 @@ class RemainsWatch:
         try:
             result = await self._gateway.perform(left.node_id, operation_id, operation, timeout=_REMOVE_SECONDS)
         except NodeUnavailable:
-            # It is asked for anew while it is due: this one is not to be done later, when the machine may be back.
+            # Asked again, under a new id, while it is due. This one must not be done later: the machine may be back on
+            # that node by then, and it destroys disks.
             await self._gateway.cancel(left.node_id, operation_id)
             raise
         except OperationFailed:

@@ -1,6 +1,10 @@
-"""Windows machines whose first boot is awaited: each is asked, again and again, and given its ordered password.
+"""Windows machines whose first boot is awaited: each is polled, and then given its ordered password.
 
-Invariant: a password is sent to a guest only after it has reported the end of its first boot.
+Invariant: a password is sent to a guest only after it has reported the end of its first boot. Before, its own setup
+could still replace it.
+
+The password is in this process's memory alone (`WindowsPasswords`): if the controller restarts first, it is lost, and
+the machine's record says so, instead of a secret that lies in the database for as long as a guest does not boot.
 """
 
 from __future__ import annotations
@@ -73,7 +77,7 @@ class WindowsWatch:
             await keep_repeating("first boots of Windows", self._interval, look, self._alert)
 
     async def round(self) -> None:
-        """As `run`, for a single look: the machines that it asks have answered when it returns."""
+        """A single round, for tests: the machines asked have answered when it returns."""
         async with trio.open_nursery() as nursery:
             await self._look(nursery)
 
@@ -113,7 +117,7 @@ class WindowsWatch:
         return True
 
     async def _set_password(self, machine: Awaited) -> str | None:
-        """Why it is not set. Raises `OperationFailed` for what may pass."""
+        """Why it is not set, or None. Raises `OperationFailed` for what may pass."""
         password = self._passwords.of(machine.vm_id)
         if password is None:
             return LOST
@@ -121,6 +125,8 @@ class WindowsWatch:
         try:
             await self._query(machine.node_id, operation)
         except OperationFailed as failure:
+            # Windows itself has refused the password (its policy, say); it would refuse it again. All else is tried
+            # again with the next round.
             if failure.code is not FailureCode.HOST:
                 raise
             return failure.message

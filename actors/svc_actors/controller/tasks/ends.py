@@ -1,4 +1,8 @@
-"""The end of a task is written, however long the database or its actor is away: no outcome is lost to a deadline."""
+"""The end of a task is stored, however long the database or its actor is away: no outcome is lost to a deadline.
+
+Rejected: repeating every failure for ever. A node's answer over which the actor crashed each time kept the task open
+for good, and the crashes made the actor refuse all other orders to the machine.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,13 @@ from svc_actors.store import Database
 
 _FIRST_PAUSE: Final = 0.2
 MOST_CRASHES: Final = 3
-"""How often an actor may crash over what a task has come to, before that is taken for the reason."""
+"""How often an actor may crash over a task's outcome before the outcome is taken to be the reason. With the attempts
+after it, fewer than open the actor's circuit breaker (`RestartPolicy.intensity`, 5)."""
 log = structlog.get_logger(__name__)
 
 
 class WriteEnd(Protocol):
-    """`alone`: the end of the task without what it means for the resource."""
+    """`alone`: write the end of the task without what it means for the resource."""
 
     async def __call__(self, task: Task, ending: Ending, *, alone: bool) -> None: ...
 
@@ -27,12 +32,14 @@ class WriteEnd(Protocol):
 async def store_end(
     database: Database, task: Task, ending: Ending, end: WriteEnd, *, longest_pause: float
 ) -> Ending | None:
-    """Gives what was written; None where the task has ended otherwise meanwhile.
+    """Returns the ending that was written; None if the task has ended otherwise meanwhile.
 
-    An end over which the actor crashes again and again is one that it cannot take: the task then ends with words of
-    our own, and where even that cannot be taken, by itself. Its resource is settled by the next inventory. All of
-    it is fewer crashes than make an actor rest.
+    An ending over which the actor crashes again and again is one that it cannot handle. The task then ends with words
+    of the controller's own, and if the actor crashes over those too, without the actor. The next inventory settles the
+    resource.
     """
+    # Failures 0 to 2: the outcome as it is. 3: words of our own, to the actor. 4: without the actor; a failure of that
+    # is the controller's, and leaves the task open.
     pause, failures = _FIRST_PAUSE, 0
     while True:
         try:
@@ -40,6 +47,7 @@ async def store_end(
             return ending
         except Exception as error:
             log.warning("task.end_not_stored", task_id=str(task.id), op=task.op, error=str(error))
+            # An outage counts for nothing, however long it is: the same outcome is stored once it is over.
             if not may_pass(error):
                 failures += 1
             if failures > MOST_CRASHES + 1:
@@ -50,6 +58,7 @@ async def store_end(
                 "The controller could not record the outcome; its log has the cause.",
                 "The node's next inventory shows its state.",
             )
+        # The answer may have been lost after the commit, or a force-stop has superseded the task.
         if not await _is_open(database, task):
             return None
         await trio.sleep(pause)
@@ -65,7 +74,7 @@ async def _is_open(database: Database, task: Task) -> bool:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same is worth trying again without an end: while the database or the actor is away, or slow."""
+    """Whether the failure says only that the database or the actor is away, or slow, so that the same may succeed."""
     if isinstance(error, ServiceError):
         return error.code is ErrorCode.UNAVAILABLE
     if isinstance(error, ActorCrashed):

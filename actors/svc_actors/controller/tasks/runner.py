@@ -1,17 +1,20 @@
-"""The work of tasks: begun after the commit that made them, resumed after a restart, ended exactly once.
+"""The work of tasks: started after the commit that created them, resumed after a restart, ended exactly once.
 
-How a task survives. Its row says that it is open; nothing else is needed to go on. After a restart the work runs again
-from its beginning: each step asks the node under the same operation id, and the agent's journal answers what was done
+How a task survives. Its row says that it is open; nothing else is needed to continue. After a restart the work runs
+again from its start: each step asks the node under the same operation id, and the agent's journal answers what was done
 already, so nothing is done twice. An outcome is acknowledged to the agent only once the task's end is stored; while the
-database is away it is kept here, whatever the deadline. Work that could not go on stays open: the sweep takes it up.
+database is away it is kept here, whatever the deadline. Work that could not continue stays open, and is taken up again.
 
 Invariants:
 - an open task is hosted by this process, or taken up by the next sweep; it ends by its deadline in any case. A task
   without one (a deletion, a reinstallation) waits for its node as long as that is away, and holds nothing but its row
-  and one task;
+  and one Trio task;
 - the end and what it means for the resource are one transaction (`end` of the handler); an ended task is left alone;
-- a deadline is counted on the monotonic clock from when the work was first begun or resumed here, so a wall clock that
-  jumps ends nothing early and keeps nothing open; what is resumed gets the time to hear what its node did meanwhile.
+- a deadline is counted on the monotonic clock from when the work was first started or resumed here, so a wall clock
+  that jumps ends nothing early and keeps nothing open; a resumed task gets time to hear what its node did meanwhile.
+
+Rejected: long work within actors. A task's row survives a restart and an actor does not, and the work would hold up the
+actor's other messages; so the runner hosts all of it, and asks the actor only for the end.
 """
 
 from __future__ import annotations
@@ -85,15 +88,15 @@ __all__ = [
 ]
 
 RESUMED_SECONDS: Final = 30.0
-"""The least that a resumed task has, whatever the wall clock says: its node may have the outcome in its journal."""
+"""The least that a resumed task has, whatever the wall clock says: the outcome may be in its node's journal."""
 
 _FIRST_TAKE_UP: Final = 1.0
 _STARTS_WITHIN: Final = 0.25
-"""Seconds after which the work of a new task is written down as started, unless its log has said so or it has ended: a
+"""Seconds after which a new task is recorded as started, unless its first log line has done so or it has ended: a
 transaction that most tasks do without."""
 _STARTING_AT_ONCE: Final = 16
-"""Tasks that may be written down as started at the same time. After a restart thousands resume, and each waits for its
-node most of its time: that is not limited, but the database is left to others in between."""
+"""Tasks that may be recorded as started at the same time. After a restart thousands resume. That each waits for its
+node is not limited; their transactions are, so that they do not take every connection of the database."""
 log = structlog.get_logger(__name__)
 
 Work = Callable[[TaskRun], Awaitable[OperationResult | None]]
@@ -133,7 +136,7 @@ class TaskRunner:
         self._working: dict[UUID, trio.CancelScope] = {}
         self._deadlines: dict[UUID, float] = {}
         self._crashes = Counter[UUID]()
-        """How often an actor crashed over the work of a task that is still open."""
+        """How often an actor has crashed over the work of a task that is still open."""
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._left_open = trio.Event()
@@ -143,9 +146,9 @@ class TaskRunner:
         self._lines = LineWriter(database)
 
     def handles(self, op: str, work: Work, *, end: End | None = None, irrevocable: str | None = None) -> None:
-        """Say how tasks of this operation are worked.
+        """Register the work of tasks of this operation.
 
-        `work` returns when the task succeeded (with what the host said last, where that matters to `end`), or raises
+        `work` returns when the task succeeded (with what the host said last, if that matters to `end`), or raises
         `ServiceError`. `end(task, ending)` writes the end together with what it means for the resource, by `end_task`;
         without it the task alone is ended. `irrevocable` says why such a task cannot be cancelled.
         """
@@ -166,12 +169,12 @@ class TaskRunner:
                 self._nursery = None
 
     def begin(self, task: Task) -> None:
-        """Start the work of a task that has just been committed. Beginning twice is beginning once; before `run` has
-        started and once `drain` has begun it is nothing, since `run` finds the task in the database."""
+        """Start the work of a task that has just been committed. A repeat does nothing. Nor does a call before `run` or
+        after `drain`: this process's `run`, or the next one's, finds the task in the database."""
         self._begin(task, new=True)
 
     def _resume(self, task: Task) -> None:
-        """The same of one that was found open: it may have ended since it was read."""
+        """Start the work of a task that was read as open; it may have ended since."""
         self._begin(task, new=False)
 
     def _begin(self, task: Task, *, new: bool) -> None:
@@ -185,7 +188,7 @@ class TaskRunner:
             cancel_interval=self._cancel_interval,
         )
         self.begun += 1
-        # Begun from an actor's handler, the work is not that handler's: it asks the actor itself in the end.
+        # In the runner's own context: what the handler that ordered this has in its context is not the work's.
         host = partial(self._host, run, new=new)
         self._context.run(partial(self._nursery.start_soon, host, name=f"task {task.op} {task.id}"))
         if new:
@@ -197,16 +200,17 @@ class TaskRunner:
             try:
                 await run.start()
             except DomainError as error:
-                # The work goes on: its next line, or its end, says so as well.
+                # The work goes on: its next line, or its end, records the start as well.
                 log.warning("task.start_not_stored", task_id=str(run.task.id), op=run.task.op, error=str(error))
 
     async def drain(self, deadline: float) -> None:
-        """Shut down, for at most `deadline` seconds: store the ends of tasks that have one, begin nothing more.
+        """Shut down, for at most `deadline` seconds: store the ends that are known, start nothing new.
 
-        What has no outcome yet stays open and is not given up on its node; the next start resumes it. Ends are asked of
-        actors, so this comes before the drain of the actor system, which takes no messages from outside.
+        A task without an outcome stays open and is not given up on its node; the next start resumes it. Ends are asked
+        of actors, so this comes before the drain of the actor system, which takes no messages from outside.
         """
         self._draining = True
+        # `_working` covers the work alone, not `store_end` after it: what has an outcome goes on to be stored.
         for working in self._working.values():
             working.cancel()
         with trio.move_on_after(deadline):
@@ -219,9 +223,9 @@ class TaskRunner:
         return self._draining
 
     async def cancel(self, caller: Caller, task_id: UUID) -> Task:
-        """Ask for a task's end: at once where nothing was begun, else as soon as its node has given it up.
+        """Ask for a task's end: at once if it was not started, else as soon as its node has given it up.
 
-        Raises not_found; conflict when it has ended, or when its kind cannot be taken back.
+        Raises not_found; conflict if it has ended, or if its kind cannot be cancelled.
         """
 
         async def work(tx: Transaction) -> Task:
@@ -249,6 +253,7 @@ class TaskRunner:
         if run is not None:
             run.request_cancel()
         else:
+            # Left open, and waiting for the next round: taken up now, with `cancel_requested`, so that it ends.
             self._resume(task)
         return task
 
@@ -259,13 +264,13 @@ class TaskRunner:
             run.scope.cancel()
 
     async def forgettable(self, operation_ids: Sequence[OperationId]) -> list[OperationId]:
-        """Of the operations an agent still keeps, those whose task has ended: their outcome is wanted by nobody."""
+        """Of the operations an agent still keeps, those whose task has ended: no caller will ask for their outcome."""
         by_task: dict[UUID, list[OperationId]] = {}
         for kept in operation_ids:
             try:
                 by_task.setdefault(UUID(kept.split(":", 1)[0]), []).append(kept)
             except ValueError:
-                continue  # Not a task's: whoever made the id acknowledges it.
+                continue  # Not a task's: the watch that made the id acknowledges it.
         rows = await self.database.fetch(
             "SELECT id FROM tasks WHERE id = ANY($1::uuid[]) AND status NOT IN ('queued', 'running')", list(by_task)
         )
@@ -276,6 +281,8 @@ class TaskRunner:
         if task.id not in self._deadlines:
             if task.deadline_at is None:
                 return math.inf
+            # At least the time to hear the node's journal, also if the controller was away past the deadline; at most
+            # the whole lifetime, in case the wall clock was set back.
             lifetime = (task.deadline_at - task.created_at).total_seconds()
             left = (task.deadline_at - datetime.now(UTC)).total_seconds()
             remaining = min(max(left, RESUMED_SECONDS), lifetime)
@@ -283,12 +290,16 @@ class TaskRunner:
         return self._deadlines[task.id]
 
     async def _sweep(self) -> None:
+        # Younger ones may have been committed a moment ago, and are about to be started.
         for task in await open_tasks(self.database, older_than=self._sweep_interval / 2):
             self._resume(task)
 
     async def _take_up_again(self) -> None:
-        """Take up what was left open after a second: what was away is mostly back, and whoever ordered waits. As long
-        as tasks are left open again and again the pause doubles, up to that of the sweep."""
+        """Take up after a second what was left open: the database or the actor is mostly back by then, and a caller
+        waits. While tasks are left open again and again the pause doubles, up to that of the sweep.
+
+        Rejected: leaving it to the sweep. A task then stayed open for up to 22 seconds after an outage, and its machine
+        answered conflict meanwhile."""
         pause, last = _FIRST_TAKE_UP, -math.inf
         while True:
             await self._left_open.wait()
@@ -323,6 +334,8 @@ class TaskRunner:
         try:
             with trio.CancelScope() as self._working[run.task.id]:
                 ending = await self._work(run, new=new)
+            # Outside of the scope that `drain` cancels. First the end is stored, then the agent may forget its outcome.
+            # After a crash in between, the agent names the operation in its next hello, and `forgettable` finds it.
             if ending is not None:
                 await self._close_log(run)
                 ending = await store_end(self.database, run.task, ending, self._end, longest_pause=self._sweep_interval)
@@ -361,11 +374,12 @@ class TaskRunner:
                 span.fail(error_code)
 
     async def _work(self, run: TaskRun, *, new: bool) -> Ending | None:
-        """Run the work to its ending. None: the task had ended, or was abandoned. What is resumed is written down as
-        started first, which says whether it has ended."""
+        """Run the work to its ending. None: the task had ended, was abandoned, or is taken up again. A resumed task is
+        recorded as started first; that statement also says whether it has ended."""
         handler = self._handlers.get(run.task.op)
         if handler is None:
             return failed(ErrorCode.INTERNAL, f"This version of the service does not know how to do {run.task.op}.")
+        # Cancelled while it was left open, or before a restart.
         if run.cancel_requested and run.task.status is TaskStatus.QUEUED:
             return Ending(TaskStatus.CANCELLED, "Cancelled before it was started.")
         if not new:
@@ -375,16 +389,19 @@ class TaskRunner:
                 return None
             run.resume(started)
         ending: Ending | None = None
+        # Two ways to be cut short: the deadline, and `run.scope`, which `abandon` cancels.
         with trio.move_on_after(run.remaining) as overdue, run.scope:
             ending = await self._attempt(handler, run)
         if ending is not None:
             return ending
+        # A live migration lifts its deadline once the record names the target; this run still had the old one.
         if overdue.cancelled_caught and await self._deadline_was_lifted(run.task):
             self._left_open.set()
-            return None  # Taken up again, without one.
+            return None  # Taken up again, without a deadline.
         await run.withdraw()
         if overdue.cancelled_caught:
             return failed(ErrorCode.UNAVAILABLE, "The deadline passed before there was an outcome.")
+        # Cut short by a cancellation; or abandoned, and then another transaction has written the end.
         return Ending(TaskStatus.CANCELLED, "Cancelled.") if run.cancel_requested else None
 
     async def _deadline_was_lifted(self, task: Task) -> bool:
@@ -398,12 +415,14 @@ class TaskRunner:
             if isinstance(error, HostRefused) and error.failure is FailureCode.CANCELLED:
                 return Ending(TaskStatus.CANCELLED, "Cancelled.")
             if error.code is ErrorCode.UNAVAILABLE and not isinstance(error, TaskFailed):
-                raise  # Ours, not the host's: tried again until the deadline.
+                raise  # The controller's own (its database, an actor), not the host's: repeated until the deadline.
             return failed(error.code, error.message, error.hint)
         except ActorCrashed as crash:
+            # A handler that was overdue: the database was slow, and a repeat may succeed.
             if may_pass(crash):
                 raise
-            # What its node said may be what no actor can take: a repeat says the same.
+            # What the node said may be what no actor can handle, and a repeat would say the same: after three crashes
+            # the task fails, before they make the actor refuse the orders of others.
             self._crashes[run.task.id] += 1
             if self._crashes[run.task.id] < MOST_CRASHES:
                 raise
