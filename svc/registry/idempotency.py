@@ -1,15 +1,18 @@
-"""Idempotency keys: however often and however concurrently an order arrives, its work is done once and its answer is
+"""Idempotency keys: however often an order is sent, and however concurrently, its work is done once and its answer is
 the same.
 
 Invariants:
 
 - a key belongs to the calling token, to the person of a session, or to root of the server. It is claimed in a
   transaction of its own before the work starts; the same key with another request is a conflict, and nothing happens;
-- a key is released if the work was refused or failed, so the order can be tried again; after success it is kept, with
-  the answer sealed, for 24 hours;
-- a claim is a lease that its process renews. If the process dies, the lease expires and the next caller takes the claim
-  over; the work itself must then find what was already created (by a unique column of its own);
+- a key is freed if the work was refused or crashed, so the order can be tried again; if the work succeeded it is kept,
+  with the answer sealed, for 24 hours;
+- a claim is a lease that its process renews. If the process dies the lease runs out and the next caller takes the claim
+  over; the work itself must then find what was already made (by a unique column of its own);
 - a key whose order the database has lost (`svc_actors.store.marks`) is refused for as long as it would have been kept.
+
+Why the claim is a transaction of its own: an order's work is several transactions, and waits for actors. A claim within
+one of them would be invisible to concurrent callers until it commits, and hold its row's lock against them.
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from svc_actors.store.marks import LOST, REFUSE_KEYS
 T = TypeVar("T")
 
 KEY_FIELD = "idempotency_key"
-LEASE = 15.0
+LEASE = 15.0  # Seconds, as all of these. Renewed at a third of it, so one renewal may fail.
 PATIENCE = 120.0
-_CLOCK_MARGIN = 60.0
+_CLOCK_MARGIN = 60.0  # How much longer than a lease one may seem to run; see `claim`.
 _FIRST_POLL, _SLOWEST_POLL = 0.02, 0.5
 _RELEASE_DEADLINE = 5.0
 
@@ -44,16 +47,19 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("svc.registry")
 async def run_idempotent(
     context: Context[Any], *, key: str | None, request: Model, run: Callable[[], Awaitable[T]]
 ) -> tuple[T, bool]:
-    """The answer of `run`, and whether it is a replay of an earlier one. Without a key, `run` is simply called.
+    """The answer of `run`, and whether it is a replay of an earlier one. Without a key `run` is just called.
 
     Raises `conflict` if the key was used for a different request, `unavailable` if an earlier caller with this key is
-    still at work after two minutes, and whatever `run` raises."""
+    still at work after two minutes, and what `run` raises.
+    """
     if key is None:
         return await run(), False
     answers: TypeAdapter[T] = TypeAdapter(context.response)
     order = _Order(context, key, request)
     deadline = trio.current_time() + PATIENCE
     pause = _FIRST_POLL
+    # Each round claims first: the earlier caller may have been refused (its row is gone) or have died (its lease is
+    # over) since the last look, and then this caller does the work.
     while not await order.claim():
         sealed = await order.earlier_answer()
         if sealed is not None:
@@ -65,8 +71,11 @@ async def run_idempotent(
             )
         await trio.sleep(pause)
         pause = min(pause * 2, _SLOWEST_POLL)
+    # Before the work: if the database loses this order, its key must be known outside of the database.
     order.note()
     answer = await _do(order, run)
+    # The work is done and its answer is right, also if it cannot be kept. The lease runs out then, and a repeat finds
+    # what was made by the work's own unique column.
     try:
         await order.keep(answers.dump_json(answer))
     except ServiceError as error:
@@ -84,20 +93,20 @@ def key_owner(principal: Principal) -> str:
 
 
 async def forget_expired(database: Database) -> int:
-    """Remove answers older than 24 hours; returns how many. The composer runs this periodically."""
+    """Remove the answers older than 24 hours; returns how many. Run from time to time where the service is composed."""
     return await database.change(
         "DELETE FROM idempotency_keys WHERE created_at < now() - interval '24 hours' AND leased_until < now()"
     )
 
 
 async def refuse_lost(tx: Transaction, keys: Sequence[tuple[str, str]]) -> None:
-    """Refuse these keys, each with its owner, for 24 hours unless an answer is kept. The database has lost what was
-    done under them, so another order with the same key would be done twice."""
+    """Refuse these keys, each with its owner, for 24 hours, unless an answer is kept: the database has lost what was
+    done under them, so a repeat with the same key would be done twice."""
     await tx.execute(REFUSE_KEYS, [owner for owner, _ in keys], [key for _, key in keys])
 
 
 async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
-    """Run while renewing the lease; release the claim if the work does not succeed."""
+    """Run while renewing the lease; a claim whose work did not succeed is released."""
     succeeded = False
     refusal: ServiceError | None = None
     try:
@@ -107,12 +116,16 @@ async def _do(order: _Order, run: Callable[[], Awaitable[T]]) -> T:
                 answer = await run()
                 succeeded = True
             except ServiceError as error:
-                # Raised outside of the nursery, which would wrap it in a group.
+                # Carried out of the nursery by hand, which would wrap it in a group.
                 refusal = error
+                # A refusal did nothing. After a lost answer of a COMMIT the order may be there all the same: the key
+                # stays noted, and is refused if the database turns out to have lost it.
                 if (error.details or {}).get("outcome") != "unknown":
                     order.forget()
             nursery.cancel_scope.cancel()
     finally:
+        # Also for a crash and a cancellation: a key that stays claimed would keep the caller's retry waiting for the
+        # end of the lease.
         if not succeeded:
             with trio.CancelScope(shield=True, relative_deadline=_RELEASE_DEADLINE):
                 await order.release()
@@ -133,7 +146,7 @@ class _Order:
         self._claim = uuid.uuid4()
         self.operation = context.caller.operation
         body = request.model_dump(mode="json", exclude={KEY_FIELD})
-        # A keyed hash: an order may hold a chosen password, which a plain hash would let anybody guess offline.
+        # A keyed hash: an order may hold a chosen password, which could be guessed from a plain one.
         self._fingerprint = self._sealer.mark(to_json(_ordered(body)), f"order:{self.operation}")
 
     def note(self) -> None:
@@ -147,6 +160,8 @@ class _Order:
             self._database.marks.forget_key((self._owner, self._key))
 
     async def claim(self) -> bool:
+        """Take the key: a new one; one past its 24 hours; or one of the same request without an answer, whose lease is
+        over. One statement, so of several callers one succeeds."""
         claimed = await self._database.fetchval(
             """
             INSERT INTO idempotency_keys AS held (owner, key, operation, fingerprint, claim, leased_until)
@@ -176,6 +191,7 @@ class _Order:
         row = await self._database.fetchrow(
             "SELECT fingerprint, answer FROM idempotency_keys WHERE owner = $1 AND key = $2", self._owner, self._key
         )
+        # Released since `claim` failed: the next claim will succeed.
         if row is None:
             return None
         if row["fingerprint"] == LOST:
@@ -205,7 +221,7 @@ class _Order:
         return self._sealer.unseal(answer, self._purpose)
 
     async def release(self) -> None:
-        """Release the key; if even that fails, it is free when the lease expires."""
+        """Free the key; if even that fails, the end of the lease does."""
         try:
             await self._database.execute(
                 "DELETE FROM idempotency_keys WHERE owner = $1 AND key = $2 AND claim = $3",
@@ -239,6 +255,7 @@ class _Order:
 
 
 def _ordered(value: Any) -> Any:
+    # Keys of objects in one order: the same order must have the same fingerprint however its JSON was written.
     if isinstance(value, dict):
         return {name: _ordered(value[name]) for name in sorted(value)}
     return [_ordered(item) for item in value] if isinstance(value, list) else value

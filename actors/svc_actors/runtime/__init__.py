@@ -1,4 +1,4 @@
-"""The actor runtime: typed messages to supervised Trio tasks. It knows Trio, and nothing of ours."""
+"""The actor runtime: typed messages to supervised Trio tasks. It depends on Trio, and on nothing of the services."""
 
 from svc_actors.runtime.actor import Actor, Ref
 from svc_actors.runtime.errors import (

@@ -1,4 +1,4 @@
-"""What an actor is to those who write one (`Actor`), and to those who talk to one (`Ref`).
+"""The two faces of an actor: the class to derive from (`Actor`), and the address to send messages to (`Ref`).
 
     class Counter(Actor):
         async def activate(self) -> None:
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class Actor:
-    """One thing that changes, and the only one who changes it.
+    """The single writer of one thing's state.
 
-    Handlers are its async methods, run one at a time; they are short, and what they start ends with them (what takes
-    long is a task of the service, which reports back by message). `key` and `system` are there from `activate` on, not
-    yet in `__init__`. An instance ends when it has been idle, or by a crash, so what must last belongs into a store
-    before the handler returns.
+    Handlers are its async methods, run one at a time. They are short, and what they start ends with them (long work is
+    a task of the service, which reports back by a message). `key` and `system` are set from `activate` on, not yet in
+    `__init__`. An instance ends when it has been idle, or by a crash, so what must last has to be stored before the
+    handler returns.
     """
 
     key: str
@@ -44,8 +44,8 @@ class Actor:
     async def activate(self) -> None:
         """Load the state. Runs before the first message, and before the first one after a crash.
 
-        A `DomainError` from here answers the message that woke the actor (there may be no such thing to load); the
-        actor is not kept. Any other error is a crash.
+        A `DomainError` from here answers the message that woke the actor (what it is to load may not exist); the actor
+        is not kept. Any other error is a crash.
         """
 
 
@@ -71,15 +71,19 @@ class Ref(Generic[A]):
     async def ask(self, method: Callable[Concatenate[A, P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Have the actor run `method`, and return or raise what it did.
 
-        A message that was begun is finished even if the asker is cancelled; one that was not is dropped. Raises the
-        handler's `DomainError`, or a `DeliveryError`: `MailboxFull`, `ActorUnavailable`, `Draining` and `AskCycle` (not
-        begun), `ActorCrashed`.
+        A message whose handler has started is finished even if the asker is cancelled; one that waits is dropped.
+        Raises the handler's `DomainError`, or a `DeliveryError`: `MailboxFull`, `ActorUnavailable`, `Draining` and
+        `AskCycle` (not started), `ActorCrashed`.
         """
+        # Before the message exists: a cancelled asker must not order anything. No further checkpoint until it waits,
+        # so the cell that was looked up is still there when the message is put.
         await trio.lowlevel.checkpoint_if_cancelled()
         message = Message(method, args, kwargs, trio.lowlevel.current_task())
         asking = asking_cell()
         cell = self._kind.cell(self.key, asking)
         if asking is not None:
+            # The edge is there before anything else can run, so two actors that ask each other at the same moment
+            # cannot both pass the check. A handler's nursery may ask one cell twice: hence a list, not a set.
             cell.refuse_cycle(asking)
             cell.put(message)
             asking.waits.append(cell)
@@ -100,5 +104,6 @@ class Ref(Generic[A]):
     def tell(
         self, method: Callable[Concatenate[A, P], Awaitable[object]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Queue a message nobody waits for. Raises `MailboxFull`, `ActorUnavailable` or `Draining` at once."""
+        """Queue a message without waiting for its answer. Raises `MailboxFull`, `ActorUnavailable` or `Draining` at
+        once. An error of its handler is an alert."""
         self._kind.cell(self.key, asking_cell()).put(Message(method, args, kwargs))

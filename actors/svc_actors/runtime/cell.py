@@ -2,12 +2,20 @@
 
 Invariants:
 - One task touches an instance, one message at a time, in the order of the mailbox. A message leaves the mailbox to be
-  begun, to be answered with an error, or because its asker gave up; a told one that is lost at the end is an alert.
-- A cell leaves the system only with an empty mailbox, and no checkpoint lies between looking and leaving: a message
-  finds this cell or makes the next one.
-- An instance is loaded for a message, never for its own sake. A cell that has crashed stays for `window` seconds after
-  the pause that followed, with or without an instance: leaving and coming back does not reset the circuit breaker.
-- While a handler runs, `waits` holds the cells it has asked; following these edges never leads back.
+  handled, to be answered with an error, or because its asker gave up. A message without an asker that is lost at the
+  end raises an alert.
+- A cell leaves the system only with an empty mailbox, and no checkpoint lies between the look at the mailbox and the
+  leaving: a message finds this cell or makes the next one.
+- An instance is loaded for a message, never without one. A cell that has crashed stays for `window` seconds after the
+  pause that followed, with or without an instance: leaving and coming back does not reset the circuit breaker.
+- While a handler runs, `waits` holds the cells it has asked; following these edges never leads back to it.
+
+Rejected:
+- an instance that is loaded again at once after a crash. One that could no longer be loaded was tried 348 times an
+  hour, without a message to load it for;
+- a context variable alone for "which actor asks". Tasks inherit it and outlive the handler: they were refused with a
+  false cycle, and got past a drain. `asking_cell` reads the tree of tasks;
+- a cancel scope for each message, which costs a third of an ask.
 """
 
 from __future__ import annotations
@@ -36,11 +44,11 @@ if TYPE_CHECKING:
     from svc_actors.runtime.system import Kind
 
 MESSAGES_BEFORE_YIELDING: Final = 32
-"""A handler need not have a checkpoint, so a long mailbox is left after so many messages to let other tasks run."""
+"""A handler may have no checkpoint at all, so after so many messages the cell yields to other tasks."""
 
 
 class Cell:
-    """A live actor. Made by its first message, gone when it has been idle."""
+    """A live actor. Created by its first message, gone when it has been idle for long enough."""
 
     __slots__ = (
         "actor",
@@ -75,7 +83,7 @@ class Cell:
         self.parked = False
         self.leaving = False
         self.idle_since = inf
-        # The message being handled, whom it waits for, when it is late, and what ends it then.
+        # The message being handled, the cells that it waits for, its deadline, and the scope that ends it then.
         self.current: Message | None = None
         self.waits: list[Cell] = []
         self.due = inf
@@ -87,7 +95,7 @@ class Cell:
         self.forget_at = -inf
         self.pause: trio.CancelScope | None = None
         self.refusing_until: float | None = None
-        # Since the last message that was handled well: has it failed, and has it been refusing messages.
+        # Since the last message that was handled without a crash: has it crashed, and has it been refusing messages.
         self.failed = False
         self.tripped = False
 
@@ -102,15 +110,16 @@ class Cell:
             raise MailboxFull(str(self), self.kind.settings.mailbox_limit)
         self.mailbox.append(message)
         message.mailbox = self.mailbox
+        # The clock may have told it to leave in this very moment, before its task ran: it stays for the message.
         self.leaving = False
         if self.parked:
             self.wake()
 
     def runs(self, task: trio.lowlevel.Task) -> bool:
-        """Whether a task is this actor's own, or a child (of a child) of its handler.
+        """Whether a task is this actor's own, or a descendant of its handler.
 
-        Trio's nurseries end before the function that opened them, so such a task is over when the handler is. One that
-        the handler started in a nursery of somebody else hangs elsewhere in the tree.
+        Trio's nurseries end before the function that opened them, so such a task is over when the handler is. A task
+        that the handler started in another's nursery is elsewhere in the tree.
         """
         while task is not self.task:
             if task.parent_nursery is None:
@@ -119,7 +128,8 @@ class Cell:
         return True
 
     def refuse_cycle(self, asking: Cell) -> None:
-        """Raise `AskCycle` when this cell waits, through any number of others, for `asking`."""
+        """Raise `AskCycle` if this cell waits, through any number of others, for `asking`."""
+        # A search over the edges `waits`, which remembers by which cell each was reached, to name the whole circle.
         reached: dict[Cell, Cell | None] = {self: None}
         open_ends = [self]
         while open_ends:
@@ -140,7 +150,8 @@ class Cell:
             trio.lowlevel.reschedule(self.task)
 
     def check_idle(self, now: float) -> None:
-        """The hour this cell asked to be looked at: it may have been idle long enough."""
+        """The time has come for which this cell asked: it may have been idle for long enough."""
+        # It may have worked in between, and then asks again: timers are not moved at each message.
         self.check_at = inf
         if self.parked and self._leaves_at() <= now:
             self.leaving = True
@@ -149,9 +160,9 @@ class Cell:
             self._check_at(self._leaves_at())
 
     def end_overdue(self) -> None:
-        """Answer and alert now; cancelling may take effect late, or never where a thread hangs.
+        """Answer and alert now; cancelling may take effect late, or never if a thread hangs.
 
-        Noted as a crash at this moment, so it is one however the handler ends from here on."""
+        Noted as a crash at this moment, so it counts as one however the handler ends from here on."""
         if (message := self.current) is None:
             return
         overdue = HandlerOverdue(str(self), message.name, self.kind.system.handler_deadline)
@@ -161,7 +172,7 @@ class Cell:
         self.scope.cancel()
 
     def begin_drain(self) -> None:
-        """Pauses end early, and an empty mailbox is reason enough to leave."""
+        """Pauses end early, and an empty mailbox is now reason enough to leave."""
         if self.pause is not None:
             self.pause.cancel()
         self.wake()
@@ -173,13 +184,15 @@ class Cell:
         handled = 0
         try:
             while True:
-                # One scope for all messages, since making it would cost a third of an ask. It is cancelled only to end
-                # a handler that is overdue, and that is a crash.
+                # One scope for all messages, since one for each would cost a third of an ask. It is cancelled only to
+                # end a handler that is overdue, which is a crash; the next round has a new one.
                 with trio.CancelScope() as self.scope:
                     while self.crash is None:
                         if self.mailbox:
                             if self.kind.system.carried:
                                 self._carry(self.mailbox[0].asker)
+                            # The message stays in the mailbox while the instance is loaded: a crash of that must not
+                            # take it along, and the next attempt is for the same message.
                             if self.actor is None:
                                 await self._activate()
                             else:
@@ -188,9 +201,11 @@ class Cell:
                             if handled == MESSAGES_BEFORE_YIELDING:
                                 handled = 0
                                 await trio.lowlevel.checkpoint()
+                        # Idle for `idle_after`, and a crash is `window` seconds ago: it counts as recovered.
                         elif self.leaving:
                             self._note_success("idle")
                             return
+                        # Without an instance (nothing there to load) and without a crash to remember, nothing to keep.
                         elif self.kind.system.draining or (self.actor is None and not self.crashes):
                             return
                         else:
@@ -202,7 +217,7 @@ class Cell:
             self._close()
 
     def _carry(self, asker: trio.lowlevel.Task | None) -> None:
-        """Take over from the asker what the system was told to carry."""
+        """Take over from the asker the values of the variables that the system carries."""
         for variable, otherwise in self.kind.system.carried:
             variable.set(otherwise if asker is None else asker.context.get(variable, otherwise))
 
@@ -214,11 +229,12 @@ class Cell:
             heard = message.fail(answer or self._crashed(message, error))
             if answer is None:
                 self._note_crash(message.name, error)
+            # A DomainError is an answer, so the handler worked; unless it was overdue, which was noted as a crash.
             elif self.crash is None:
                 self._note_success(message.name)
                 if not heard:
                     self._alert(AlertKind.UNHEARD, message.name, answer)
-        except BaseException:  # This task was cancelled half-way: by the deadline, which told of it, or by the end.
+        except BaseException:  # Cancelled half-way: by the deadline, which has its alert, or by the system's end.
             cut = self._crashed(message, self.crash[1] if self.crash else None)
             if not message.fail(cut) and not self.scope.cancel_called:
                 self._alert(AlertKind.LOST, message.name, cut)
@@ -229,7 +245,7 @@ class Cell:
                 self._note_success(message.name)
 
     async def _attempt(self, message: Message, actor: Actor) -> object:
-        """Run a handler, or `activate`, as the one thing that this actor does now."""
+        """Run a handler, or `activate`, with its deadline."""
         self.current = message
         self.kind.system.begins(self)
         try:
@@ -238,7 +254,8 @@ class Cell:
             failures, cancellations = group.split(Exception)
             if cancellations is None:
                 raise
-            # Cancelled, and the handler's own nursery failed to clean up: neither may hide the other.
+            # Cancelled, and a task of the handler's own nursery failed while it cleaned up: neither may hide the other.
+            # The cancellation goes on, as Trio requires, and the failure is noted.
             if failures is not None:
                 self._note_crash(message.name, failures)
             raise cancellations from None
@@ -247,13 +264,14 @@ class Cell:
             self.kind.system.ends(self)
 
     async def _activate(self) -> None:
-        """Load an instance. A `DomainError` answers the first message (there may be no such thing to load)."""
+        """Load an instance. A `DomainError` answers the first message (what it is to load may not exist)."""
         try:
             actor = self.kind.make(self)
             await self._attempt(Message(type(actor).activate), actor)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the crash that supervision is for
             if (answer := answer_in(error)) is None:
                 self._note_crash("activate", error)
+            # The mailbox may be empty: the asker gave up while the instance was loaded.
             elif self.mailbox and self.crash is None and not self._take().fail(answer):
                 self._alert(AlertKind.UNHEARD, "activate", answer)
         else:
@@ -277,6 +295,8 @@ class Cell:
             self.tripped = True
             self.refusing_until = now + verdict.pause
             self._refuse_askers(ActorUnavailable(str(self), verdict.pause))
+        # The pause is interruptible: a drain must not wait for the cool-down of a broken actor, whose waiting messages
+        # get one last attempt.
         try:
             with trio.CancelScope() as self.pause:
                 if self.mailbox or not self.kind.system.draining:
@@ -290,7 +310,8 @@ class Cell:
         return message
 
     def _refuse_askers(self, error: ActorUnavailable) -> None:
-        """Told messages wait; an asker is better served by an answer now, and its message was not begun."""
+        """Messages without an asker wait. An asker gets its answer now instead of after the cool-down, and knows that
+        its message was not handled."""
         waiting = list(self.mailbox)
         self.mailbox.clear()
         for message in waiting:
@@ -301,7 +322,7 @@ class Cell:
                 message.fail(error)
 
     def _park(self) -> None:
-        """Before the task sleeps until there may be something to do; it looks again in any case."""
+        """Called before the task sleeps until there may be something to do; it looks again in any case."""
         self.idle_since = self.kind.system.now()
         self._check_at(self._leaves_at())
         self.parked = True
@@ -311,7 +332,7 @@ class Cell:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _leaves_at(self) -> float:
-        """When a parked cell has nothing more to keep: neither a recently used instance nor a recent crash."""
+        """When a parked cell has nothing left to keep: neither a recently used instance nor a recent crash."""
         idle_until = self.idle_since + self.kind.settings.idle_after if self.actor is not None else self.idle_since
         return max(idle_until, self.forget_at)
 
@@ -321,7 +342,8 @@ class Cell:
             self.kind.system.call_at(when, self)
 
     def _note_crash(self, during: str, error: BaseException) -> None:
-        """Leave it to the task, when the handler has ended. A crash on top of a crash changes nothing but is told."""
+        """Leave it to the task, once the handler has ended. A second crash of one handler changes nothing, but raises
+        an alert as well."""
         if self.crash is None:
             self.crash = (during, error)
         else:
@@ -343,7 +365,8 @@ class Cell:
         self.kind.system.alert(ActorAlert(kind, str(self), during, error, retry_after))
 
     def _close(self) -> None:
-        """Leave the system. Where its end cancelled this task, whoever waits and the operator are told what is left."""
+        """Leave the system. If the system's end cancelled this task, askers get `Draining`, and messages without one
+        raise an alert."""
         self.kind.system.forget(self)
         self.task = None
         if self.crash is not None:

@@ -1,10 +1,10 @@
-"""What an asker can be told instead of a result.
+"""The errors that an asker can get instead of a result.
 
 A `DomainError` is raised by a handler and is an answer: the asker gets it, the actor lives on. A `DeliveryError` is
 raised by the runtime about one message. It is a `DomainError` too, so an actor whose ask to another actor fails passes
 that on as its own answer instead of crashing along with it.
 
-Every `DeliveryError` but `ActorCrashed` promises that the message was not begun.
+Every `DeliveryError` but `ActorCrashed` promises that the handler was not started, so the same may be asked again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 class DomainError(Exception):
-    """An error that is an answer: the asker gets it, and the actor lives on."""
+    """An error that is an answer: the asker gets it, and the actor lives on. Any other exception is a crash."""
 
 
 class DeliveryError(DomainError):
@@ -25,7 +25,7 @@ class DeliveryError(DomainError):
 
 
 class MailboxFull(DeliveryError):  # noqa: N818 - named for what it says
-    """The actor has as many messages waiting as it may have. Nothing was queued; ask again later."""
+    """The actor's mailbox is full. Nothing was queued; ask again later."""
 
     def __init__(self, actor: str, limit: int) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class ActorUnavailable(DeliveryError):  # noqa: N818 - named for what it says
 
 
 class Draining(DeliveryError):  # noqa: N818 - named for what it says
-    """The system is shutting down. The message was not begun; ask again once it runs."""
+    """The system is shutting down. The handler was not started; ask again once it runs."""
 
     def __init__(self, actor: str) -> None:
         super().__init__(actor, f"{actor} takes no messages, the service is shutting down; this one was not processed")
@@ -63,9 +63,9 @@ class AskCycle(DeliveryError):  # noqa: N818 - named for what it says
 
 
 class ActorCrashed(DeliveryError):  # noqa: N818 - named for what it says
-    """The handler failed with something that is no answer (`__cause__`), or was ended by the shutdown.
+    """The handler failed with an exception that is no answer (`__cause__`), or was ended by the shutdown.
 
-    The change asked for may or may not have been made. The actor is loaded again before its next message.
+    Whether the change was made is not known. The actor is loaded again before its next message.
     """
 
     def __init__(self, actor: str, method: str) -> None:
@@ -82,11 +82,13 @@ class HandlerOverdue(Exception):  # noqa: N818 - named for what it says
 def answer_in(error: Exception) -> DomainError | None:
     """The answer that an error is: itself, or the first of those that a handler's own nursery wrapped in a group.
 
-    None for a crash, and a group is one as soon as anything else is in it.
+    None for a crash. A group is a crash as soon as it holds anything but answers.
     """
     if isinstance(error, DomainError):
         return error
     if not isinstance(error, ExceptionGroup):
         return None
+    # Two tasks of a handler may fail at the same moment, each with an answer; the first is as good as any. A defect
+    # among them must not be hidden by an answer.
     answers = [answer_in(part) for part in error.exceptions]
     return None if None in answers else answers[0]

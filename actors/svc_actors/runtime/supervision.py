@@ -1,4 +1,8 @@
-"""How often an actor may crash, how long it rests after each crash, and what the operator is told about it."""
+"""How often an actor may crash, how long it rests after each crash, and the alerts about it.
+
+With the defaults, five crashes within a minute are followed by pauses of 0.1, 0.2, 0.4, 0.8 and 1.6 s. An actor that
+crashes a sixth time is taken to have a defect, and gets one attempt every 30 s.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +34,20 @@ class RestartPolicy:
             raise ValueError(f"a restart policy has no negative numbers: {self}")
 
     def judge(self, crashes: tuple[float, ...], now: float, *, tripped: bool = False) -> Verdict:
-        """Given the times of earlier crashes, say what follows on one at `now`. `tripped`: the breaker has opened, and
+        """Given the times of earlier crashes, decide what follows one at `now`. `tripped`: the breaker has opened, and
         nothing was handled since."""
+        # As many are kept as decide, so an actor that crashes for days does not grow.
         recent = (*(then for then in crashes if now - then < self.window), now)[-self.intensity - 1 :]
         if tripped or len(recent) > self.intensity:
             return Verdict(recent, refuse=True, pause=self.cool_down)
+        # 64: far beyond any `longest_pause`, and 2.0 ** 1024 would be an OverflowError.
         pause = min(self.first_pause * 2.0 ** min(len(recent) - 1, 64), self.longest_pause)
         return Verdict(recent, refuse=False, pause=pause)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows on a crash: a pause in seconds, during which messages are kept, or refused."""
+    """What follows a crash: a pause in seconds, during which messages wait, or are refused."""
 
     crashes: tuple[float, ...]
     refuse: bool
@@ -49,10 +55,10 @@ class Verdict:
 
 
 class AlertKind(StrEnum):
-    """`CRASHED`: discarded; another instance is loaded after a pause, for the next message. `REFUSING`: crashed too
-    often, refuses messages for the cool-down. `OVERDUE`: a handler passed its deadline. `RECOVERED`: after one of
-    these it has handled a message, or was left alone and has not crashed within the window. `UNHEARD`: a domain error
-    that nobody waited for. `LOST`: a message that nobody waits for was not finished when the system closed."""
+    """`CRASHED`: the instance is discarded; another is loaded after a pause, for the next message. `REFUSING`: it
+    crashed too often and refuses messages for the cool-down. `OVERDUE`: a handler passed its deadline. `RECOVERED`:
+    after one of these it has handled a message, or had none and has not crashed within the window. `UNHEARD`: a domain
+    error without an asker. `LOST`: a message without an asker was not finished when the system closed."""
 
     CRASHED = "crashed"
     REFUSING = "refusing"
@@ -64,8 +70,8 @@ class AlertKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActorAlert:
-    """Something about one actor that no asker may be there to hear. `actor` reads `Type:key`, `during` names the
-    handler, `error` is None for good news, `retry_after` is in seconds where the actor pauses."""
+    """An event of one actor for the operator, since there may be no asker. `actor` reads `Type:key`, `during` names the
+    handler, `error` is None for good news, `retry_after` is the pause in seconds, if there is one."""
 
     kind: AlertKind
     actor: str

@@ -1,11 +1,11 @@
-"""Announcements: notifies listeners, after a commit, of what the transaction changed.
+"""Notify listeners, after a commit, of what it changed.
 
-NOTIFY inside a transaction takes a lock of the whole cluster that is held until the commit is on disk: commits that
-notify happen one after the other (399 a second instead of 3,534 with 16 writers and a flush of 2 ms). So transactions
-only note what they will announce. After the commit a listener in this process is called directly. Without one, a single
-statement that writes nothing notifies other processes of all that has gathered meanwhile.
+Rejected: NOTIFY inside the transaction. It takes a lock of the whole cluster that is held until the commit is on disk,
+so commits that notify happen one after the other (399 a second instead of 3,534 with 16 writers and a flush of 2 ms).
+Transactions only note what they will announce. After the commit a listener in this process is called directly; without
+one, a single statement that writes nothing notifies other processes of all that has gathered meanwhile.
 
-An announcement is a hint to look and may be lost, if the process ends between the commit and the notification: each
+An announcement is a hint to look, and is lost if the process ends between its commit and the notification: so every
 listener also looks by itself from time to time.
 """
 
@@ -22,7 +22,7 @@ from svc_actors.store.failures import DRIVER_ERRORS
 Announcement = tuple[str, str]
 """Channel and payload."""
 Listener = Callable[[str], None]
-"""Called with the payload while a commit is being finished: it must neither wait nor raise."""
+"""Called with the payload, right after a commit, in the committing task: it must neither wait nor raise."""
 
 
 class Announcements:
@@ -33,13 +33,14 @@ class Announcements:
         self._woken = trio.Event()
 
     def publish(self, announcements: Sequence[Announcement]) -> None:
-        """Notify the listeners of a transaction that is now committed."""
+        """Announce for a transaction that is now committed."""
         for channel, payload in announcements:
             listeners = self._listeners.get(channel)
             if listeners:
                 for listener in listeners:
                     listener(payload)
             else:
+                # A dict for a set in order: a thousand commits on one channel are one notification.
                 self._pending[channel, payload] = None
                 self._woken.set()
 
@@ -54,7 +55,7 @@ class Announcements:
             listeners.remove(listener)
 
     async def run(self) -> None:
-        """Notify other processes, until cancelled. What cannot be sent now is not retried: they look by themselves."""
+        """Notify other processes, until cancelled. What cannot be sent now is left to their own looks."""
         while True:
             await self._woken.wait()
             self._woken = trio.Event()
@@ -62,4 +63,4 @@ class Announcements:
             try:
                 await self._notify(pending)
             except (ServiceError, *DRIVER_ERRORS):
-                continue
+                continue  # Not kept for later: in a long outage it would only grow, and a look finds the same.

@@ -5,7 +5,10 @@ When the session is lost (PostgreSQL restarted, the connection broke) the lock i
 answers; if another service has it by then, this one stops. Until it notices, within `_CHECK_PERIOD` and the time it
 takes to detect a dead connection, both may run: what must hold even then is a constraint in the database.
 
-Several controllers on one database do not take this lock. It is taken in one place, where the service is composed.
+Several controllers on one database do not take this lock: it is taken in one place, where the service is composed.
+
+Rejected: stopping at once when the session is lost. Each restart of PostgreSQL would end the service, although no other
+service competes for the lock.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ from svc_actors.store.failures import DRIVER_ERRORS
 from svc_actors.store.nurseries import background_nursery
 from svc_actors.store.transactions import Session
 
-_LOCK: Final = 0x5356_4304
+_LOCK: Final = 0x5356_4304  # See `sequencing._SEQUENCER_LOCK`.
 _CHECK_PERIOD, _RETRY_PAUSE = 1.0, 0.2
 _DYING: Final = 2.0
 """How long the server may take to notice that a predecessor was killed, in seconds."""
 _KEEPALIVE: Final = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-"""On the server's side, over TCP: if a controller's host loses power, its lock is freed after 20 s, not 2 hours."""
+"""On the server's side, over TCP: a controller whose host lost its power frees the lock after 20 s (5 s of silence and
+three probes 5 s apart), not after the kernel's 2 hours."""
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +76,7 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
                     else:
                         await database.marks.still_there(session)
         except (ServiceError, *DRIVER_ERRORS) as error:
+            # Before the lock was ever held this is a failed start. Afterwards the server may only be restarting.
             if not held:
                 raise
             log.warning("service_lock.lost", service=service, error=str(error))
@@ -80,7 +85,7 @@ async def _hold(database: Database, service: str, task_status: trio.TaskStatus[N
 
 
 async def _pause(database: Database) -> None:
-    """Wait for the next check. Raises `SteppedBackError` once any connection has shown that the database went back."""
+    """Wait for the next check. Raises `SteppedBackError` as soon as any connection has shown a step back."""
     if database.marks is None:
         await trio.sleep(_CHECK_PERIOD)
         return
@@ -95,7 +100,8 @@ def _require_present(database: Database) -> None:
 
 
 async def _take(session: Session, service: str, me: str) -> None:
-    """Take the lock, or raise `AnotherServiceError` once it is clear that its holder is alive."""
+    """Take the lock, or raise `AnotherServiceError` once it is clear that its holder lives."""
+    # The holder is looked up in pg_locks by the two halves of the lock's key, of which the second is a signed hash.
     give_up_at = trio.current_time() + _DYING
     while not await session.fetchval("SELECT pg_try_advisory_lock($1, hashtext($2))", _LOCK, service):
         holder = await session.fetchrow(

@@ -1,9 +1,9 @@
-"""Frontier of the event inbox: which ids may still appear.
+"""Up to where the inbox of events is known: which ids may still appear.
 
-Ids are drawn before the commit that makes their rows visible, so a row can appear below one that was already moved. To
-find it the sequencer does not scan the whole inbox, where moved rows stay in the index for as long as any transaction
-is open: it looks above the highest id it has moved, and at the gaps below. If it missed a gap, the events of a
-transaction could be numbered after those of another one that had waited for it.
+Ids are drawn before the commit that makes their rows visible, so a row can appear below one that was moved already. The
+sequencer finds it without looking through the whole inbox, where moved rows stay in the index for as long as any
+transaction is held open: it looks above the highest id that it has moved, and at the gaps below. If a gap were missed,
+the events of a transaction could be numbered after those of one that had waited for it.
 
 An example: with 7 and 10 moved the frontier is at 10, with gaps at 8 and 9. If 9 becomes visible, the next look moves
 it. If 8 was rolled back, it stays a gap until every transaction that was running at the time of the look is over, and
@@ -40,8 +40,8 @@ class Frontier:
             self.highest = highest
 
     def check(self, oldest_running: int, next_transaction: int) -> None:
-        """Forget gaps that no transaction can fill any longer. Call it every few seconds after a full look, with the
-        oldest transaction id that was in progress before that look, and the next one to be assigned.
+        """Forget gaps that no transaction can fill: call it every few seconds after a look through everything, with the
+        oldest transaction id that was in progress before that look, and the next that was to be given out.
 
         A gap of the last check whose transactions are all over comes from a rollback. The seconds between two checks
         cover the moment between drawing an id and getting a transaction id.

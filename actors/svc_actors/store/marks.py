@@ -3,14 +3,14 @@ the last commits, or an older copy was put in place.
 
 Theory of operation. Each transaction that writes leaves a mark, in the transaction itself: a number that only grows, in
 one of a few rows of this service (`commit_marks`). What was acknowledged is remembered here, and once a second in a
-file of the data folder. A database that shows less than is remembered has lost a commit; the log of a server is lost
-from its end, so one that shows all of it has lost nothing of ours. That is compared on each new connection before it is
-used, once a second by the holder of the service's lock, and at each start.
+file of the data folder. A database that shows less than is remembered has lost a commit. A server's log is lost from
+its end, so a database that shows all of it has lost nothing of ours. The comparison is made on each new connection
+before it is used, once a second by the holder of the service's lock, and at each start.
 
-Who notices it says so in the database (`_PENDING`) and stops; who starts next deals with it first, be that the same
-service or a standby on another host, which knows nothing of what was lost. How often that was done is counted in the
-database (`_DEALT`). A file that knows of a lower count was written before, so what it misses is dealt with: the same
-loss is dealt with once, also where the file could not be written, or belongs to another host.
+The service that notices a loss records it in the database (`_PENDING`) and stops. The next one to start deals with it
+first: the same service, or a standby on another host, which does not know what was lost. How often that was done is
+counted in the database (`_DEALT`). A file with a lower count was written before, so what it misses has been dealt with:
+the same loss is dealt with once, even if the file could not be written, or belongs to another host.
 
 Rejected: the system identifier and the timeline, which change at a planned switchover that loses nothing, and stay when
 a snapshot of the server's disk is put back; positions in the write-ahead log, since where a timeline forked is shown to
@@ -57,15 +57,16 @@ if TYPE_CHECKING:
 FILE: Final = "database-marks.json"
 """In the data folder."""
 MACHINE: Final = Path("/etc/machine-id")
-"""Differs where a data folder was copied to another host: two services with one id would hide each other's losses."""
+"""Differs if a data folder was copied to another host: two services with one id would hide each other's losses."""
 WRITE_SECONDS: Final = 1.0
-"""From one write of the file to the next. What was committed within it is forgotten where the service's host goes down
-together with the database's, and noticed by the service itself otherwise."""
+"""From one write of the file to the next. What was committed since the last write is forgotten if the service's host
+goes down together with the database's; otherwise the service itself notices its loss."""
 _FINAL_WRITE: Final = 5.0
 _TURN, _TURNS = 60.0, 60
-"""For how many seconds the same rows are written, and after how many others again: while a dump or a replication slot
-has a snapshot open, the old versions of a row stay, and each write of it goes through them. Rejected: ever new rows,
-and the old ones deleted; a file that was not written since would miss them."""
+"""For how many seconds the same rows are written, and after how many others again. While a dump or a replication slot
+has a snapshot open, the old versions of a row stay, and each write of it goes through them: 87 blocks after 10,000
+commits of one row, 4 with rows of their own for each minute. Rejected: ever new rows, with the old ones deleted; a file
+that was not written since would miss them."""
 
 WRITE_MARK: Final = """
     INSERT INTO commit_marks AS kept (holder, slot, value, at) VALUES ($1, $2, $3, clock_timestamp())
@@ -73,9 +74,9 @@ WRITE_MARK: Final = """
 """
 _STANDBY: Final = "it is a standby, and takes no changes"
 _PENDING: Final = -1
-"""The slot of a row that says: a step back was noticed, and nobody has dealt with it yet."""
+"""The slot of a row that says: a step back was noticed, and not dealt with yet."""
 _DEALT: Final = -2
-"""The slot of the row that counts, of no holder: how often a step back was dealt with."""
+"""The slot of the row, of no holder, that counts how often a step back was dealt with."""
 _COUNT: Final = f"coalesce((SELECT value FROM commit_marks WHERE slot = {_DEALT} AND holder = '{UUID(int=0)}'), 0)"
 _READ: Final = f"""
     SELECT pg_is_in_recovery() AS standby, {_COUNT} AS dealt,
@@ -91,7 +92,7 @@ _TELL: Final = f"""
     SELECT $1, {_PENDING}, 0, clock_timestamp() WHERE {_COUNT} <= $2
     ON CONFLICT DO NOTHING
 """
-"""Unless somebody has dealt with it since the count that is given."""
+"""Unless it was dealt with since the given count: then the notice would order a second step back."""
 _DEAL: Final = f"""
     WITH noticed AS (DELETE FROM commit_marks WHERE slot = {_PENDING})
     INSERT INTO commit_marks AS kept (holder, slot, value, at)
@@ -108,7 +109,8 @@ REFUSE_KEYS: Final = """
     SET fingerprint = excluded.fingerprint, claim = excluded.claim, created_at = now(), leased_until = now()
     WHERE held.answer IS NULL
 """
-"""Owners and keys: they are refused for as long as they are kept, where no answer is."""
+"""Owners and keys: refused for as long as keys are kept, unless an answer is stored. The new `claim` takes the key from
+a caller that still works under it, whose answer must not replace the refusal."""
 
 log = structlog.get_logger(__name__)
 
@@ -138,7 +140,7 @@ class Mark:
 
 
 class CommitMarks:
-    """What is known to be committed. `stepped_back` is set, for good, once the database was seen to lack some of it."""
+    """What is known to be committed. `stepped_back` is set, for good, once the database has shown less than that."""
 
     def __init__(
         self, path: Path, holder: UUID, seen: dict[int, int], keys: RememberedKeys | None = None, dealt: int = 0
@@ -158,11 +160,11 @@ class CommitMarks:
         self.dealt = dealt
         """How often a step back of the database was dealt with, as far as is known here."""
         self.serving = False
-        """A step back that another has noticed is dealt with by now, so a further one counts."""
+        """Set once this service has dealt with a notice that it found. A notice that appears later is of a new loss."""
 
     @classmethod
     def load(cls, folder: Path) -> CommitMarks:
-        """Of a data folder: nothing is known in a new one, nor from a file that cannot be read or understood."""
+        """The marks of a data folder: empty for a new one, or if the file cannot be read or understood."""
         path = folder / FILE
         try:
             known = json.loads(path.read_bytes())
@@ -176,7 +178,8 @@ class CommitMarks:
         except FileNotFoundError:
             pass
         except OSError as error:
-            # Of another account, or on a bad sector: a service that serves is worth more than this comparison.
+            # Owned by another account, or on a bad sector: it is better to serve without this comparison than not at
+            # all.
             log.warning("database_marks.not_read", path=str(path), error=str(error))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("database_marks.not_understood", path=str(path), error=str(error))
@@ -186,6 +189,8 @@ class CommitMarks:
 
     def draw(self) -> Mark:
         """The mark of a transaction that is about to commit; give it back with `put_back`, however that ends."""
+        # A slot for each transaction that commits at the same time: of one row for all, commits would queue for the
+        # lock. The lowest free slot is taken, so there are as many rows as were ever used at once.
         turn = int(trio.current_time() / _TURN) % _TURNS
         if turn != self._turn:
             self._turn, self._slots, self._free = turn, 0, []
@@ -206,7 +211,7 @@ class CommitMarks:
             heappush(self._free, mark.slot)
 
     def note_key(self, key: Key) -> None:
-        """An order is carried out under this idempotency key: should the database forget it, it is refused then."""
+        """An order is being carried out under this idempotency key. If the database loses it, the key is refused."""
         self._keys.note(key, time.time())
         self._changed = True
 
@@ -216,19 +221,22 @@ class CommitMarks:
 
     @property
     def keys(self) -> list[Key]:
-        """Those of the last day, the oldest first."""
+        """The keys of the last day, the oldest first."""
         return [key for key, _ in self._keys.since(time.time() - KEYS_FOR)]
 
     # What the database shows.
 
     async def examine(self, connection: Rows) -> None:
-        """Before a new connection is used. Raises `unavailable` for a database that has stepped back, and the driver's
-        own error of a server that is not ready for one that is a standby."""
+        """Check a new connection before it is used. Raises `unavailable` for a database that has stepped back, and for
+        a standby the driver's error of a server that is not ready."""
+        # A copy from before the question: what is committed while it is on its way need not be in the answer.
         before = dict(self._seen)
         [row] = await connection.rows(_READ, (self._holder,), 0)
         if row["standby"]:
             raise asyncpg.CannotConnectNowError(_STANDBY)
         if not self._is_present(row, before):
+            # In this order: the event first, which stops the service even if the statements fail; then the keys, whose
+            # orders may be repeated by their callers at once; then the notice, for a successor on another host.
             self._notice(before, row)
             await connection.command(REFUSE_KEYS, self._columns)
             await connection.command(_TELL, (self._holder, self.dealt))
@@ -239,7 +247,7 @@ class CommitMarks:
             )
 
     async def still_there(self, queryable: Queryable) -> None:
-        """Raises `SteppedBackError` where `queryable` shows less than is known to be committed."""
+        """Raises `SteppedBackError` if `queryable` shows less than is known to be committed."""
         before = dict(self._seen)
         row = await queryable.fetchone(_READ, self._holder)
         if not self._is_present(row, before):
@@ -257,23 +265,27 @@ class CommitMarks:
         )
 
     async def lost(self, queryable: Queryable) -> datetime | None:
-        """When the database has stepped back since the file was written, or somebody else has noticed that it did: its
-        time now, by its last mark. From then on what it has is what is known. A database without any mark or event is a
-        new one, which has lost nothing. Raises `unavailable` for a standby."""
+        """At the start: if the database has stepped back since the file was written, or another service has noticed
+        that it did, the time that it shows, by its last mark; else None. From then on what it has is what is known. A
+        database without any mark or event is new, and has lost nothing. Raises `unavailable` for a standby."""
         row = await queryable.fetchone(_READ, self._holder)
         if row["standby"]:
             raise cannot_connect(asyncpg.CannotConnectNowError(_STANDBY))
         there, known = _shown(row), self._seen
+        # A higher count: the loss was dealt with by another host, or by a life of this service whose file was not
+        # written.
         lost = not _has_all(row, known) and row["dealt"] <= self.dealt
         self._seen = dict(there)
         self._last = max(self._last, *there.values(), 0)
         self.dealt = row["dealt"]
+        # The copied folder's marks have been compared; from here on this host writes under an id of its own.
         if self._copied:
             self._holder, self._seen, self._copied = uuid4(), {}, False
         self._changed = True
         if not (lost or row["pending"]):
             return None
         as_of: datetime | None = await queryable.fetchval(_AS_OF)
+        # A notice counts in any case; only its time is unknown.
         if as_of is None and row["pending"]:
             return datetime.fromtimestamp(0, UTC)
         return as_of
@@ -301,6 +313,7 @@ class CommitMarks:
         """Write the file, where something has changed. Raises `OSError`."""
         if not self._changed:
             return
+        # Before the content is taken: what changes while the thread writes is written the next time.
         self._changed = False
         known: dict[str, Any] = {
             "holder": str(self._holder),
@@ -317,8 +330,8 @@ class CommitMarks:
             raise
 
     async def keep_written(self) -> None:
-        """Write the file every second, until cancelled, and once more then. A disk that is full is waited out: the
-        marks in memory do until the process ends."""
+        """Write the file every second, until cancelled, and once more then. A full disk is waited out: the marks in
+        memory do until the process ends."""
         try:
             while True:
                 await trio.sleep(WRITE_SECONDS)
@@ -335,24 +348,24 @@ class CommitMarks:
 
 
 StepBack: TypeAlias = "Callable[[datetime, Sequence[Key]], Awaitable[None]]"
-"""What a service does, before it serves anybody, on a database that shows the past: its time, and the idempotency keys
-that were used until now."""
+"""What a service does on a database that shows the past, before it serves anybody. It gets the time that the database
+shows, and the idempotency keys that were used until now."""
 
 
 @asynccontextmanager
 async def marked(database: Database, folder: Path, step_back: StepBack) -> AsyncIterator[None]:
-    """Have `database` mark what it commits and compared with what this data folder knows, for the length of the block;
-    `step_back` is done first where it has stepped back. Its schema is there, and no other service uses it."""
+    """Have `database` mark what it commits, and be compared with what this data folder knows, for the length of the
+    block. If it has stepped back, `step_back` is called first. Its schema exists, and no other service uses it."""
     marks = await trio.to_thread.run_sync(CommitMarks.load, folder)
     as_of = await marks.lost(database)
     database.marks = marks
     if as_of is not None:
         log.error("database.found_stepped_back", as_of=as_of.isoformat())
         await step_back(as_of, marks.keys)
-        # Not before: a service that is killed on the way, or its successor, does it again.
+        # Counted last: if the service is killed during `step_back`, its next start, or its successor, does it again.
         marks.dealt = await database.transact(deal_with_notice)
     marks.serving = True
-    # A disk that is full stops no start: what was dealt with is in the database.
+    # A full disk must not stop the start: that it was dealt with is in the database.
     await marks.try_to_write()
     async with background_nursery() as nursery:
         nursery.start_soon(marks.keep_written)
@@ -360,12 +373,12 @@ async def marked(database: Database, folder: Path, step_back: StepBack) -> Async
 
 
 async def deal_with_notice(tx: Transaction) -> int:
-    """What the database has lost until now has been dealt with, noticed or not; how often that was."""
+    """Record that what the database has lost until now was dealt with, noticed or not; returns how often that was."""
     return int(await tx.fetchval(_DEAL))
 
 
 def forget_marks(folder: Path) -> None:
-    """Somebody has put another time or another database in place on purpose, and has seen to what follows."""
+    """An operator has put another time or another database in place on purpose, and deals with what follows."""
     (folder / FILE).unlink(missing_ok=True)
 
 

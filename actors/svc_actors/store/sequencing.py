@@ -5,9 +5,12 @@ ids are therefore consistent with every order that anyone can observe: a transac
 for it, drew its ids later. One sequencer moves committed rows to `event`, numbering them without gaps. A row that is
 not committed yet is not seen, and is numbered when it is; nothing waits for a transaction that is held open.
 
+Why transactions do not draw the positions themselves: a reader that has seen number 7 would miss 6, whose transaction
+commits later; and a lock that made them commit in order would let one writer in at a time.
+
 The sequencer is woken by announcements (`svc_actors.store.announcements`), in its own process without a round trip, and
-looks through the whole inbox every few seconds for what nobody could announce. Announcements come in any order, so they
-say only that there is something: `svc_actors.store.frontier` says where to look.
+looks through the whole inbox every few seconds for events whose announcement was lost. Announcements come in any order,
+so they say only that there is something: `svc_actors.store.frontier` says where to look.
 
 Invariant: only the holder of a session-level advisory lock numbers, over the very session that holds it. When the
 session is lost, so is the right.
@@ -31,12 +34,13 @@ from svc_actors.store.transactions import Queryable, Session, Transaction
 EVENT_CHANNEL = "svc_event"
 SWEEP_PERIOD = 5.0
 _INBOX_CHANNEL = "svc_event_inbox"
-_SEQUENCER_LOCK = 0x5356_4302
+_SEQUENCER_LOCK = 0x5356_4302  # "SVC" and a number: the locks of this database are numbered by their use.
 _PAGE = 500
 _TAKEOVER_PERIOD, _PRUNE_PERIOD = 1.0, 60.0
 _SHORTEST_PERIOD = 0.01
 """From one move of events to the next, in seconds. A single event is moved at once; in a stream of commits each move
-takes what came meanwhile, since one for every few commits costs as much as the commits themselves."""
+takes what came meanwhile. A move for every few commits, with its NOTIFY and the readers' queries, took more processor
+time than the commits."""
 _PRUNE_BATCH = 10_000
 
 
@@ -49,7 +53,7 @@ class Retention:
 
 
 class Sequencer:
-    """Numbers events whenever no other process does. `active` says whether that is now."""
+    """Numbers events while no other process does. `active`: this process does."""
 
     def __init__(self, database: Database, retention: Retention, alert: LoopAlert | None = None) -> None:
         self.active = False
@@ -59,18 +63,19 @@ class Sequencer:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Run until cancelled; whatever the database answers is waited out."""
+        """Run until cancelled; failures of the database are waited out."""
         await keep_running("event sequencer", self._hold, self._alert)
 
     async def _hold(self) -> None:
         """Number events for as long as the session with the lock lasts."""
         try:
             async with self._database.session() as session:
-                # Asked again and again: a query that waited for the lock would hold back vacuum meanwhile.
+                # Polled: a query that waited for the lock would hold its snapshot, and so vacuum, meanwhile.
                 while not await session.fetchval("SELECT pg_try_advisory_lock($1)", _SEQUENCER_LOCK):  # noqa: ASYNC110
                     await trio.sleep(_TAKEOVER_PERIOD)
                 self.active = True
                 with self._database.announcements.listener(_INBOX_CHANNEL, self._hear):
+                    # Both end with the session: the sequencer's next statement fails, and with it the right to number.
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(self._hear_others)
                         nursery.start_soon(self._sequence, session)
@@ -90,10 +95,12 @@ class Sequencer:
         sweep_at, prune_at = -math.inf, trio.current_time() + _PRUNE_PERIOD
         while True:
             now = trio.current_time()
+            # A new event before the look: what is announced during it causes another one.
             self._woken = trio.Event()
             if now >= sweep_at:
-                # The whole inbox, from time to time: whatever has been overlooked is late, and not lost.
+                # The whole inbox, from time to time: an event that was overlooked is late, and not lost.
                 sweep_at = now + SWEEP_PERIOD
+                # Read before the look, so that what is over by then had its rows in it (`Frontier.check`).
                 oldest_running, next_transaction = await session.fetchone(_RUNNING)
                 await _move_all(session, frontier, low=0)
                 frontier.check(oldest_running, next_transaction)
@@ -102,6 +109,7 @@ class Sequencer:
             if now >= prune_at:
                 prune_at = now + _PRUNE_PERIOD
                 await prune(session, self.retention)
+            # Woken early or not, the next move is not sooner than `_SHORTEST_PERIOD` after this one.
             with trio.move_on_at(sweep_at):
                 await self._woken.wait()
             await trio.sleep_until(now + _SHORTEST_PERIOD)
@@ -169,6 +177,7 @@ WRITE_TO_INBOX = """
 
 
 async def _move_all(session: Session, frontier: Frontier, *, low: int) -> None:
+    # A page at a time: each is a transaction of its own, and its NOTIFY reaches readers before the next.
     while True:
         moved = await _move(session, low, frontier)
         frontier.moved(moved)

@@ -1,8 +1,11 @@
-"""Runs statements on one connection: transactions, savepoints, dedicated sessions.
+"""Statements on one connection: transactions, savepoints, sessions.
 
 Invariants:
-- Every statement has a deadline. Giving one up closes its connection, so its reply can never answer another statement.
-- A commit that was not acknowledged is never reported as done, and as undone only if that is known.
+- Every statement has a deadline. One that is given up closes its connection, so its reply never answers another.
+- A commit that was not acknowledged is never reported as done, nor as undone unless that is known.
+
+Rejected: other isolation levels than READ COMMITTED, and transactions within sessions; nothing used them. What must be
+true between transactions is a lock of a row or a constraint.
 """
 
 from __future__ import annotations
@@ -36,10 +39,12 @@ T = TypeVar("T")
 
 Publish = Callable[[Sequence[Announcement]], None]
 
+# Seconds. An actor's handler has 75 (`runtime.system.HANDLER_DEADLINE`), which is more than a connection, a statement
+# and a rollback may take together.
 STATEMENT_TIMEOUT = 30.0
 _COMMIT_TIMEOUT = 30.0
 _ROLLBACK_TIMEOUT = 5.0
-_MANY_BYTES = 65536
+_MANY_BYTES = 65536  # See `_batches`.
 
 
 class Queryable(Protocol):
@@ -54,7 +59,7 @@ class Queryable(Protocol):
 
 
 class Statements(ABC):
-    """The ways to run one statement; subclasses supply the connection."""
+    """The ways to run one statement, whichever class supplies the connection."""
 
     @abstractmethod
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T: ...
@@ -91,8 +96,8 @@ class Statements(ABC):
 
 
 class Transaction(Statements):
-    """An open transaction. After the error of a statement it has failed: it must be rolled back, by leaving the block,
-    or the block of a `savepoint`, with the exception."""
+    """An open transaction. An error of a statement leaves it failed until it is rolled back: the exception has to leave
+    the transaction's block, or that of a `savepoint`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -100,19 +105,21 @@ class Transaction(Statements):
         self.last_rows: list[tuple[str, Sequence[object]]] = []
         self.announcements: list[Announcement] = []
         self.marked = False
-        """Whether its loss would be noticed (`svc_actors.store.marks`): it wrote something outside of `unmarked`."""
+        """It leaves a mark (`svc_actors.store.marks`): it wrote something outside of `unmarked` blocks."""
         self._unmarked = False
 
     async def _perform(self, sql: str, call: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         result = await bounded(self._connection, call, timeout)
+        # By the first word and the server's tag. A statement that is taken to have written costs one mark too many; the
+        # opposite error would hide a loss.
         if not (self.marked or self._unmarked):
             self.marked = may_write(sql) and not _changed_nothing(sql, result)
         return result
 
     @contextmanager
     def unmarked(self) -> Iterator[None]:
-        """A block whose statements and events may be lost without harm: figures, samples, lines of logs. A transaction
-        of nothing else leaves no mark, so that its loss ends no session and no order."""
+        """A block of statements and events whose loss does no harm: figures, samples, log lines. A transaction of
+        nothing else leaves no mark: dealing with a loss ends sessions and orders, which a lost sample is not worth."""
         before, self._unmarked = self._unmarked, True
         try:
             yield
@@ -132,7 +139,7 @@ class Transaction(Statements):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """A block that alone is rolled back when it raises an exception."""
+        """A block that is undone by itself if an exception leaves it."""
         self._savepoints += 1
         name = f"savepoint_{self._savepoints}"
         registered, announced = len(self.last_rows), len(self.announcements)
@@ -140,6 +147,7 @@ class Transaction(Statements):
         try:
             yield
         except BaseException:
+            # What was registered within the block is undone with it: rows for the end, and announcements.
             del self.last_rows[registered:]
             del self.announcements[announced:]
             if not self._connection.is_closed():
@@ -149,8 +157,8 @@ class Transaction(Statements):
         await self.execute(f"RELEASE SAVEPOINT {name}")
 
     def before_commit(self, sql: str, row: Sequence[object]) -> None:
-        """Run `sql` with all rows given for it, one array per column, just before COMMIT and in one round trip with it:
-        the transaction holds all its other locks by then. Rolling back a savepoint drops the rows given within it."""
+        """Run `sql` with all rows given for it, one array a column, just before COMMIT and in one round trip with it:
+        every lock that the transaction needed is held then. A row is dropped if its savepoint is rolled back."""
         self.marked = self.marked or not self._unmarked
         self.last_rows.append((sql, row))
 
@@ -160,9 +168,9 @@ class Transaction(Statements):
 
 
 class Session(Statements):
-    """A dedicated connection, for what lives as long as a session: advisory locks, above all.
+    """A connection for one user alone, for what lives as long as a session: advisory locks, above all.
 
-    When it is lost every later call raises `unavailable`, and its locks are released.
+    Once it is lost every later call raises `unavailable`, and its locks are no longer held.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -177,12 +185,13 @@ async def bounded(
 ) -> T:
     """`call(connection)` within `timeout` seconds; failures of the database become `unavailable`.
 
-    `alone` is the statement if it is its own transaction: when its answer is lost and it may have written, the error
-    says that the outcome is unknown. Nothing is sent for a task that is already cancelled. A cancel scope for each
-    statement would be an eighth of its cost, so the pool's watch enforces the usual deadline.
+    `alone`: the statement, if it is a transaction of its own. If its answer is lost and it may have written, the error
+    says that the outcome is unknown. Nothing is sent for a task that is cancelled already. A cancel scope for each
+    statement would be an eighth of its cost, so the usual deadline is left to the pool's watch.
     """
     await trio.lowlevel.checkpoint_if_cancelled()
     if timeout == STATEMENT_TIMEOUT:
+        # The watch closes the connection once this has passed, which ends the call with a driver's error.
         connection.deadline = trio.current_time() + timeout
         try:
             return await call(connection)
@@ -201,7 +210,7 @@ async def bounded(
 
 
 def _told(error: BaseException, connection: Connection, alone: str | None) -> BaseException:
-    """The error to raise to the caller: `error` itself, unless it is a failure of the database."""
+    """The error for the caller: `error` itself (a constraint, say), unless the database is not available."""
     closed = connection.is_closed()
     told = translated(error, connection_closed=closed)
     if told is not None and closed and alone is not None and answer_lost(error) and may_write(alone):
@@ -217,7 +226,7 @@ def _gave_up(timeout: float, alone: str | None) -> ServiceError:
 async def transaction_on(
     connection: Connection, publish: Publish, marks: CommitMarks | None = None
 ) -> AsyncIterator[Transaction]:
-    """A transaction on `connection` for the length of the block; see `Database.transaction`. BEGIN is sent with the
+    """A transaction on `connection` for the length of the block; see `Database.transaction`. BEGIN goes out with the
     first statement; without one there is nothing to commit."""
     connection.link.send_ahead("BEGIN ISOLATION LEVEL READ COMMITTED")
     transaction = Transaction(connection)
@@ -228,6 +237,8 @@ async def transaction_on(
         raise
     if marks is not None and transaction.marked:
         mark = marks.draw()
+        # Remembered only after the acknowledgement: a commit whose outcome is unknown may not be there, and must not
+        # look like a loss. Its slot is free again either way; the next value in it is greater.
         try:
             await _commit(connection, transaction.last_rows, mark)
             marks.committed(mark)
@@ -239,6 +250,7 @@ async def transaction_on(
 
 
 async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequence[object]]], mark: Mark | None) -> None:
+    # COMMIT was not sent, so the server has rolled back or will: this is known to be undone.
     if connection.is_closed():
         raise lost_before_commit()
     if not last_rows and connection.link.take_back():
@@ -246,8 +258,10 @@ async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequenc
     rows: dict[str, list[Sequence[object]]] = {}
     for sql, row in last_rows:
         rows.setdefault(sql, []).append(row)
+    # The mark first: events go last, together with COMMIT, when the transaction holds every lock that it needs.
     statements: list[tuple[str, tuple[object, ...]]] = [] if mark is None else [(WRITE_MARK, mark.row)]
     statements += [(sql, tuple(zip(*its_rows, strict=True))) for sql, its_rows in rows.items()]
+    # Shielded: a caller that is cancelled between COMMIT and its answer would not know what it has done.
     with trio.CancelScope(shield=True, relative_deadline=_COMMIT_TIMEOUT):
         try:
             for sql, columns in statements[:-1]:
@@ -258,6 +272,7 @@ async def _commit(connection: Connection, last_rows: Sequence[tuple[str, Sequenc
                 raise outcome_unknown() from error
             await _roll_back(connection)
             raise _told(error, connection, None) from error
+        # The server answers COMMIT of a failed transaction with ROLLBACK, and without an error.
         if tag != "COMMIT":
             raise asyncpg.InFailedSQLTransactionError(
                 "the transaction was rolled back, since the error of one of its statements was swallowed"
@@ -286,8 +301,7 @@ def _changed_nothing(sql: str, result: object) -> bool:
 
 
 def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]]]:
-    """Batches small enough for asyncpg to send in one go (three rows, or a little data): otherwise it would wait on
-    asyncio."""
+    """Batches that asyncpg sends at once (three rows, or a little data): beyond that it would wait on asyncio."""
     batch: list[Sequence[object]] = []
     weight = 0
     for row in rows:
@@ -302,7 +316,7 @@ def _batches(rows: Iterable[Sequence[object]]) -> Iterable[list[Sequence[object]
 
 
 def _weight(value: object) -> int:
-    """An upper bound of an argument's size in bytes, or "too many" if that is unknown."""
+    """An upper bound of the bytes that an argument takes, or "too many" if that is not known."""
     if value is None or isinstance(value, bool | int | float | UUID | datetime):
         return 32
     if isinstance(value, str | bytes):

@@ -151,6 +151,7 @@ async def refusal(queryable: Queryable, need: Need, *, explain: bool) -> Service
         return unavailable(
             "The nodes changed while this machine was being placed; nothing was created.", hint="Try again."
         )
+    # Before capacity is judged: a caller that reads "no room" does not try again, although a moment may help.
     if any(node.may_be_back for node in nodes):
         return NodesAway(details)
     # A node's stage is its lowest obstacle, so the nearest nodes are those with the highest. Only obstacles of that

@@ -31,6 +31,7 @@ from svc_nodeagent.protocol import (
 )
 
 LOOK_SECONDS: Final = 2.0
+# An installation takes minutes: a machine is asked every 5 s at first, then less and less, up to once a minute.
 _ANSWER_SECONDS: Final = 60.0
 FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
