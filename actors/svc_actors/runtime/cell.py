@@ -129,7 +129,7 @@ class Cell:
 
     def refuse_cycle(self, asking: Cell) -> None:
         """Raise `AskCycle` if this cell waits, through any number of others, for `asking`."""
-        # A search over the edges `waits`, which remembers by which cell each was reached, to name the whole circle.
+        # A search over the edges `waits`. It remembers from where each cell was reached, to name the whole circle.
         reached: dict[Cell, Cell | None] = {self: None}
         open_ends = [self]
         while open_ends:

@@ -6,7 +6,10 @@ operation only reads, and ends with the operation's deadline. The policy is part
 the target's key (or role) everything that the policy does not name.
 
 Rejected: giving nodes the target's key, as it was at first. Root of one node could remove the backups of all machines.
-Targets without an STS still work so, and are marked as shared.
+Targets without an STS still work so, and are marked as shared. Nor does the controller sign each request: restic speaks
+S3 by itself, and a proxy would carry every byte of every backup.
+
+Keys end with the operation's deadline and not with the operation, since an STS takes nothing back.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class NodeUnavailable(ServiceError):  # noqa: N818 - named for what it says
 
 
 class NodeLost(NodeUnavailable):
-    """The node was declared lost: there will be no outcome."""
+    """The node was declared lost: no outcome will come from it."""
 
     def __init__(self) -> None:
         super().__init__("The node was declared lost; it no longer takes orders.")

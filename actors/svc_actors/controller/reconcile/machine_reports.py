@@ -48,7 +48,7 @@ each recording takes what has come meanwhile, since one for every change costs a
 _NODES_TOGETHER: Final = 64
 """Nodes whose changes are recorded together."""
 _MOST_WAITING: Final = 4096
-"""Changes of one node. An honest host has no more; what is dropped here, its next inventory says."""
+"""Changes of one node. An honest host has fewer; what is dropped here, its next inventory says."""
 MOST_CHANGES_A_MINUTE: Final = 3_000.0
 """Of one node, and as many at once: 500 guests that a host starts and stops. Each is an event for all who watch, so
 what a hostile node reports beyond that is left to its inventories."""

@@ -1,8 +1,11 @@
-"""What the node remembers of a machine's newest copy, so that the next reads only what was written since: which it was,
-and of each disk the bitmap that records since then (`bitmaps`) and the digests of its blocks.
+"""What the node remembers of a machine's newest copy, so that the next backup reads only what was written since: the
+copy's id, and for each disk the bitmap that records since then (`bitmaps`) and the digests of its blocks.
 
-Invariants: it is written once all of the copy is kept; a disk is known by the volume that it is, or its place where it
-is none; what is not to the byte what was written counts as nothing, and then the next backup reads everything.
+Invariants: it is written once all of the copy is stored; a disk is identified by its volume, or by its index if it is
+none; a file that is not to the byte what was written counts as nothing, and the next backup reads everything.
+
+Why a checksum of its own: an increment that stands on wrong digests would be stored without an error, and fail only
+when it is restored.
 """
 
 from __future__ import annotations
@@ -49,9 +52,11 @@ def read_base(folders: Folders, vm_id: UUID) -> Base | None:
         stored = _path(folders, vm_id).read_bytes()
     except FileNotFoundError:
         return None
+    # Torn by a power cut, or by a bad sector.
     checksum, content = stored[:_CHECKSUM_BYTES], stored[_CHECKSUM_BYTES:]
     if hashlib.sha256(content).digest() != checksum:
         return None
+    # A line of JSON, and then the digests of all disks, one after the other: as JSON they would be twice as long.
     head, _, rest = content.partition(b"\n")
     disks, place = {}, 0
     try:
@@ -60,7 +65,7 @@ def read_base(folders: Folders, vm_id: UUID) -> Base | None:
             disks[str(key)] = DiskBase(str(mark), Digests(size, rest[place : place + length]))
             place += length
         return Base(UUID(told["copy_id"]), disks)
-    except (ValueError, KeyError, TypeError):  # another release's
+    except (ValueError, KeyError, TypeError):  # Another release's form: the next backup reads everything.
         return None
 
 
@@ -68,6 +73,7 @@ def write_base(folders: Folders, vm_id: UUID, base: Base) -> None:
     disks = [[key, each.mark, each.digests.size, len(each.digests.known)] for key, each in base.disks.items()]
     head = json.dumps({"copy_id": str(base.copy_id), "disks": disks}).encode()
     content = b"".join([head, b"\n", *(each.digests.known for each in base.disks.values())])
+    # Under another name first: an agent that is killed here leaves the earlier base whole.
     path = _path(folders, vm_id)
     temporary = path.with_name(_NAME + PARTIAL_SUFFIX)
     with temporary.open("wb") as file:

@@ -1,11 +1,12 @@
-"""What a guest has written since a copy, as its QEMU records it: a dirty bitmap of each disk, under a name that no
-other has.
+"""What a guest has written since a copy, as its QEMU records it: a dirty bitmap of each disk, under a unique name.
 
 Invariants: a bitmap is in the memory of the guest's QEMU and on no disk, so it ends with that process, which holds the
-disk's lock as long as it lives. Whatever writes the disk beside the guest (a restoration, a snapshot put back, another
-node, qemu-img) comes after the bitmap's end, and a disk without its bitmap is read as a whole. A bitmap is begun before
-the moment that its copy is of, and looked at after that of the next: it has every block that differs between the two,
-and some more.
+disk's lock as long as it lives. What else writes the disk (a restoration, a snapshot put back, another node, qemu-img)
+comes after the bitmap's end, and a disk without its bitmap is read as a whole. A bitmap is started before the moment of
+its copy, and read after the moment of the next: it has every block that differs between the two, and some more.
+
+Rejected: libvirt's checkpoints and persistent bitmaps. They are in the disk and outlive the process, so what writes it
+meanwhile (a snapshot put back, qemu-img) would be missed. The price is one whole read after each start of a machine.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _OF_A_BLOCK: Final = {"granularity": BLOCK_BYTES}
 
 
 def begin(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
-    """Begin a bitmap of each disk of a guest that runs, and remove those of before but for `keep`. The new ones' names;
-    a disk that the guest does not have has none."""
+    """Start a bitmap for each disk of a running guest, and remove the earlier ones except `keep`. Returns the new
+    names; a disk that the guest does not have gets none."""
+    # Removed, since each costs every write of the guest; kept is what the backup under way may still stand on.
     nodes = _nodes(domain, paths)
     for node, names in _bitmaps(domain, nodes.values()).items():
         for name in names - set(keep):
@@ -44,12 +46,12 @@ def begin(domain: Any, paths: Mapping[int, Path], keep: Collection[str]) -> dict
 
 
 def show(domain: Any, path: Path, mark: str) -> str | None:
-    """Have the server of the backup job that is under way tell what this bitmap has by now: the name of the export and
-    of the bitmap in it. None where the disk is without the bitmap."""
+    """Have the server of the backup job under way show what this bitmap has by now. Returns the name of the export,
+    which is also the bitmap's in it; None if the disk does not have the bitmap."""
     for node in _nodes(domain, {0: path}).values():
         if mark not in _bitmaps(domain, [node])[node]:
             return None
-        # A bitmap that records cannot be shown, so a copy of it is.
+        # QEMU shows no bitmap that is still recording, so a disabled copy of it is shown.
         shown = f"{_PREFIX}{uuid4()}"
         monitor(domain, "block-dirty-bitmap-add", {"node": node, "name": shown, "disabled": True} | _OF_A_BLOCK)
         monitor(domain, "block-dirty-bitmap-merge", {"node": node, "target": shown, "bitmaps": [mark]})
@@ -60,7 +62,7 @@ def show(domain: Any, path: Path, mark: str) -> str | None:
 
 
 def count(domain: Any, paths: Mapping[int, Path], marks: Mapping[int, str]) -> int | None:
-    """The bytes that these bitmaps have by now in all; None where a disk is without its own."""
+    """How many bytes these bitmaps have marked by now; None if a disk does not have its bitmap."""
     told = {each["node-name"]: each for each in monitor(domain, "query-named-block-nodes", {"flat": True})}
     total, nodes = 0, _nodes(domain, paths)
     for index in paths:
@@ -73,7 +75,7 @@ def count(domain: Any, paths: Mapping[int, Path], marks: Mapping[int, str]) -> i
 
 
 def show_disks(domain: Any, paths: Mapping[int, Path], address: Path) -> dict[int, str]:
-    """Have QEMU serve what the guest writes to, as it is, to be read: the names of the exports."""
+    """Have QEMU serve the disks as the guest writes to them, for reading. Returns the names of the exports."""
     names = {}
     monitor(domain, "nbd-server-start", {"addr": {"type": "unix", "data": {"path": str(address)}}})
     for index, node in _nodes(domain, paths).items():
@@ -83,20 +85,22 @@ def show_disks(domain: Any, paths: Mapping[int, Path], address: Path) -> dict[in
 
 
 def hide(domain: Any) -> None:
-    """End what `show_disks` began, if it is there."""
+    """End the server that `show_disks` has started, if there is one."""
     if domain.isActive():
+        # QEMU refuses to stop a server that is not there.
         with suppress(HostError):
             monitor(domain, "nbd-server-stop", {})
 
 
 async def written(socket: Path, shown: str) -> list[tuple[int, int]]:
     """What the bitmap of this export has, as (offset, length)."""
+    # Bit 0 of the flags is "dirty" in QEMU's contexts of bitmaps.
     told = await extents(socket, shown, f"qemu:dirty-bitmap:{shown}")
     return [(offset, length) for offset, length, flags in told if flags & 1]
 
 
 def monitor(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
-    """QEMU's answer. libvirt knows bitmaps only as checkpoints, which are in the disk and outlive the process."""
+    """QEMU's answer. By its monitor, since libvirt knows bitmaps only as checkpoints."""
     said = json.loads(
         libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": command, "arguments": arguments}), 0)
     )
@@ -116,7 +120,7 @@ def _nodes(domain: Any, paths: Mapping[int, Path]) -> dict[int, str]:
 
 
 def _bitmaps(domain: Any, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Of ours, those that record."""
+    """Our own bitmaps, by node."""
     told = {each["node-name"]: each for each in monitor(domain, "query-named-block-nodes", {"flat": True})}
     return {
         node: {

@@ -1,8 +1,11 @@
-"""A disk as blocks of 1 MiB, the digest of each, and one of them all: by it a disk is verified of which only what has
-changed was read.
+"""A disk as blocks of 1 MiB, the digest of each, and a digest of all of them, which verifies a disk of which only the
+changes were read.
 
-A copy is a row of blocks, each after its number, and one that comes again is in the place of the one before. Of a
-whole disk those that are not there are zeros; of what has changed, those of the copy that it stands on.
+A copy is a sequence of blocks, each after its number; a block that comes again replaces the earlier one. Blocks that
+are missing are zeros in a copy of a whole disk, and those of the copy beneath in a copy of changes.
+
+Rejected: feeding the disk from end to end. A disk of 100 GiB with 2 GiB of content cost 100 GiB of reading, digesting
+and chunking. And a file for each block, which would take the disk's room a second time.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+# Also the granularity of the bitmaps, so that a marked bit is a block: the digests of a disk of 1 TiB have 32 MiB.
 BLOCK_BYTES: Final = 1024 * 1024
 NUMBER: Final = struct.Struct(">Q")
 _DIGEST_BYTES: Final = 32
@@ -20,7 +24,7 @@ _ZERO_DIGEST: Final = hashlib.sha256(_ZERO).digest()
 
 
 class Digests:
-    """Of the blocks of a disk of `size` bytes."""
+    """The digests of the blocks of a disk of `size` bytes."""
 
     def __init__(self, size: int, known: bytes | None = None) -> None:
         self.size = size
@@ -34,6 +38,7 @@ class Digests:
         return cls(size, _ZERO_DIGEST * whole + (hashlib.sha256(bytes(rest)).digest() if rest else b""))
 
     def put(self, number: int, block: bytes) -> None:
+        # Most of a young disk is zeros, and comparing them costs far less than hashing them.
         digest = _ZERO_DIGEST if is_zero(block) and len(block) == BLOCK_BYTES else hashlib.sha256(block).digest()
         self.known[_DIGEST_BYTES * number : _DIGEST_BYTES * (number + 1)] = digest
 
@@ -46,13 +51,13 @@ def blocks_of(size: int) -> int:
 
 
 def span_of(number: int, size: int) -> tuple[int, int]:
-    """Where a block is, and how long."""
+    """The offset of a block, and its length; the last may be shorter."""
     begin = number * BLOCK_BYTES
     return begin, min(BLOCK_BYTES, size - begin)
 
 
 def touched(spans: Iterable[tuple[int, int]], size: int) -> list[int]:
-    """The blocks that have something of these (offset, length)."""
+    """The blocks that overlap any of these (offset, length)."""
     found: set[int] = set()
     for offset, length in spans:
         found.update(range(offset // BLOCK_BYTES, blocks_of(min(size, offset + length))))

@@ -1,8 +1,10 @@
-"""Which copies are made from which: a copy of what was written since stands on the one before it.
+"""Which copies stand on which: a copy of changes needs the one before it.
 
-Pure rules. A copy that is not kept any more, and that another stands on, is dropped: it counts for nobody, and goes
-with the last that needs it. Which are dropped says a note at the target, a snapshot of its own: those of disks never
-change, since they may be read meanwhile.
+Pure rules. A copy that has expired while another stands on it is dropped: it is listed no longer, and removed with the
+last copy that needs it. A note at the target, a snapshot of its own, says which copies are dropped.
+
+Rejected: tagging dropped snapshots themselves. restic gives a snapshot that it tags another id, and a disk's snapshot
+may be read meanwhile.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from typing import Final
 from uuid import UUID
 
 MOST_CHANGES: Final = 30
-"""Copies of changes after one of the whole disk: a restoration reads all of them."""
+"""Copies of changes after one of the whole disk: a restoration reads all of them, and the loss of one loses the rest.
+After a month of daily ones comes a whole one."""
 NOTE: Final = "dropped"
 _ON: Final = "on-"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The content of one disk in one copy. `by_blocks`: it is digested by blocks, and may be stood on. `on`: the copy
-    that it has the changes since; None: it is the whole disk."""
+    """The content of one disk in one copy. `by_blocks`: it is digested by blocks, so another may stand on it. `on`: the
+    copy whose changes it has; None: it is the whole disk."""
 
     id: str
     copy_id: UUID
@@ -31,35 +34,37 @@ class Snapshot:
 
     @property
     def numbered(self) -> bool:
-        """Blocks, each after its number; else the whole disk from end to end, as copies were made at first."""
+        """It is blocks, each after its number; otherwise the whole disk from end to end, as in the first releases."""
         return not self.disk.endswith(".raw")
 
     @property
     def name(self) -> str:
-        """Of the disk: the same in every copy."""
+        """The disk's name, the same in every copy."""
         return self.disk.partition(".")[0]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a target has of a machine. `notes`: the ids of the notes, the copies in which are `dropped`."""
+    """What a target has of a machine. `notes`: the ids of the notes, which name the `dropped` copies."""
 
     snapshots: tuple[Snapshot, ...]
     dropped: frozenset[UUID] = frozenset()
     notes: tuple[str, ...] = ()
 
     def of(self, copy_id: UUID) -> list[Snapshot]:
-        """Of a copy that is there to be restored."""
+        """The snapshots of a copy that may be restored; none of a dropped one."""
         return [each for each in self.snapshots if each.copy_id == copy_id and copy_id not in self.dropped]
 
     def chain(self, copy_id: UUID, disk: str) -> list[Snapshot]:
-        """What the disk's content in a copy is made of, the whole disk first; empty where something of it is not there,
+        """The snapshots that make the disk's content in a copy, the whole disk first; empty if one of them is missing,
         or the copy was dropped."""
         found = [] if copy_id in self.dropped else self._below(copy_id, disk)
         return found[::-1] if found and found[-1].on is None else []
 
     def without(self, forgotten: Collection[UUID]) -> tuple[list[Snapshot], frozenset[UUID]]:
-        """What goes, and which copies are dropped, once these are not kept any more."""
+        """The snapshots to remove, and the copies that are dropped, once these copies have expired."""
+        # Computed from what is needed, not from what has expired: copies that were dropped before, and that nothing
+        # stands on now, go with them.
         left = {each.copy_id for each in self.snapshots} - self.dropped - set(forgotten)
         needed = {
             part.id
@@ -71,7 +76,8 @@ class Kept:
         return gone, frozenset(each.copy_id for each in self.snapshots if each.id in needed) - left
 
     def _below(self, copy_id: UUID, disk: str) -> list[Snapshot]:
-        """A copy's own part and those that it stands on, as far as they are there."""
+        """A copy's own snapshot and those that it stands on, as far as they are there."""
+        # `each not in found`: tags at a target may say anything, a circle as well.
         of_disk = {each.copy_id: each for each in self.snapshots if each.name == disk}
         found: list[Snapshot] = []
         wanted: UUID | None = copy_id
@@ -82,7 +88,8 @@ class Kept:
 
 
 def tags_of(copy_id: UUID, on: UUID | None) -> tuple[str, ...]:
-    """Two, so that an agent of the release before, which looks for one, leaves alone what it could not restore."""
+    """Two tags: an agent of an earlier release, which looks for snapshots with one, leaves these alone, since it could
+    not restore them."""
     return str(copy_id), "blocks" if on is None else f"{_ON}{on}"
 
 
@@ -91,7 +98,8 @@ def tags_of_note(dropped: Iterable[UUID]) -> tuple[str, ...]:
 
 
 def kept(entries: Iterable[tuple[str, Collection[str], str]]) -> Kept:
-    """By the id, the tags and the path of each snapshot; what is not ours is left out."""
+    """Read from the id, the tags and the path of each snapshot; what is not ours is left out."""
+    # Two notes may be there: one was written and the earlier one not removed yet. Both were decided, so both count.
     snapshots, dropped, notes = [], set[UUID](), []
     for id, tags, path in entries:
         copies = [UUID(tag) for tag in tags if _is_id(tag)]

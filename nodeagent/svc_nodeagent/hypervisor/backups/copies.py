@@ -1,10 +1,13 @@
-"""A machine's disks copied to its store, and made anew from a copy.
+"""Copy a machine's disks to its store, and restore them from a copy.
 
-What was written since the copy before is read, or all of a disk where that is not known, and goes to the store; each
-block is digested on its way, and what comes back has to have the digest of all of them before the machine stands on it.
+A backup reads what was written since the copy before, or all of a disk if that is not known. Each block is digested on
+its way to the store, and what comes back must have the digest of all of them before the machine uses it.
 
-Invariants: a copy counts once every disk of it is kept, and none is made twice; copies are removed only after the new
-one is complete; a restore changes nothing of the machine until the whole of every disk has been written and agrees.
+Invariants: a copy counts once every disk of it is stored, and none is made twice; copies are removed only after the new
+one is complete; a restore changes nothing of the machine until every disk has been written as a whole and agrees.
+
+Rejected: believing restic's success. It takes what its index names for stored: after a loss at the target each further
+backup was called complete, and could not be restored. A backup looks at the target first (`_tidied`).
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ Steps = Callable[[UUID], AbstractAsyncContextManager[None]]
 
 
 class MachineBackups:
-    """`steps` keeps other steps of a machine away for the length of a block."""
+    """`steps` holds a machine's turn for the length of a block, so that its other steps wait."""
 
     def __init__(
         self, guests: Guests, folders: Folders, images: ImageCache, definitions: Definitions, steps: Steps
@@ -75,12 +78,13 @@ class MachineBackups:
         self._under_way: set[UUID] = set()
 
     async def end_abandoned(self) -> None:
-        """What the death of an agent has left of backups: guests that are frozen, their jobs, and scratch files that
-        would grow."""
+        """End what a dead agent has left of backups: frozen guests, their backup jobs, and scratch files that would
+        grow."""
         for vm_id in await in_thread(self._folders.scratched):
             if vm_id not in self._under_way:
                 await thaw(vm_id, self._guests)
-            if vm_id not in self._under_way:  # its next backup may have begun while its agent was silent
+            # Asked again: the thaw may have waited for the guest's silent agent, and its next backup started meanwhile.
+            if vm_id not in self._under_way:
                 await end_job(vm_id, self._guests)
                 await in_thread(remove_scratch, self._folders, vm_id)
                 log.info("backup.abandoned_ended", vm_id=str(vm_id))
@@ -97,12 +101,14 @@ class MachineBackups:
         store = self._store(vm_id, operation)
         record = await self._record(vm_id)
         await store.prepare()
-        # What a run that was interrupted has kept is of another moment than what it had not come to.
+        # The order is repeated after a crash of the agent, under the same copy's id. What the first run stored is of
+        # another moment than what this one reads, and the disks of a copy must be of one moment: it is removed.
         there = await store.kept()
         if there.of(copy_id):
             await store.forget_copies({copy_id}, there)
         whole = await self._tidied(store, report)
         base = await in_thread(read_base, self._folders, vm_id) if whole else None
+        # That crash came after the copy was remembered: a copy cannot stand on itself, and its snapshots are gone.
         if base is not None and base.copy_id == copy_id:
             base = None
         since = None if base is None else Since(base.copy_id, _to_stand_on(base, record, there))
@@ -113,6 +119,7 @@ class MachineBackups:
         kept = made.kept
         read, size = (sum(each) for each in zip(*((k.read, k.digests.size) for k in kept.values()), strict=True))
         await report(90, f"read {-(-read // _MIB)} MiB of {-(-size // _MIB)} MiB")
+        # Remembered before older copies are removed: a crash from here on costs the next backup nothing.
         await in_thread(self._remember, record, copy_id, made.marks, kept)
         await report(92, "removing expired copies")
         superseded = bool(operation.forget) and await store.forget_copies(operation.forget)
@@ -152,8 +159,9 @@ class MachineBackups:
             remove_base(self._folders, record.vm_id)
 
     async def _tidied(self, store: MachineStore, report: Report) -> bool:
-        """Before anything is written: what attempts that were cut short have left may be all that fills the target, and
-        what the target has lost is not taken for kept. False where it has lost something."""
+        """Before anything is written: remove what interrupted attempts have left, which may be all that fills the
+        target, and strike off what the target has lost. False if it has lost something; then the whole disks are read,
+        and what of the lost data they still have is stored again."""
         await report(0, "looking at what the target has")
         if await store.verify(share_of(datetime.now(UTC).date())) and await store.prune():
             return True
@@ -171,6 +179,7 @@ class MachineBackups:
         await self._require_off(vm_id)
         packed = [each for each in there.of(operation.copy_id) if each.disk == platform_state.PACKED]
         state = await self._kept_state(store, packed[0] if packed else None)
+        # Firmware and TPM first: they are small, and a copy that cannot be used is refused before gigabytes are read.
         if operation.state is not None and _digest(state) != operation.state:
             raise HostError(
                 FailureCode.HOST,
@@ -192,10 +201,12 @@ class MachineBackups:
                     )
                 span = (90 * place // len(written), 90 * (place + 1) // len(written))
                 await self._write(record, disk, path, store, parts, report, span)
+            # The turn is taken only now: writing may take hours, and the machine's other steps must not wait for it. If
+            # it runs at this moment the restore is refused, with its disks untouched.
             async with self._steps(vm_id):
                 await self._require_off(vm_id)
                 await report(95, "putting the disks in their place")
-                # A cancellation from here on comes too late: no disk of a copy stands beside one of before.
+                # A cancellation comes too late from here on: it would leave one disk of the copy next to one of before.
                 with trio.CancelScope(shield=True):
                     for disk, path in zip(operation.disks, written, strict=True):
                         disk_path, owner = self._folders.disk_of(vm_id, _now(record, disk)), qemu_user().owner
@@ -223,7 +234,7 @@ class MachineBackups:
         return bytes(content)
 
     async def _be_as_then(self, vm_id: UUID, platform: Platform, state: bytes | None) -> None:
-        """A copy of a machine with a BIOS has no state, and neither has it then."""
+        """Put firmware and TPM back. A copy of a machine with a BIOS has no state, so the machine has none then."""
         record = await self._record(vm_id)
         if state is not None:
             await in_thread(platform_state.put_back, self._folders, vm_id, state)
@@ -237,6 +248,7 @@ class MachineBackups:
     async def forget(self, operation: VmBackupsForget) -> None:
         """Remove copies of a machine that has moved away, or is here again."""
         store = self._store(operation.vm_id, operation)
+        # NOT_FOUND: the store is gone, and with it what was to be removed.
         await store.unlock()
         try:
             await store.forget_copies(operation.copies)
@@ -247,7 +259,7 @@ class MachineBackups:
         await store.prune()
 
     async def remove(self, operation: VmBackupsRemove) -> None:
-        """Remove the store of a machine that this host does not have, however much of it there is left."""
+        """Remove the store of a machine that this host does not have, whatever is left of it."""
         if await trio.Path(self._folders.machine(operation.vm_id) / RECORD).exists():
             raise HostError(
                 FailureCode.CONFLICT, "This node still has the machine, so its backups were left as they are."
@@ -267,7 +279,7 @@ class MachineBackups:
         report: Report,
         span: tuple[int, int],
     ) -> None:
-        """The disk's content under a name of its own. Raises `HostError` where it is not what was copied."""
+        """Write the disk's content to a file next to the disk. Raises `HostError` if it is not what was copied."""
         spec, gib = _now(record, disk), 1024**3
         if spec.size_gib * gib < disk.size_bytes:
             raise HostError(
@@ -298,8 +310,8 @@ class MachineBackups:
 async def write_copied(
     whose: UUID, disk: CopiedDisk, path: Path, store: MachineStore, parts: Sequence[Snapshot], told: Told
 ) -> None:
-    """Write a copied disk into a qcow2 file that is there. `whose`: of one that nothing else is done with meanwhile.
-    Raises `HostError` where it is not what was copied."""
+    """Write a copied disk into an existing qcow2 file. `whose`: the machine in whose name it is served, with which
+    nothing else is done meanwhile. Raises `HostError` if the disk is not what was copied."""
     async with socket_folder(whose) as folder:
         options = ("--discard=unmap", "--detect-zeroes=unmap")
         async with served(path, folder / "nbd", *options), opened(folder / "nbd") as sink:
@@ -313,12 +325,13 @@ async def write_copied(
 
 
 def _digest(state: bytes | None) -> str:
-    """As a copy's result says it."""
+    """As in a copy's result."""
     return "none" if state is None else hashlib.sha256(state).hexdigest()
 
 
 def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
-    """The machine's disk that a copied one is of. A volume is itself, whatever its place is among the disks now."""
+    """The machine's disk to restore a copied one to. A volume is found by its id, whatever its index is now."""
+    # Never by the index: one that was detached since may be another machine's, and another be in its place.
     for disk in record.disks:
         same = disk.index == copied.index if copied.volume_id is None else True
         if same and disk.volume_id == copied.volume_id:
@@ -331,11 +344,12 @@ def _now(record: MachineRecord, copied: CopiedDisk) -> DiskSpec:
 
 
 def _to_stand_on(base: Base, record: MachineRecord, there: Kept) -> dict[int, DiskBase]:
-    """What the node remembers of each disk of which the target has all that the base is made of."""
+    """What the node remembers of each disk, if the target still has everything that the base is made of."""
     found = {}
     for disk in record.disks:
         remembered = base.disks.get(key_of(disk))
         parts = there.chain(base.copy_id, name_of(disk.index))
+        # `by_blocks`: copies of the first releases have no digests of blocks to stand on.
         if remembered is not None and 0 < len(parts) <= MOST_CHANGES and parts[0].by_blocks:
             found[disk.index] = remembered
     return found

@@ -1,7 +1,7 @@
 """The first files of a store in a bucket whose keys open one machine's folder alone.
 
-`restic init` asks whether the bucket is there, which such keys may not ask: whoever may list a bucket without a prefix
-learns of all machines in it. So the empty repository is made in a folder of the node, and its two files are sent.
+`restic init` asks whether the bucket exists, which such keys may not ask: a key that may list a bucket without a prefix
+shows all machines in it. So the empty repository is created in a folder of the node, and its two files are sent.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ async def folder_for_a_store() -> AsyncIterator[OnThisNode]:
 
 
 async def send_first_files(made: OnThisNode, place: Elsewhere) -> None:
-    """The key, and then what says that there is a repository. Raises `HostError`."""
+    """The key, and then `config`. Raises `HostError`."""
+    # `config` last: with it there is a repository. One without a key could neither be opened nor created again.
     for path in (*await in_thread(lambda: list((made.folder / "keys").iterdir())), made.folder / "config"):
         await place.put(str(path.relative_to(made.folder)), await in_thread(path.read_bytes))

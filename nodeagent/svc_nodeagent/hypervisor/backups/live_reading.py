@@ -1,7 +1,7 @@
-"""A running guest's disks as they are now, while it goes on writing: most of a backup is read so, at no cost for what
-the guest writes, and of no moment. What it writes meanwhile is recorded (`bitmaps`) and read again.
+"""A running guest's disks as they are now, while it keeps writing: most of a backup is read this way, at no cost for
+the guest's writes, and as of no moment. What it writes meanwhile is recorded (`bitmaps`) and read again.
 
-Nothing of it is left when the block ends; where the agent dies before, `end_job` ends it as it ends a backup job.
+Nothing of it is left when the block ends. If the agent dies before, `end_job` ends it as it ends a backup job.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ log = structlog.get_logger(__name__)
 async def live_of(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str]
 ) -> AsyncIterator[Moment]:
-    """Its `marks` are of before anything was read. One without marks has nothing to be read: QEMU does not record."""
+    """A view whose `marks` started before anything was read. Without marks it shows no disk: what the guest writes
+    while QEMU does not record would be missed."""
     vm_id = record.vm_id
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
     await end_job(vm_id, guests)
     async with socket_folder(vm_id) as sockets:
         address = sockets / "live"
         try:
-            # By this file the next agent knows that there is something to end.
+            # If this agent dies, this file tells the next one that there is something to end.
             await in_thread(folders.live(vm_id).touch)
             marks = await begun_marks(vm_id, guests, paths, {*since.values(), *keep})
             exports = await _shown(vm_id, guests, {index: paths[index] for index in marks}, address)
@@ -69,13 +70,14 @@ async def _shown(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], address
 
 
 async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: Mapping[int, str]) -> int | None:
-    """How many bytes are to be read since these marks; None where that is not known of every disk."""
+    """How many bytes are to be read since these marks; None if that is not known for every disk."""
 
     def count(domain: Any) -> int | None:
         return bitmaps.count(domain, paths, since)
 
     try:
         return await guests.on_domain(vm_id, "query-named-block-nodes", count)
+    # A lost connection fails the backup, which is repeated; any other error only means that it reads more.
     except ConnectionLost:
         raise
     except HostError:
@@ -83,7 +85,8 @@ async def unread(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], since: 
 
 
 async def waited(vm_id: UUID, guests: Guests, indexes: Collection[int]) -> float | None:
-    """The seconds that the guest's requests to these disks have taken."""
+    """The seconds that the guest's requests to these disks have taken since its start; None if not known."""
+    # Of all requests together, in nanoseconds, so it grows faster than the clock when several are under way.
 
     def total(domain: Any) -> int:
         told = [domain.blockStatsFlags(disk_target(index)) for index in indexes]

@@ -2,10 +2,12 @@
 
     backups/machines/<vm_id>/          mounted by an administrator of the node
 
-Invariants: nothing is written where `backups/machines` is not there: the administrator makes it once on the file system
-that is mounted at `backups`, so a file system that is not mounted takes no copies; nor is anything written beneath one
-that goes away meanwhile. Whatever touches the target is a process of its own (`mounted_tree`), which is killed with
-whoever waits for it: the agent itself opens nothing there, and other machines' file steps never wait for it.
+Invariants: nothing is written unless `backups/machines` exists. The administrator creates it once on the file system
+that is mounted at `backups`, so a mount point without its file system takes no copies; nor is anything written below a
+file system that goes away meanwhile. What touches the target is a process of its own (`mounted_tree`), which is killed
+with its caller: the agent itself opens nothing there, and other machines' file steps never wait for it.
+
+Rejected: a path that the controller names. An attacker who controls it could have a node write anywhere.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ from svc_nodeagent.protocol import FailureCode
 
 LOOK_SECONDS: Final = 120.0
 PATIENCE_SECONDS: Final = 300.0
-"""A target that lets a step come no further for so long is given up."""
+"""A target on which a step makes no progress for so long is given up."""
 REMOVE_SECONDS: Final = 3600.0
 STATUSES: Final = (mounted_tree.MISSING, mounted_tree.STRANGE)
-"""Of `ProgramFailed`, where restic was not started."""
+"""Statuses of `ProgramFailed` if restic was not started."""
+# A line names one file, whose name has at most 255 bytes.
 _MOST_LINE: Final = 64 * 1024
 _HELPER: Final = "the helper for mounted targets"
 
@@ -49,7 +52,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Damaged:
-    """What was set aside: where it was below the machine's folder, and why."""
+    """A file that was set aside: where it was below the machine's folder, and why."""
 
     file: str
     why: str
@@ -71,7 +74,7 @@ class Mounted:
         yield Way(mounted_tree.REPOSITORY, through=self._command("run"))
 
     async def look(self, patience: float = LOOK_SECONDS) -> Look:
-        """Raises `HostError` where there is no target (conflict), or where it does not answer for so many seconds."""
+        """Raises `HostError` if there is no target (conflict), or if it does not answer for `patience` seconds."""
         [said] = await self._step("look", patience=patience)
         return Look(said["there"], said["locked"])
 
@@ -96,6 +99,7 @@ class Mounted:
         )
 
     def failure(self, failed: ProgramFailed) -> HostError:
+        # The helper's own statuses first; all others are restic's, which it has become.
         if failed.status == mounted_tree.MISSING:
             return self.missing()
         if failed.status == mounted_tree.STRANGE:
@@ -113,7 +117,8 @@ class Mounted:
         )
 
     async def _step(self, step: str, *arguments: str, patience: float) -> list[dict[str, Any]]:
-        """What the step says. `patience`: how long it may say nothing, in seconds."""
+        """Run a step; returns what it says. `patience`: how long it may say nothing, in seconds."""
+        # "." is progress without content: the deadline is for silence, not for the whole step, which may take hours.
         said, rest = [], b""
         try:
             with trio.CancelScope(deadline=trio.current_time() + patience) as scope:
@@ -137,5 +142,6 @@ class Mounted:
         return said
 
     def _command(self, step: str) -> tuple[str, ...]:
+        # -I and -S: no site packages and nothing of the environment, so it starts fast and imports nothing else.
         helper = (sys.executable, "-I", "-S", mounted_tree.__file__)
         return (*helper, step, str(self.folder), str(self.vm_id))

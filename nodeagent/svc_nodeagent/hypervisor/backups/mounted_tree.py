@@ -1,4 +1,4 @@
-"""What is done below a mounted target, in a process of its own: others write there too, and its server may be silent.
+"""Steps below a mounted target, in a process of their own: others write there too, and its server may not answer.
 
     look | verify SHARE SHARES | remove-unfinished | remove    MACHINES ID
     run                                                        MACHINES ID PROGRAM ARGUMENTS...
@@ -6,12 +6,18 @@
 `MACHINES` is the folder `machines` of the target, `ID` that of a machine's store in it. Run by path, with nothing but
 the standard library, so that it starts in hundredths of a second.
 
-Invariants: every step goes by the descriptor of an opened folder and follows no link, so nothing outside of the store
-is read, moved or removed; only regular files are opened (looked at by a descriptor that opens nothing, and then opened
-through it, so a file that is exchanged in between is noticed); reading is by pieces. A thread of the agent was
-rejected: one that waits for a dead NFS never ends, and keeps its place among all file steps.
+Invariants: every step uses the descriptor of an opened folder and follows no link, so nothing outside of the store is
+read, moved or removed. Only regular files are opened: a file is looked at by a descriptor that does not open it
+(O_PATH), and then opened through that descriptor, so a file that is exchanged in between is noticed. Files are read in
+pieces.
 
-Written on standard output: lines of JSON, or a `.` where it came further.
+Rejected: a thread of the agent. One that waits for a dead NFS never ends, and keeps its place among all file steps; and
+a pipe under the name of a data file held up a backup for ever.
+
+What this does not prevent: restic goes by paths within the opened folder, so it follows a folder that is exchanged for
+a link while it runs. That needs a bound of the kernel's (Landlock).
+
+Standard output has lines of JSON, or a `.` for progress.
 """
 
 from __future__ import annotations
@@ -28,9 +34,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 MISSING = 71
-"""Ends with this status where there is no target, so nothing was done."""
+"""Exit status if there is no target, so nothing was done."""
 STRANGE = 72
-"""Ends with this status where a folder of the store is none: standard error says which."""
+"""Exit status if a folder of the store is something else; standard error says which."""
 REPOSITORY = "/proc/self/fd/9"
 """What the program of `run` calls the store."""
 _DESCRIPTOR = 9
@@ -38,17 +44,18 @@ _FRAME = ("data", "index", "keys", "locks", "snapshots")
 """The folders of a restic repository; `data` has folders of its own."""
 _DAMAGED = "damaged"
 _CONFIG = "config"
+# O_NONBLOCK: opening a pipe under a folder's name must not wait for its other end.
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME_LENGTH = 64
 _UNFINISHED = "-tmp-"
-"""In a file's name until it is whole (restic's local backend). Other names are digests, without a dash."""
+"""Part of a file's name until it is whole (restic's local backend). Other names are digests, without a dash."""
 _PIECE_BYTES = 1024 * 1024
 _SAY_BYTES = 16 * _PIECE_BYTES
 _MOST_FILE_BYTES = 1024**3
-"""restic's files of data have 16 MiB, and 128 MiB at most where somebody asks for that."""
+"""restic's data files have 16 MiB, and 128 MiB at most if it is configured so."""
 _MOST_SET_ASIDE = 1_000
-"""In one run, which has to end; the next goes on."""
+"""Files in one run, which has to end; the next run continues."""
 _MOST_MEMORY = 256 * 1024 * 1024
 
 
@@ -58,7 +65,7 @@ class StrangeError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """`folder` is open while the entry is looked at. `mode` is of the moment in which it was listed."""
+    """`folder` is open while the entry is in use. `mode` is as of its listing, and may be outdated."""
 
     folder: int
     within: str
@@ -72,13 +79,14 @@ class Entry:
 
 def main(arguments: list[str]) -> int:
     step, machines, store, *more = arguments
+    # Opened once: everything below goes by this descriptor, also if something else is mounted over it meanwhile.
     try:
         target = os.open(machines, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         return MISSING
     try:
         if step == "run":
-            _run(target, store, more)
+            _run(target, store, more)  # Does not return; restic has bounds of its own.
         resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
         match step:
             case "look":
@@ -98,9 +106,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(target: int, store: str, command: list[str]) -> None:
-    """Replace this process by the program, which goes by the opened folder: where the target goes away meanwhile, it
-    makes no folders beneath it."""
+    """Replace this process by the program, which uses the opened folder. If the target is unmounted meanwhile, restic
+    does not create its folders on the node's own disk, which would then look like a target."""
     if "init" in command:
+        # Made here, since restic makes missing parents too.
         with suppress(FileExistsError):  # What an interrupted one has left.
             os.mkdir(store, 0o700, dir_fd=target)
     with _repository(target, store) as repository:
@@ -109,8 +118,8 @@ def _run(target: int, store: str, command: list[str]) -> None:
 
 
 def _look(target: int, store: str) -> dict[str, bool]:
-    """Whether there is a repository, and whether it is locked. Its data is not gone over: a store of some TiB has
-    hundreds of thousands of files, and nothing is said meanwhile."""
+    """Whether there is a repository, and whether it is locked. The data is not listed: a store of some TiB has hundreds
+    of thousands of files, and on a slow server the caller gave up before the step had said anything."""
     try:
         os.stat(store, dir_fd=target, follow_symlinks=False)
     except FileNotFoundError:
@@ -122,6 +131,7 @@ def _look(target: int, store: str) -> dict[str, bool]:
             return {"there": False, "locked": False}
         if not stat.S_ISREG(config.st_mode):
             raise StrangeError(f"{_CONFIG} is no regular file")
+        # All folders are opened, though only one is read: one that is a link is refused before restic follows it.
         locked = False
         for name in (*_FRAME, _DAMAGED):
             with _folder(name, repository) as folder:
@@ -131,7 +141,7 @@ def _look(target: int, store: str) -> dict[str, bool]:
 
 
 def walk(repository: int) -> Iterator[Entry]:
-    """What is in the store's folders, by whichever of its kind; folders of `data` are gone into, and no others."""
+    """All entries of the store's folders, of whatever kind. Folders in `data` are entered, no others."""
     for within in _FRAME:
         with _folder(within, repository) as folder:
             if folder is None:
@@ -160,9 +170,11 @@ def _listed(folder: int, within: str) -> Iterator[Entry]:
 
 
 def _verify(repository: int, share: int, shares: int) -> None:
-    """Set aside what is no regular file, and files of data of this share that are not what their names say."""
+    """Set aside everything that is no regular file, and data files of this share whose content is not what their names
+    say."""
     aside = 0
     for entry in walk(repository):
+        # A dot for each file, since a file of another share takes no time but a silent server takes all of it.
         fault = _fault(entry, share, shares)
         sys.stdout.write(".\n")
         sys.stdout.flush()
@@ -178,9 +190,10 @@ def _fault(entry: Entry, share: int, shares: int) -> str | None:
     if not stat.S_ISREG(entry.mode):
         return "it is no regular file"
     if not entry.within.startswith("data/") or len(entry.name) != _NAME_LENGTH:
-        return None  # Also what a program that died has left under a name for the time, which is longer.
+        return None  # Also unfinished files of a program that died: their temporary names are longer.
     if _DIGEST.fullmatch(entry.name) is None:
         return "its name is no digest"
+    # By the name, which is a digest: shares are even, and a file is in the same one every time.
     if int(entry.name[:8], 16) % shares != share:
         return None
     try:
@@ -201,6 +214,7 @@ def _digest(entry: Entry) -> str:
         if there.st_size > _MOST_FILE_BYTES:
             raise StrangeError(f"it has {there.st_size} bytes, more than any file of data")
         with open(f"/proc/self/fd/{seen}", "rb", buffering=0) as file:
+            # The size of above is of that moment: a file may be written to while it is read, and never end.
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
                 read += len(piece)
@@ -215,7 +229,7 @@ def _digest(entry: Entry) -> str:
 
 
 def _set_aside(repository: int, entry: Entry) -> None:
-    """Nothing is destroyed: what is there under the name already stays too."""
+    """Move the entry to `damaged`. Nothing is destroyed: an entry of that name there stays too."""
     with suppress(FileExistsError):
         os.mkdir(_DAMAGED, 0o700, dir_fd=repository)
     with _folder(_DAMAGED, repository) as damaged:
@@ -232,7 +246,7 @@ def _set_aside(repository: int, entry: Entry) -> None:
 
 
 def _remove_unfinished(repository: int) -> None:
-    """What restic was writing when it died, which it leaves for good; nothing writes here meanwhile."""
+    """Remove what restic was writing when it died, which it never removes itself. Nothing writes here meanwhile."""
     for entry in walk(repository):
         if _UNFINISHED in entry.name and not stat.S_ISDIR(entry.mode):
             with suppress(FileNotFoundError):
@@ -242,6 +256,7 @@ def _remove_unfinished(repository: int) -> None:
 def _remove(target: int, store: str) -> None:
     try:
         mode = os.stat(store, dir_fd=target, follow_symlinks=False).st_mode
+        # A link in the store's place is removed itself, not what it leads to.
         if stat.S_ISDIR(mode):
             with _repository(target, store) as folder:
                 _empty(folder)
@@ -253,13 +268,14 @@ def _remove(target: int, store: str) -> None:
 
 
 def _empty(top: int) -> None:
-    """Remove all that is in a folder. Folders are moved up into it before they are gone into, so that none is too deep:
-    `shutil.rmtree` calls itself for each level, and others can make thousands."""
+    """Remove everything in a folder. Subfolders are moved up into it before they are entered, so depth does not matter:
+    `shutil.rmtree` calls itself for each level, and others can create thousands, which no removal survived."""
     while names := os.listdir(top):
         for name in names:
             if _unlinked(name, top):
                 continue
             with _folder(name, top) as inner:
+                # A random name, since one of its own may be taken in `top`.
                 for each in os.listdir(inner) if inner is not None else ():
                     if not _unlinked(each, inner):
                         os.rename(each, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=top)
@@ -268,7 +284,7 @@ def _empty(top: int) -> None:
 
 
 def _unlinked(name: str, folder: int | None) -> bool:
-    """False of a folder."""
+    """False for a folder, which stays."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:
@@ -288,14 +304,15 @@ def _repository(target: int, store: str) -> Iterator[int]:
 
 @contextmanager
 def _folder(name: str, within: int) -> Iterator[int | None]:
-    """A folder that is opened without following a link; None where there is none. Raises `StrangeError` where the name
-    is something else's."""
+    """A folder, opened without following a link; None if there is none. Raises `StrangeError` if the name is something
+    else."""
     try:
         folder = os.open(name, _FOLDER, dir_fd=within)
     except FileNotFoundError:
         yield None
         return
     except OSError as error:
+        # ENOTDIR or ELOOP for a file or a link; of a real folder it is the target's failure (EIO, ESTALE).
         if stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
             raise
         raise StrangeError(f"{name} is no folder") from error

@@ -1,8 +1,11 @@
-"""A client of NBD on a Unix socket: a disk read and written block by block, several requests under way at once.
+"""A client of NBD on a Unix socket: a disk read and written block by block, with several requests under way at once.
 
 Only what backups need of the protocol: the fixed handshake with NBD_OPT_GO, and simple replies. Invariants: every
-answer has a deadline, data included; a server that stops, refuses or stalls is a `HostError` where it is asked, so that
-nobody who is fed with the disk takes its end for the disk's.
+answer has a deadline, data included; a server that stops, refuses or stalls raises `HostError` at the request, so that
+its end is never taken for the end of the disk.
+
+Rejected: nbdcopy into a pipe, as it was at first. It reads the whole disk and no increments, and a QEMU that ended
+within a block looked like the end of the disk.
 """
 
 from __future__ import annotations
@@ -22,14 +25,15 @@ from svc_nodeagent.protocol import FailureCode
 
 _CONNECT_SECONDS: Final = 15.0
 _ANSWER_SECONDS: Final = 300.0
-_UNDER_WAY: Final = 4
+_UNDER_WAY: Final = 4  # Blocks of 1 MiB: a disk is kept busy without holding more than 4 MiB.
 _MOST_ZEROES: Final = 256 * 1024 * 1024
+# Magic numbers, options and commands are of the protocol's document (NBD, doc/proto.md).
 _HELLO, _OPTION, _REPLY = b"NBDMAGICIHAVEOPT", b"IHAVEOPT", 0x3E889045565A9
 _GO, _INFO, _ACK, _ERROR = 7, 3, 1, 1 << 31
 _REQUEST, _ANSWER = 0x25609513, 0x67446698
 _READ, _WRITE, _CLOSE, _FLUSH, _ZERO = 0, 1, 2, 3, 6
 _IS_ZERO: Final = 2
-"""Of the flags of base:allocation."""
+"""NBD_STATE_ZERO of base:allocation."""
 
 
 class NbdDisk:
@@ -44,6 +48,7 @@ class NbdDisk:
 
     async def pieces(self, spans: Iterable[tuple[int, int]]) -> AsyncIterator[tuple[int, bytes]]:
         """What is at each (offset, length), in their order."""
+        # Answers come in any order; those that are early wait in `answered` for their turn.
         waiting: dict[int, tuple[int, int]] = {}
         answered: dict[int, bytes] = {}
         left = iter(spans)
@@ -60,7 +65,7 @@ class NbdDisk:
             yield offset, answered.pop(first)
 
     async def write(self, offset: int, data: bytes) -> None:
-        """Told as written only by `flush`."""
+        """Send a block. Only `flush` confirms that it is written."""
         await self._change(_WRITE, offset, len(data), data)
 
     async def zero(self, offset: int, length: int) -> None:
@@ -76,7 +81,8 @@ class NbdDisk:
         await self._answer()
 
     async def _change(self, what: int, offset: int, length: int, data: bytes = b"") -> None:
-        """The server may do what is under way in any order, so what is written twice is written one after the other."""
+        """The server may carry out requests in any order, so one that overlaps another waits for its answer: a disk
+        that was read live has some blocks twice, of which the last counts."""
         while len(self._unwritten) >= _UNDER_WAY or any(
             offset < begin + long and begin < offset + length for begin, long in self._unwritten.values()
         ):
@@ -100,9 +106,10 @@ class NbdDisk:
         return self._cookie
 
     async def _answer(self, reading: Mapping[int, tuple[int, int]] | None = None) -> tuple[int, bytes]:
-        """Its request, and the data where that has read."""
+        """The next answer: its request, and the data of a read."""
         with _told_by_server(_ANSWER_SECONDS):
             magic, error, cookie = struct.unpack(">IIQ", await self._received.exactly(16))
+            # A simple reply: no length, since the client knows what it has asked for.
             if magic != _ANSWER or error:
                 raise HostError(FailureCode.HOST, f"QEMU could not read or write the disk (error {error}).")
             if reading is None:
@@ -114,7 +121,7 @@ class NbdDisk:
 
 @asynccontextmanager
 async def opened(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
-    """Raises `HostError` where QEMU does not give the disk, or stops to."""
+    """A connection to an export. Raises `HostError` if QEMU does not serve the disk, or stops doing so."""
     with _told_by_server(_CONNECT_SECONDS):
         stream = await trio.open_unix_socket(str(socket))
     async with stream:
@@ -125,14 +132,15 @@ async def opened(socket: Path, export: str = "") -> AsyncIterator[NbdDisk]:
 
 
 async def extents(socket: Path, export: str, context: str) -> list[tuple[int, int, int]]:
-    """What the server says of the disk in this context, as (offset, length, flags)."""
+    """What the server says about the disk in this context, as (offset, length, flags)."""
+    # By nbdinfo: block status needs structured replies, which the client here does not speak.
     address = f"nbd+unix:///{export}?socket={socket}"
     told = await run_program("nbdinfo", "--json", f"--map={context}", address, timeout=_ANSWER_SECONDS)
     return [(int(each["offset"]), int(each["length"]), int(each["type"])) for each in json.loads(told)]
 
 
 async def content(socket: Path, export: str) -> list[tuple[int, int]]:
-    """All of the disk that is not known to be zeros, as (offset, length)."""
+    """The parts of the disk that are not known to be zeros, as (offset, length)."""
     told = await extents(socket, export, "base:allocation")
     return [(offset, length) for offset, length, flags in told if not flags & _IS_ZERO]
 
@@ -152,6 +160,7 @@ async def _greet(stream: trio.SocketStream, export: str) -> int:
     if hello[:16] != _HELLO:
         raise EOFError("not a server of NBD")
     name = export.encode()
+    # The flags 3: fixed newstyle, and no zeros after the export's size.
     told = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
     await stream.send_all(struct.pack(">I", 3) + _OPTION + struct.pack(">II", _GO, len(told)) + told)
     size = 0
@@ -163,6 +172,7 @@ async def _greet(stream: trio.SocketStream, export: str) -> int:
         if kind == _INFO and data[:2] == b"\0\0":
             (size,) = struct.unpack(">Q", data[2:10])
         if kind == _ACK:
+            # `NbdDisk` reads with a buffer of its own, so nothing may be left in this one.
             received.require_empty()
             return int(size)
 

@@ -1,7 +1,7 @@
-"""A machine made from a copy of another: created off, its disks written from the copy, and only then started.
+"""Create a machine from a copy of another: created off, its disks written from the copy, and only then started.
 
-Invariants: a guest never starts on a disk that is not the whole copy, so one that runs has been made; what fails or is
-cancelled leaves nothing of the machine, as any creation.
+Invariants: a guest never starts on a disk that is not the whole copy, so one that runs is complete; a failure or a
+cancellation leaves nothing of the machine, as with any creation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from svc_nodeagent.hypervisor.guests import Guests
 from svc_nodeagent.hypervisor.machines import Machines
 from svc_nodeagent.protocol import DomainResult, DomainState, VmCreate, VmCreateFromCopy
 
-_CREATED_PERCENT = 5
+_CREATED_PERCENT = 5  # Creating takes seconds, restoring the rest.
 
 
 async def create_from_copy(
@@ -22,7 +22,7 @@ async def create_from_copy(
 ) -> DomainResult:
     machine = operation.machine
     if await guests.state(machine.vm_id) not in (DomainState.ABSENT, DomainState.STOPPED, DomainState.CRASHED):
-        # The agent died after it had started the machine.
+        # The agent died after it had started the machine, and the order is repeated: it must not be written over.
         return DomainResult(vm_id=machine.vm_id, state=await guests.state(machine.vm_id))
 
     async def creating(percent: int, message: str) -> None:
@@ -42,5 +42,6 @@ async def create_from_copy(
     except ConnectionLost:
         raise  # The same creation goes on once libvirt is back.
     except BaseException:
+        # A cancellation too: a machine that is created off and not started would stay otherwise.
         await machines.undo_creation(machine.vm_id)
         raise

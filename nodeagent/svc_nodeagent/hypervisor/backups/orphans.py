@@ -1,9 +1,9 @@
-"""Servers of disks that have outlived the agent which began them.
+"""End servers of disks that have outlived the agent which started them.
 
 qemu-nbd holds the lock of the disk that it serves, so a machine whose backup was cut short by the agent's death could
-not be started. systemd ends it with the agent; where something else keeps the agent, the next one does, before it takes
-orders. A data folder has one agent at a time, so whatever serves a disk of it by then is nobody's. So is a QEMU that
-shows a copy's files, which ends by itself when its agent does, unless what it has read has taken it over.
+not be started. systemd ends it together with the agent; without systemd the next agent does, before it takes orders. A
+data folder has one agent at a time, so a server of one of its disks has no owner by then. The same holds for a QEMU
+that shows a copy's files. It ends by itself with its agent, unless what it has read has taken it over.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 
 def end_orphans(disks: Path) -> None:
-    """End every qemu-nbd that a backup or a restoration has begun over a disk below `disks`, and every QEMU that shows
-    a copy's files by a system below it; wait until it has."""
+    """End every qemu-nbd that a backup or a restoration has started for a disk below `disks`, and every QEMU that shows
+    a copy's files with a system below it; wait for their end."""
     for folder in _PROCESSES.glob("[0-9]*"):
         pid = int(folder.name)
         if (disk := _served_by(pid, disks)) is not None:
@@ -35,7 +35,8 @@ def end_orphans(disks: Path) -> None:
             except ProcessLookupError:
                 continue
             try:
-                # Read again: the handle is of whoever has the number now.
+                # Read again: the number may have been given to another process before the handle was opened. What is
+                # read now is of the handle's process, and a signal by it reaches no other.
                 if _served_by(pid, disks) == disk:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     ended = select.poll()
@@ -49,8 +50,8 @@ def end_orphans(disks: Path) -> None:
 
 
 def _served_by(pid: int, disks: Path) -> Path | None:
-    """The disk of a machine that this process serves for a backup or a restoration; or the kernel that it has booted to
-    show a copy's files."""
+    """The disk that this process serves for a backup or a restoration, or the kernel that it has booted to show a
+    copy's files; None for any other process."""
     try:
         arguments = (_PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):

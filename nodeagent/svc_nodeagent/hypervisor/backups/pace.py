@@ -1,9 +1,13 @@
 """How fast a guest's disk is read while the guest uses it: the guest goes first.
 
-What a backup costs a guest is its share of the time: of the disk, of QEMU's own thread, and of the host's processors,
-which restic uses. So while the guest's disk is at work, the backup is for at most `BUSY_SHARE` of the time, and rests
-for the others; beside a guest that rests it goes as fast as it can. How busy the disk is says QEMU: the time that the
-guest's requests have taken.
+A backup costs a guest time: of the disk, of QEMU's own thread, and of the host's processors, which restic uses. So
+while the guest uses its disk, the backup works for at most `BUSY_SHARE` of the time and rests otherwise; if the guest
+does not use it, the backup goes as fast as it can. QEMU says how busy the disk is: the time that the guest's requests
+have taken.
+
+Rejected: a fixed rate, which would be wrong on the next disk; QEMU's own limits, which know the guest's requests and
+not the backup's cost for them; and a tenth of the time: on a quiet machine the guest's reads still had less than four
+fifths of their throughput, since restic keeps working for a while on what it was fed.
 """
 
 from __future__ import annotations
@@ -15,16 +19,16 @@ import trio
 
 BUSY_SHARE: Final = 0.05
 _BUSY: Final = 0.02
-"""Of the time that the guest waits for its disk: from there on all of the restraint is due, below a part of it."""
+"""The share of the time that the guest waits for its disk from which on the full restraint applies; below, a part."""
 _LOOK_SECONDS: Final = 0.25
 _MOST_SECONDS: Final = 1.0
 Waited = Callable[[], Awaitable[float | None]]
-"""The seconds for which the guest's requests have waited in all; None where that is not known."""
+"""The seconds for which the guest's requests have waited in total; None if that is not known."""
 
 
 class Pace:
-    """`waited` is asked four times a second. Until it has answered twice the guest counts as busy, and where it has no
-    answer as well."""
+    """`waited` is asked four times a second. The guest counts as busy until there are two answers, and if there is no
+    answer."""
 
     def __init__(self, waited: Waited) -> None:
         self._waited = waited
@@ -34,10 +38,12 @@ class Pace:
         self._restraint = 1.0
 
     async def worked(self, seconds: float) -> None:
-        """Rest as is due after so much work."""
+        """Rest for as long as so much work requires."""
         if trio.current_time() - self._looked_at >= _LOOK_SECONDS:
             await self._look()
         self._debt += seconds * self._restraint * (1 / BUSY_SHARE - 1)
+        # Short rests are gathered into one of 5 ms at least. What is beyond a second is forgiven: by then a look at the
+        # disk is due, and the guest may have stopped using it.
         if self._debt >= 0.005:
             await trio.sleep(min(self._debt, _MOST_SECONDS))
             self._debt = 0.0

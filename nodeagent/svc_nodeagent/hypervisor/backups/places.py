@@ -1,9 +1,12 @@
-"""Where stores of backups are when they are not on a file system that is mounted on the node (`mounted`).
+"""Stores of backups that are not on a file system mounted on the node (`mounted`).
 
     <path or prefix>/<vm_id>/          by SFTP, or in a bucket of S3: the place comes with the operation
 
-Invariants: what opens a target is in the environment of the program or in this process's memory, and never on a disk of
-the node. A server by SFTP is talked to only while it shows the host key that was confirmed.
+Invariants: credentials of a target are in the environment of the program or in this process's memory, and never on a
+disk of the node. A server by SFTP is used only while it shows the host key that was confirmed.
+
+Rejected: leaving it to restic to say why a target fails. By SFTP it does not say why ssh has ended, S3 answers its HEAD
+requests without words, and it asks a server that is away for a quarter of an hour. So each is asked directly first.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from svc_nodeagent.hypervisor.programs import ProgramFailed, try_program
 from svc_nodeagent.protocol import BackupPlace, BucketPlace, FailureCode, SftpPlace
 
 _CONNECT_SECONDS: Final = 15.0
-_SESSION_SECONDS: Final = 40.0
+_SESSION_SECONDS: Final = 40.0  # More than ssh's own ConnectTimeout (20 s), whose message is better than ours.
 _SWEEP_SECONDS: Final = 900.0
 _UNFINISHED: Final = "*-restic-temp-*"
-"""What restic writes by SFTP has such a name until it is whole."""
+"""Names of files that restic is writing by SFTP, until they are whole."""
 _MOST_SAID_BYTES: Final = 64 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
 _FULL: Final = ("no space left on device", "disk quota exceeded", "storagefull", "quotaexceeded", "quota exceeded")
@@ -56,13 +59,14 @@ _MEANINGS: Final = {
     "file does not exist": "has lost data of earlier backups, or its folder is gone",
     "key does not exist": "has lost data of earlier backups, or its folder is gone",
 }
-"""What ssh and servers of S3 say, in small letters, and what it means. The first that fits."""
+"""What ssh and servers of S3 say, in small letters, and what it means. The first match counts, so the more specific
+ones come first ("permission denied (" is ssh's, before the file's)."""
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Way:
-    """What restic is told to reach a store."""
+    """How restic reaches a store: its location, options and environment."""
 
     location: str
     options: tuple[str, ...] = ()
@@ -73,11 +77,11 @@ class Way:
 
 class Place(Protocol):
     def reached(self) -> AbstractAsyncContextManager[Way]:
-        """Raises `HostError` where it is not there."""
+        """For the length of the block. Raises `HostError` if the place is not there."""
         ...
 
     def failure(self, failed: ProgramFailed) -> HostError:
-        """What restic says, in the place's own terms."""
+        """What restic says, in terms of the place."""
         ...
 
 
@@ -92,6 +96,7 @@ class Elsewhere:
             case SftpPlace() as sftp:
                 with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
                     ssh = _ssh(sftp, key.path, known.path)
+                    # Opened and closed once before restic: only so is it heard why ssh fails.
                     await self._require_session(ssh)
                     command = shlex.join(ssh)
                     location = f"sftp:{sftp.user}@{sftp.host}:{sftp.path}/{self.vm_id}"
@@ -106,23 +111,24 @@ class Elsewhere:
                 yield Way(f"s3:{'/'.join(part for part in parts if part)}", options, environment)
 
     async def remove_unfinished(self) -> None:
-        """Remove what restic was writing by SFTP when it was ended: neither its unlock nor its prune knows such files,
-        and they may be what fills the target, so that restic cannot even write its lock. Removing one that another
-        restic still writes fails that one's upload, which it repeats. A bucket has an object once it is whole."""
+        """Remove what restic was writing by SFTP when it was killed: neither its unlock nor its prune knows such files,
+        and they may be what fills the target, so that restic cannot even write its lock. If another restic still writes
+        one, its upload fails and is repeated. In a bucket an object appears only once it is whole."""
         if not isinstance(self.place, SftpPlace):
             return
         sftp = self.place
         quoted = f"{sftp.path}/{self.vm_id}".replace("\\", "\\\\").replace('"', '\\"')
-        # "-": where there is none, the next line is done all the same.
+        # "-": an error, such as no match, does not stop the batch.
         lines = (f'cd "{quoted}"', *(f"-rm {folder}/{_UNFINISHED}" for folder in ("*", "data/*")), "")
         with _in_memory(sftp.private_key) as key, _in_memory(f"{_known(sftp)} {sftp.host_key}\n") as known:
             command = _sftp(sftp, key.path, known.path)
             try:
                 status, _, said = await try_program(*command, stdin="\n".join(lines).encode(), timeout=_SWEEP_SECONDS)
             except HostError as error:
+                # Out of time: no reason to fail the backup, whose own steps have deadlines.
                 status, said = -1, error.message
         if status != 0:
-            # What stays is removed before the next prune; whether the target is there restic finds.
+            # What stays is removed before the next prune; if the target is away, restic's own step says so.
             log.warning("backup.unfinished_left", target=sftp.name, vm_id=str(self.vm_id), why=said.strip())
 
     def failure(self, failed: ProgramFailed) -> HostError:
@@ -141,18 +147,19 @@ class Elsewhere:
 
     @property
     def is_bound(self) -> bool:
-        """Whether its keys open this store alone."""
+        """Its keys open this store alone (temporary keys of an STS)."""
         return isinstance(self.place, BucketPlace) and self.place.session_token is not None
 
     async def lacks(self, name: str) -> bool:
-        """Whether a bucket says that it has no such file of the store. Keys that list one machine's folder alone are
-        refused a file that is not there, as they are a file that is not theirs: only the list tells. False where it
-        is not known."""
+        """Whether a bucket says that it has no such file of the store. S3 refuses a key that lists one folder alone in
+        the same way for a missing file and for a forbidden one: only the list of its folder tells. False if not known.
+        """
         query = {"list-type": "2", "max-keys": "1", "prefix": self._key(name)}
         try:
             status, listed = await self._ask("GET", "", query=query)
         except (httpx.HTTPError, trio.TooSlowError):
             return False
+        # Only a list without keys proves it; an error page has none either.
         return status == httpx.codes.OK and b"<Key>" not in listed and b"ListBucketResult" in listed
 
     async def put(self, name: str, content: bytes) -> None:
@@ -171,7 +178,7 @@ class Elsewhere:
     async def _ask(
         self, method: str, path: str, *, query: dict[str, str] | None = None, body: bytes = b""
     ) -> tuple[int, bytes]:
-        """The status, and the beginning of what the bucket says."""
+        """The status, and the first part of the answer."""
         s3 = self.place
         assert isinstance(s3, BucketPlace)
         url, headers = signed(
@@ -222,8 +229,8 @@ _LEFT: Final = "The backups that are there were left as they are. See to the tar
 
 
 def without_region(way: Way) -> Way:
-    """restic asks S3 by HEAD, whose answers have no words: a bucket that is missing looks like an empty one, which
-    `init` would make, and a wrong key like any refusal. Told no region it asks for that first, and hears why."""
+    """restic asks S3 by HEAD, whose answers have no text: a missing bucket looks like an empty one, which `init` would
+    create, and a wrong key like any refusal. Without a region it asks for that first, by GET, and hears why."""
     return replace(way, options=())
 
 
@@ -241,6 +248,7 @@ def _address(place: BackupPlace) -> str:
 
 
 def _known(place: SftpPlace) -> str:
+    # The form of known_hosts: a port other than 22 is part of the name.
     return place.host if place.port == 22 else f"[{place.host}]:{place.port}"
 
 
@@ -249,13 +257,14 @@ def _ssh(place: SftpPlace, key: str, known: str) -> list[str]:
 
 
 def _sftp(place: SftpPlace, key: str, known: str) -> list[str]:
-    """Does what its standard input says."""
+    """A batch from standard input."""
+    # Brackets for IPv6, whose colons sftp would take for the start of a path.
     host = f"[{place.host}]" if ":" in place.host else place.host
     return ["sftp", *_told(key, known), "-P", str(place.port), "-o", f"User={place.user}", "-b", "-", host]
 
 
 def _told(key: str, known: str) -> list[str]:
-    """OpenSSH, told everything: it reads no configuration of the node, asks nobody, and trusts one host key."""
+    """OpenSSH's options: it reads no configuration of the node, prompts for nothing, and trusts one host key."""
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -273,7 +282,8 @@ def _told(key: str, known: str) -> list[str]:
 
 
 class _in_memory:  # noqa: N801  (used as a block)
-    """A file of this process's memory, for the length of a block: ssh closes what it inherits, and opens it by path."""
+    """A file in this process's memory, for the length of a block. By a path in /proc, since ssh closes the descriptors
+    that it inherits."""
 
     def __init__(self, content: str) -> None:
         self._content = content.encode()
@@ -284,6 +294,7 @@ class _in_memory:  # noqa: N801  (used as a block)
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def __enter__(self) -> _in_memory:
+        # CLOEXEC: programs that are started meanwhile for other machines do not inherit the key.
         self._descriptor = os.memfd_create("svc-backup", os.MFD_CLOEXEC)
         os.fchmod(self._descriptor, 0o600)
         os.write(self._descriptor, self._content)

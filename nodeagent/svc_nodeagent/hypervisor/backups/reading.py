@@ -1,12 +1,15 @@
-"""A machine's disks as they were in one moment, each as an NBD export on a Unix socket, while its guest goes on.
+"""A machine's disks as they were in one moment, each as an NBD export on a Unix socket, while its guest keeps running.
 
-A guest that runs: libvirt's backup job. QEMU keeps what the guest overwrites from then on in a scratch file, and shows
-the disks as they were. Where the guest's agent answers, its file systems are frozen for that moment. QEMU tells what
-was written since a moment before (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps the
-guest from starting meanwhile; what was written before is not known.
+A running guest: libvirt's backup job. QEMU saves what the guest overwrites from then on in a scratch file, and shows
+the disks as they were. If the guest's agent answers, its file systems are frozen for that moment. QEMU says what was
+written since an earlier moment (`bitmaps`). A guest that is off: qemu-nbd reads the disk, and its lock keeps the guest
+from starting meanwhile; what was written since is not known.
 
-Nothing of it is left when the block ends; where the agent dies before, the next one ends the job (`end_job`) and lets
-the guest write again (`freezing.thaw`).
+Nothing of it is left when the block ends. If the agent dies before, the next one ends the job (`end_job`) and lets the
+guest write again (`freezing.thaw`).
+
+Rejected: an overlay that is merged back afterwards. The machine's newest data would be in a second file when its host
+loses power.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class Moment:
     """By the disk's index: `exports`, its socket and its name there; `marks`, the bitmap that records from now on;
-    `written`, what was written since the mark that was asked for, as (offset, length), where that is known."""
+    `written`, what was written since the given mark, as (offset, length), if that is known."""
 
     exports: dict[int, tuple[Path, str]]
     frozen: bool
@@ -60,8 +63,8 @@ class Moment:
 async def moment_of(
     record: MachineRecord, guests: Guests, folders: Folders, since: Mapping[int, str], keep: Collection[str] = ()
 ) -> AsyncIterator[Moment]:
-    """The disks, to be read for the length of the block. `since`: the marks of a moment before, by the disk's index;
-    `keep`: marks that stay beside them. Raises `HostError`, also where they cannot be shown."""
+    """The disks, to be read for the length of the block. `since`: the marks of an earlier moment, by the disk's index;
+    `keep`: further marks that must stay. Raises `HostError`, also if the disks cannot be shown."""
     state = await guests.state(record.vm_id)
     async with socket_folder(record.vm_id) as sockets:
         if state in (DomainState.RUNNING, DomainState.PAUSED):
@@ -85,7 +88,8 @@ async def _of_stopped(record: MachineRecord, folders: Folders, sockets: Path) ->
 
 @asynccontextmanager
 async def served(disk: Path, address: Path, *options: str) -> AsyncIterator[None]:
-    """A qcow2 file by qemu-nbd at this socket, with a client or without, for the length of the block."""
+    """Serve a qcow2 file by qemu-nbd at this socket for the length of the block."""
+    # --persistent: it would otherwise end with its first client, which here is `_answers`.
     command: list[str | Path] = ["qemu-nbd", "--persistent", "--format=qcow2", f"--socket={address}", *options, disk]
     async with program(command) as server:
         answers = False
@@ -96,11 +100,11 @@ async def served(disk: Path, address: Path, *options: str) -> AsyncIterator[None
             if not answers:
                 raise HostError(FailureCode.TIMED_OUT, f"qemu-nbd did not open {disk.name}.")
             yield
-            server.terminate()  # which it takes for its orderly end, with what it has written on the disk
+            server.terminate()  # On SIGTERM it ends in order, and flushes what was written.
 
 
 async def _answers(address: Path) -> bool:
-    """Whether somebody listens: the socket is there a moment before that."""
+    """Whether the server listens. Its socket appears a moment earlier, and on a busy node a client was refused then."""
     try:
         await (await trio.open_unix_socket(str(address))).aclose()
     except OSError:
@@ -119,16 +123,21 @@ async def _of_running(
 ) -> AsyncIterator[Moment]:
     vm_id, address = record.vm_id, sockets / "nbd"
     paths = {disk.index: folders.disk_of(vm_id, disk) for disk in record.disks}
+    # What an agent that died has left comes first: libvirt allows one job at a time.
     await end_job(vm_id, guests)
+    # New bitmaps before the moment: what is written in between is in both, and read twice. The other order would lose
+    # it.
     marks = await begun_marks(vm_id, guests, paths, {*since.values(), *keep})
     scratch = {disk.index: folders.scratch(vm_id, disk.index) for disk in record.disks}
     held = True
     try:
+        # Made here, of the disk's size and owned by QEMU's user (`REUSE_EXTERNAL`): a name that the next agent knows.
         for index, path in scratch.items():
             size = (await inspect(paths[index], "qcow2")).virtual_bytes
             await run_program("qemu-img", "create", "-q", "-f", "qcow2", path, str(size))
             await in_thread(os.chown, path, *qemu_user().owner)
         xml = _job(record, scratch, address)
+        # Frozen only around the start of the job; the disks are read while the guest writes again.
         was_frozen = await while_frozen(vm_id, guests, "virDomainBackupBegin", lambda domain: _begin(domain, xml))
         fault_point("backup.begun")
         held = not await thaw(vm_id, guests)
@@ -136,6 +145,7 @@ async def _of_running(
         written = await written_since(vm_id, guests, paths, address, since)
         yield Moment(exports, was_frozen, marks, written)
     finally:
+        # Also if the freeze failed: a silent agent may carry it out later, with nothing left that would thaw.
         if held:
             with trio.CancelScope(shield=True):
                 await thaw(vm_id, guests, at_most=_END_SECONDS)
@@ -148,7 +158,7 @@ async def _of_running(
 
 
 async def begun_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], keep: Collection[str]) -> dict[int, str]:
-    """None where QEMU keeps none: then the next backup reads everything."""
+    """Start bitmaps. Empty if QEMU refuses: the next backup reads everything then."""
     try:
         return await guests.on_domain(
             vm_id, "block-dirty-bitmap-add", lambda domain: bitmaps.begin(domain, paths, keep)
@@ -163,7 +173,7 @@ async def begun_marks(vm_id: UUID, guests: Guests, paths: Mapping[int, Path], ke
 async def written_since(
     vm_id: UUID, guests: Guests, paths: Mapping[int, Path], address: Path, since: Mapping[int, str]
 ) -> dict[int, list[tuple[int, int]]]:
-    """Of each disk of which it is known."""
+    """What was written since these marks, for each disk for which it is known."""
     found = {}
     for index, mark in since.items():
 
@@ -182,9 +192,9 @@ async def written_since(
 
 
 async def end_job(vm_id: UUID, guests: Guests) -> None:
-    """End the backup job that the domain has, ours of now or of an agent that died, and what shows its disks live.
-    libvirt only begins to end it, so it is waited for: until then QEMU holds what the guest overwrites, and no other
-    job begins."""
+    """End the domain's backup job, of this backup or of an agent that died, and the server of its live disks. libvirt
+    returns before the job has ended, so it is waited for: until then QEMU holds the scratch files, and another job
+    fails with 'Failed to get write lock'."""
 
     def end(domain: Any) -> bool:
         is_there = _backs_up(domain)
@@ -201,6 +211,7 @@ async def end_job(vm_id: UUID, guests: Guests) -> None:
         if not is_there:
             await guests.on_domain(vm_id, "nbd-server-stop", bitmaps.hide)
     except LibvirtError as error:
+        # The machine is gone, or its guest has ended meanwhile: with QEMU the job ended.
         if error.number not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
             raise
 
@@ -232,8 +243,8 @@ def remove_scratch(folders: Folders, vm_id: UUID) -> None:
 
 @asynccontextmanager
 async def socket_folder(vm_id: UUID) -> AsyncIterator[Path]:
-    """Short of name, since a socket's is bounded; QEMU's user makes its socket in it. A machine has one at a time: what
-    an agent that died has left of it is removed."""
+    """A folder for sockets, in which QEMU's user may create its own. In /run, since the path of a Unix socket has at
+    most 107 bytes. A machine has one at a time: what a dead agent has left is removed."""
     folder = Path(f"/run/svc-backup-{vm_id}")
     await in_thread(shutil.rmtree, folder, ignore_errors=True)
     await in_thread(folder.mkdir, mode=0o700)

@@ -1,4 +1,7 @@
-"""Programs that a block feeds or reads: killed where the block fails, waited for where it ends."""
+"""Programs that a block feeds or reads: killed if the block fails, waited for at its end.
+
+Unlike `programs.run_program`, which returns all output at once: here it may be a whole disk.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ import trio
 from svc_nodeagent.hypervisor.programs import ENVIRONMENT, ProgramFailed
 
 QUIET: Final = ("nice", "-n", "10", "ionice", "-c", "2", "-n", "7")
-"""Guests go before backups."""
+"""Guests go before backups: the processor at nice 10, and the disk with the lowest of the best-effort priorities."""
 _MOST_ERROR_BYTES: Final = 4_096
 _OUT_OF_MEMORY: Final = ("runtime: out of memory", "cannot allocate memory", "pthread_create failed", "MemoryError")
-"""As Go and Python begin their last words, which are long."""
+"""The first words of Go and Python when they run out of memory. A trace follows, which may be long."""
 _MOST_FILE_BYTES: Final = 1024**3
-"""That a program with a bound may write, what it says on its standard error included."""
+"""The most that a program with a bound may write to one file, its standard error included."""
 _LEAVE_SECONDS: Final = 3.0
-"""How long one that was killed is waited for."""
+"""How long a killed program is waited for."""
 log = structlog.get_logger(__name__)
 
 
 class Errors:
-    """What a program writes on its standard error: a file rather than a pipe, so that nobody has to read it, and a
-    program that says much does not wait for that. Of one that is killed too."""
+    """What a program writes on its standard error, also if it is killed. A file instead of a pipe: it needs no reader,
+    and a program that writes much does not block."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the block)
@@ -62,8 +65,8 @@ async def program(
     errors: Errors | None = None,
 ) -> AsyncIterator[trio.Process]:
     """Run a program for the length of the block, then wait for its end; a block that raises kills it. Raises
-    `ProgramFailed` when it ends with another status than 0, with the last of what it said. `most_memory`: bytes that it
-    may have for itself. `name`: what a failure calls it, where that is not the command's first word."""
+    `ProgramFailed` with the last part of its standard error if its status is not 0. `most_memory`: the bytes of data
+    that it may have. `name`: its name in a failure, if that is not the command's first word."""
     with Errors() if errors is None else nullcontext(errors) as said:
         process = await trio.lowlevel.open_process(
             [*(QUIET if quiet else ()), *(str(argument) for argument in command)],
@@ -82,7 +85,8 @@ async def program(
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _LEAVE_SECONDS) as leaving:
                 await process.wait()
             if leaving.cancelled_caught:
-                # It waits in the kernel, as for a file server that is silent, and ends when that does.
+                # It waits in the kernel, for a file server that does not answer, and no signal reaches it there. It
+                # ends when the server does; waiting for it would hold up the agent.
                 log.error("program.left_behind", program=str(command[0]), pid=process.pid)
             raise
         finally:
@@ -108,7 +112,7 @@ async def fed(
     quiet: bool = False,
     errors: Errors | None = None,
 ) -> AsyncIterator[trio.abc.SendStream]:
-    """As `program`, of one that reads what the block writes. One that ends too early says why itself."""
+    """As `program`, for a program that reads what the block writes."""
     streams = {"stdin": subprocess.PIPE, "stdout": stdout}
     running = program(command, environment, **streams, most_memory=most_memory, name=name, quiet=quiet, errors=errors)
     async with running as process:
@@ -116,12 +120,14 @@ async def fed(
         try:
             yield process.stdin
         except trio.BrokenResourceError:
+            # Not raised: the program's own status and error, which `program` raises, say why it ended.
             log.info("program.closed_its_input", program=str(command[0]))
         await process.stdin.aclose()
 
 
 def _bound(process: trio.Process, most_memory: int) -> None:
-    """Of its own data, and not of its addresses: a program in Go reserves many more of these than it uses."""
+    """Bound its data, not its address space: a program in Go reserves much more of that than it uses."""
+    # Set from outside, right after the start: a preexec function would run Python in the forked child.
     bounds = {resource.RLIMIT_DATA: most_memory, resource.RLIMIT_FSIZE: _MOST_FILE_BYTES, resource.RLIMIT_CORE: 0}
     with suppress(ProcessLookupError):
         for bound, most in bounds.items():

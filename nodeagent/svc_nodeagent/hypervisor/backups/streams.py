@@ -1,7 +1,7 @@
 """The content of a disk on its way to a store and back, block by block, with their digests.
 
-A stream is blocks, each after its number (`blocks`). Of a disk that is read while its guest writes it has some twice,
-of which the last counts.
+A stream is a sequence of blocks, each after its number (`blocks`). If the disk was read while its guest wrote, some
+blocks are there twice, and the last one counts.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from svc_nodeagent.hypervisor.backups.store import MachineStore, Sink
 from svc_nodeagent.protocol import CopiedDisk, FailureCode
 
 PIECE_BYTES: Final = 256 * 1024
-"""Of what a store gives back, read at once."""
+"""Bytes of a store's output that are read at once."""
 _HEAD: Final = NUMBER.pack(BLOCK_BYTES)
-"""restic keeps nothing that is empty."""
+"""The size of a block, before the first one. Also, restic stores nothing that is empty: a disk without changes."""
 Told = Callable[[int, int], Awaitable[None]]
-"""How many bytes of how many are done."""
+"""Called with what is done, and of how much."""
 
 
 @dataclass(frozen=True)
 class KeptDisk:
-    """`read`: bytes of the disk; `added`: what of them the store did not have."""
+    """`read`: bytes of the disk that were read; `added`: bytes that the store did not have."""
 
     digests: Digests
     read: int
@@ -47,12 +47,12 @@ class KeptDisk:
 
 
 def name_of(index: int) -> str:
-    """Of a disk in the store."""
+    """A disk's name in the store."""
     return f"disk-{index}"
 
 
 def progress(report: Report, words: str, span: tuple[int, int]) -> Told:
-    """Tells of every percent once."""
+    """Report each percent once."""
     last = -1
 
     async def told(done: int, size: int) -> None:
@@ -66,7 +66,8 @@ def progress(report: Report, words: str, span: tuple[int, int]) -> Told:
 
 
 class DiskStream:
-    """Takes blocks of one disk for one copy. `digests` are those of what it has taken, upon what was there before."""
+    """Takes blocks of one disk for one copy. `digests`: of the disk as it is in this copy, the blocks taken so far over
+    those of before."""
 
     def __init__(self, sink: Sink, digests: Digests) -> None:
         self._sink = sink
@@ -82,14 +83,14 @@ class DiskStream:
         self._looked_at.update(numbers)
 
     def kept(self) -> KeptDisk:
-        """Once its block has ended."""
+        """Called once the writer's block has ended: `added` is known only then."""
         size = self.digests.size
         return KeptDisk(self.digests, sum(span_of(number, size)[1] for number in self._looked_at), self._sink.added)
 
 
 @asynccontextmanager
 async def stream_of_whole(size: int, store: MachineStore, copy_id: UUID, name: str) -> AsyncIterator[DiskStream]:
-    """All that is not taken is zeros."""
+    """A copy of the whole disk: blocks that are not taken are zeros."""
     async with store.writer(copy_id, f"{name}.blocks") as sink:
         await sink.send_all(_HEAD)
         stream = DiskStream(sink, Digests.of_zeros(size))
@@ -101,14 +102,15 @@ async def stream_of_whole(size: int, store: MachineStore, copy_id: UUID, name: s
 async def stream_of_changes(
     before: Digests, store: MachineStore, copy_id: UUID, name: str, since: UUID
 ) -> AsyncIterator[DiskStream]:
-    """All that is not taken is as it was in the copy `since`, whose digests are `before`."""
+    """A copy of changes: blocks that are not taken are as in the copy `since`, whose digests are `before`."""
     async with store.writer(copy_id, f"{name}.changed", since) as sink:
         await sink.send_all(_HEAD)
         yield DiskStream(sink, Digests(before.size, bytes(before.known)))
 
 
 async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot], disk: CopiedDisk, told: Told) -> str:
-    """Write what the parts say, the whole disk first; the digest of what the disk is then."""
+    """Write the parts, the whole disk first; returns the digest of the result."""
+    # 0: a copy of an early release, digested from end to end.
     if disk.block_bytes not in (0, BLOCK_BYTES):
         raise HostError(
             FailureCode.CONFLICT,
@@ -123,6 +125,7 @@ async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot],
             async for number, block in _blocks(source, size, numbered=part.numbered):
                 begin, _ = span_of(number, size)
                 written[number] = True
+                # Zeros are unmapped, not written: the restored disk is as thin as the copied one was.
                 await (sink.zero(begin, len(block)) if is_zero(block) else sink.write(begin, block))
                 if disk.block_bytes:
                     digests.put(number, block)
@@ -130,6 +133,8 @@ async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot],
                     plain.update(block)
                 read += len(block)
                 await told(min(read, size), size)
+    # Blocks that no part has are zeros in the copy, but the new file may show its image's content there. Beyond the
+    # copy's end too: the machine's disk may have grown since.
     for begin, end in _gaps(written):
         await sink.zero(begin * BLOCK_BYTES, min(size, end * BLOCK_BYTES) - begin * BLOCK_BYTES)
     await sink.zero(size, sink.size - size)
@@ -138,7 +143,7 @@ async def rebuild(sink: NbdDisk, store: MachineStore, parts: Sequence[Snapshot],
 
 
 def _gaps(written: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Each row of zeros, as its begin and end."""
+    """Each run of zeros in `written`, as its start and end."""
     begin = written.find(0)
     while begin != -1:
         end = written.find(1, begin)
@@ -148,7 +153,7 @@ def _gaps(written: bytes | bytearray) -> Iterator[tuple[int, int]]:
 
 
 async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) -> AsyncIterator[tuple[int, bytes]]:
-    """Raises `HostError` for what is no block of the disk; of one that ends too early the digest tells."""
+    """Raises `HostError` for a block that the disk cannot have; a stream that ends too early fails by its digest."""
     kept, number = bytearray(), -1
 
     async def filled(length: int) -> bool:
@@ -159,13 +164,14 @@ async def _blocks(source: trio.abc.ReceiveStream, size: int, *, numbered: bool) 
         return True
 
     if numbered and await filled(NUMBER.size):
-        del kept[: NUMBER.size]
+        del kept[: NUMBER.size]  # The head.
     while await filled(NUMBER.size if numbered else 1):
         if numbered:
             number = NUMBER.unpack(kept[: NUMBER.size])[0]
             del kept[: NUMBER.size]
         else:
             number += 1
+        # The target is not believed: a number beyond the disk would write past its end.
         if number >= blocks_of(size):
             raise HostError(FailureCode.HOST, "The target gave back what was not copied; nothing was changed.")
         length = span_of(number, size)[1]

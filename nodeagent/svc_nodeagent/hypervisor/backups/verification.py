@@ -1,21 +1,24 @@
-"""Whether the target still has what it was given: a seventh of a store's files a day is read and digested.
+"""Whether the target still has what it was given: each day a seventh of a store's files is read and digested.
 
-restic takes what its index names for kept, whatever has become of the file: a backup after a loss is told as complete
-and cannot be read. It names each file of data by the SHA-256 of its content, so no key is needed to tell.
+restic takes what its index names for stored, whatever has become of the file: a backup after a loss is reported as
+complete, and cannot be read. It names each data file by the SHA-256 of its content, so no key is needed to verify it.
 
-Invariant: nothing is destroyed; a file that is not what it was is put beside the repository's data (`mounted_tree`),
-where restic does not look, so that the next copy brings again what of it the disk still has.
+Invariant: nothing is destroyed. A file that has changed is moved out of the repository's data (`mounted_tree`), where
+restic does not look, so that the next copy stores again what the disk still has of it.
+
+A target elsewhere is not read at all: its traffic is paid for, and servers of S3 keep digests of their own.
 """
 
 from __future__ import annotations
 
 from datetime import date
 
-SHARES = 7
+SHARES = 7  # Of a store of 1 TiB some 150 GiB a day.
 
 
 def share_of(day: date) -> int:
-    """Another one each day, and on the same weekday of another week: each comes within a fortnight of daily runs, and
-    within seven weekly ones."""
+    """Another share each day, and another one on the same weekday of the next week: each comes within two weeks of
+    daily runs, and within seven weekly ones."""
+    # By the day alone, a weekly run would read the same share for ever: seven days are a multiple of seven shares.
     ordinal = day.toordinal()
     return (ordinal + ordinal // SHARES) % SHARES

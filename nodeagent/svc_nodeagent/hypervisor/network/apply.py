@@ -1,14 +1,22 @@
-"""Makes the host's network what the records say: all of a machine's together, and nothing that is not ours.
+"""Make the host's network what the records say: all of a machine's network together, and nothing that is not ours.
 
-Steps of a change: new taps, down (1); what the machine shall not carry any more is taken from its taps, and taps that
-go are closed (2); one nftables transaction with all its rules (3); addresses, routes, up (4); rates (5); taps that go
-are removed (6). So no packet of a guest is seen before its rules are in, and a rule is relaxed only when what it kept
-away is not routed any more. A failure at any step puts back what the machine had, by the same steps.
+Steps of a change: new taps, down (1); what the machine must no longer carry is removed from its taps, and taps that go
+are closed (2); one nftables transaction with all its rules (3); addresses, routes, up (4); rates (5); taps that go are
+removed (6). So no packet of a guest is seen before its rules are in, and a rule is relaxed only once what it kept away
+is no longer routed. A failure at any step restores what the machine had, by the same steps.
 
-Invariants: a change asks for and touches one machine's devices, chains and members only; changes of different machines
-run side by side; each ends in the same state however often it is repeated, and whatever was there before. A machine
-whose tap, bridge or rate the host refuses is unsettled: its taps are closed, the others' are not touched, and it is
-tried again every half minute and by its own next change.
+Invariants: a change reads and touches one machine's devices, chains and members only; changes of different machines run
+in parallel; each ends in the same state however often it is repeated, and whatever was there before. A machine whose
+tap, bridge or rate the host refuses is unsettled: its taps are closed, the others' are not touched, and it is tried
+again every half minute and by its own next change.
+
+Rejected:
+- one restoration of all machines that ends at the first refusal. An MTU that the kernel refused for one tap kept every
+  machine of the host from being changed;
+- restoring each machine by itself. Steps are done for all together, and by halves where the host refuses: ten steps
+  find one refusal among a thousand machines;
+- restoring everything because an unsettled machine lacks a table or a port. It lacks them by nature, and all machines
+  were restored every two seconds for it.
 """
 
 from __future__ import annotations
@@ -48,8 +56,8 @@ from svc_nodeagent.protocol import (
 
 UNDO_SECONDS = 60.0
 LOOK_SECONDS, LOOK_AGAIN_SECONDS = 2.0, 30.0
-"""Between two looks whether our tables are there: how long guests go unguarded when somebody flushes the ruleset; and
-after one that could not mend it."""
+"""Between two looks at our tables: the longest that guests are unguarded after somebody flushed the ruleset; and after
+a look whose repair failed."""
 APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
     "network.recorded",
     "network.tap",
@@ -65,10 +73,10 @@ APPLY_FAULT_POINTS: Final[tuple[str, ...]] = (
     "network.removed",
     "network.applied",
 )
-"""The instants between the steps of `vm.net.apply`, in their order. Those of a rate are passed when one is set, or
-lifted; the first and the last lie around `HostNetwork.apply`."""
+"""The instants between the steps of `vm.net.apply`, in their order: tests kill the agent at each. Those of a rate are
+passed when one is set or lifted; the first and the last lie around `HostNetwork.apply`."""
 RELEASE_FAULT_POINTS: Final[tuple[str, ...]] = (*APPLY_FAULT_POINTS, "network.released")
-"""Those of `vm.net.release`, which applies what is left and then asks the host."""
+"""The instants of `vm.net.release`, which applies what is left and then asks the host."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,8 +84,8 @@ log = structlog.get_logger(__name__)
 class HostNetwork:
     """The networks of all machines of this host. `networks` is what the records said when the agent started.
 
-    `controller`: the name or address by which this host reaches its controller, which no machine takes from it.
-    `before_removal` is awaited with the taps that are about to go, whose counters end with them."""
+    `controller`: the name or address of the controller, whose route no machine may take over.
+    `before_removal` is awaited with the taps that are about to be removed, whose counters end with them."""
 
     def __init__(
         self,
@@ -94,7 +102,7 @@ class HostNetwork:
         self._before_removal = before_removal
         self._networks = dict(networks)
         self._traces: dict[UUID, tuple[TapPlan, ...]] = {}
-        """All that a machine's changes may have left on the host: what it has, and what was begun."""
+        """All that a machine's changes may have left on the host: what it has, and what a change has started."""
         self._holders = Holders()
         self._gate = Gate()
         self._transactions = nft.Transactions()
@@ -103,7 +111,7 @@ class HostNetwork:
         self._is_whole = False
         """Our tables are there, with the rules that all guests share."""
         self._unsettled: set[UUID] = set()
-        """Machines of which the host may have something else than `_networks`; all they may have is in `_traces`."""
+        """Machines of which the host may have something else than `_networks`; all that it may have is in `_traces`."""
 
     def plug_into(self, uplink: Uplink | None) -> None:
         """What bridged NICs are plugged into from the next change or `restore` on."""
@@ -112,8 +120,8 @@ class HostNetwork:
             self._is_whole = False
 
     async def restore(self) -> None:
-        """After a restart of agent or host: everything as recorded, and taps nobody has a record of removed. Raises
-        `HostError` naming what cannot be carried, with everything else in place."""
+        """After a restart of agent or host: everything as recorded, and taps without a record removed. Raises
+        `HostError` naming the first thing that cannot be carried, with everything else in place."""
         async with self._gate.alone():
             refused = await self._restore()
         if refused:
@@ -138,9 +146,10 @@ class HostNetwork:
                 settle_at = trio.current_time() + LOOK_AGAIN_SECONDS
 
     async def mend(self) -> None:
-        """Put everything back when a table of ours has gone, as it does when a firewall of the host is loaded anew by
-        rules that begin with `flush ruleset`, or a bridge has come back without its ports; and when that failed
-        half-way before. Raises `HostError`; what cannot be carried is logged."""
+        """Restore everything if a table of ours is gone (a firewall of the host was loaded again, with rules that start
+        with `flush ruleset`), if a bridge has come back without its ports, or if an earlier restoration failed
+        half-way. Raises `HostError`; what cannot be carried is logged."""
+        # The first look runs in parallel with changes, so it may see one half done; only the second one, alone, counts.
         async with self._gate.beside():
             if not await self._lost() if self._is_whole else not self._networks:
                 return
@@ -159,7 +168,7 @@ class HostNetwork:
             await self._change(vm_id, network)
 
     async def remove(self, vm_id: UUID) -> tuple[str, ...]:
-        """Take the machine's network away; gives its recorded addresses that the host no longer carries."""
+        """Remove the machine's network; returns those of its recorded addresses that the host no longer carries."""
         await self._make_whole()
         async with self._gate.beside():
             network = self._networks.get(vm_id)
@@ -167,9 +176,10 @@ class HostNetwork:
             return await self._absent(addresses_of(network), ()) if network is not None else ()
 
     async def absent(self, addresses: tuple[str, ...], vm_id: UUID | None = None) -> tuple[str, ...]:
-        """Those of `addresses` that the host neither routes nor lets through, by asking it: for any machine whether
-        they are routed, for this one whether its taps' rules let them in."""
-        # What is unsettled is not known: its taps say what they said before. Nobody's addresses may be at any of them.
+        """Those of `addresses` that the host neither routes nor lets through, by asking the host: whether they are
+        routed for any machine, and whether the rules of this machine's taps let them in."""
+        # An unsettled machine's taps may still have anything that they had before, so it must be settled first: the
+        # controller gives an address that is named here to another machine.
         await self._make_whole()
         for refusal in await self.settle(vm_id):
             raise refusal
@@ -177,7 +187,7 @@ class HostNetwork:
             return await self._absent(addresses, self._traces.get(vm_id, ()) if vm_id is not None else ())
 
     async def probe(self) -> ProbeResult:
-        """What the host has, by asking it, and in what that differs from what it was told."""
+        """What the host has, by asking it, and where that differs from its orders."""
         async with self._probing:
             networks = dict(self._networks)
             result, is_sound = await self._probe.look(networks, self._traces, bridged=self._uplink is not None)
@@ -193,7 +203,7 @@ class HostNetwork:
             return result
 
     async def clear(self) -> None:
-        """Remove everything of ours from the host, as a reboot would: a `restore` afterwards brings it back."""
+        """Remove everything of ours from the host, as a reboot would."""
         async with self._gate.alone():
             self._networks.clear()
             self._forget()
@@ -202,8 +212,9 @@ class HostNetwork:
             await nft.load(ruleset.removal(self._naming, await nft.list_tables()))
 
     def _tables(self) -> frozenset[tuple[str, str]]:
-        """The (family, name) of those that are always there, and of those of rates. An unsettled machine has what the
-        host did not refuse: to miss the rest of it would have all machines restored at each look."""
+        """The (family, name) of the tables that must be there: the common ones, and one for each rate. Those of
+        unsettled machines are left out: the host has refused a part of them, and missing it would have all machines
+        restored at each look."""
         families = (guard.FAMILY, *ruleset.families(bridged=self._uplink is not None))
         settled = [tap_plans for vm_id, tap_plans in self._traces.items() if vm_id not in self._unsettled]
         taps = [tap for tap_plans in settled for tap in tap_plans if tap.nic.rate_mbps is not None]
@@ -212,7 +223,7 @@ class HostNetwork:
         )
 
     async def _lost(self) -> list[str]:
-        """Our tables that are not there, and taps that are no port of their bridge."""
+        """Our tables that are missing, and taps that are not plugged into their bridge."""
         missing = self._tables() - await nft.list_tables()
         tap_plans = [tap for vm_id, planned in self._traces.items() if vm_id not in self._unsettled for tap in planned]
         unplugged = [tap.device for tap in tap_plans if taps.is_unplugged(tap)]
@@ -226,7 +237,7 @@ class HostNetwork:
     async def _make_whole(self) -> None:
         if not self._is_whole:
             async with self._gate.alone():
-                if not self._is_whole:  # nobody was faster
+                if not self._is_whole:  # Another change may have done it while this one waited for the gate.
                     await self._restore_and_log()
 
     async def _restore_and_log(self) -> None:
@@ -234,20 +245,24 @@ class HostNetwork:
             log.error("network.machine_not_restored", error=refusal.message)
 
     async def _change(self, vm_id: UUID, network: NetworkSpec | None) -> None:
-        """One machine's network, or none. Whatever ends it before its end, what the machine had is put back."""
+        """One machine's network, or none. If anything cuts it short, what the machine had is restored."""
         before = self._traces.get(vm_id, ())
         wanted = plan(vm_id, network, self._naming, self._uplink) if network is not None else ()
         _check_bridges(wanted)
         if wanted:
             await self._spare_roads(vm_id, wanted)
+        # All that may refuse the change comes before anything is touched. The claim also keeps two machines that are
+        # changed in parallel from taking the same address.
         claimed = networks_of(network) if network is not None else ()
         self._holders.claim(vm_id, claimed)
+        # Both, until one of them is reached: whichever step fails, its traces are known and can be removed.
         self._traces[vm_id] = (*before, *wanted)
         try:
             await self._agree(self._traces[vm_id], wanted)
         except (HostError, OSError) as error:
             raise await self._put_back(vm_id, before, error) from error
         except BaseException:
+            # Cancelled, by the controller or by its deadline. Restored all the same, and the cancellation goes on.
             failure = await self._put_back(vm_id, before, None)
             if failure.code is not FailureCode.CANCELLED:
                 log.error("network.rollback_failed", vm_id=str(vm_id), error=failure.message)
@@ -259,18 +274,19 @@ class HostNetwork:
             self._networks[vm_id] = network
             self._traces[vm_id] = wanted
         self._unsettled.discard(vm_id)
+        # Released last: until here the address may still be routed to this machine, and another must not claim it.
         gone = {each for tap in before for each in tap.networks} - set(claimed)
         self._holders.release(vm_id, tuple(gone))
 
     async def _put_back(self, vm_id: UUID, before: tuple[TapPlan, ...], cause: Exception | None) -> HostError:
-        """What the failure is called; `cause` None is a cancellation."""
+        """Restore what the machine had; returns the error to report. `cause` None is a cancellation."""
         said = "The change was given up."
         code, hint = FailureCode.CANCELLED, None
         if isinstance(cause, HostError):
             said, code, hint = cause.message, cause.code, cause.hint
         elif cause is not None:
             said, code = f"The host failed: {cause}.", FailureCode.HOST
-        # A change that is given up is undone, also when it is given up because time is out.
+        # Shielded: a change that is cancelled, or out of time, is undone all the same, within a time of its own.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS) as patience:
             try:
                 await self._agree(self._traces[vm_id], before)
@@ -303,7 +319,7 @@ class HostNetwork:
         spare(roads.all(), wanted, networks_of(recorded) if recorded is not None else ())
 
     async def _leave_unsettled(self, vm_id: UUID) -> None:
-        """Only this machine's part of the host is unknown, unless a table of ours has gone: all is restored then."""
+        """Only this machine's part of the host is unknown, unless a table of ours is gone; then all is restored."""
         self._unsettled.add(vm_id)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + UNDO_SECONDS):
             try:
@@ -314,12 +330,12 @@ class HostNetwork:
         self._is_whole = False
 
     async def settle(self, only: UUID | None = None) -> list[HostError]:
-        """Bring unsettled machines, or one, to what is recorded of them; gives why one is not."""
+        """Bring unsettled machines, or one, to what is recorded of them; returns why one still is unsettled."""
         refused = []
         for vm_id in sorted(self._unsettled if only is None else self._unsettled & {only}):
             async with self._gate.alone():
                 if vm_id not in self._unsettled:
-                    continue
+                    continue  # Its own change has settled it while this waited for the gate.
                 network = self._networks.get(vm_id)
                 traces = self._traces.get(vm_id, ())
                 try:
@@ -339,6 +355,8 @@ class HostNetwork:
 
     async def _agree(self, traces: Sequence[TapPlan], wanted: Sequence[TapPlan]) -> None:
         """Bring one machine's taps and rules to `wanted`, from whatever of `traces` is there."""
+        # The order is the one of the module's docstring, and each step asks for what is there instead of remembering
+        # it. So a repeat after a crash at any fault point, and the way back, are this same function.
         seen = await taps.seen_of(tap.device for tap in (*traces, *wanted))
         made = frozenset(tap.device for tap in wanted) - seen.keys()
         await taps.create_taps(wanted, seen, self._naming)
@@ -349,6 +367,7 @@ class HostNetwork:
         fault_point("network.rules")
         await self._open(wanted, seen)
         fault_point("network.routes")
+        # After the rules: a rate is held behind them, where spoofed frames are dropped already.
         rated = frozenset(tap.device for tap in traces if tap.nic.rate_mbps is not None)
         for tap in wanted:
             await _agree_on_rate(tap, rated)
@@ -366,7 +385,7 @@ class HostNetwork:
         await taps.change(taps.additions(wanted, dict(seen)))
 
     async def _remove(self, devices: Iterable[str], rated: Collection[str]) -> None:
-        """Taps that carry nothing any more; `rated` may have something of a rate."""
+        """Remove taps that no longer carry anything; those in `rated` may have parts of a rate."""
         devices = sorted(devices)
         there = [device for device in devices if taps.exists(device)]
         if there and self._before_removal is not None:
@@ -376,7 +395,7 @@ class HostNetwork:
         await taps.remove_taps(there)
 
     async def _restore(self) -> list[HostError]:
-        """All machines by the steps of one. A machine that cannot be carried loses what it had here; gives why."""
+        """All machines by the steps of one. A machine that cannot be carried loses what it had here; returns why."""
         self._forget()
         planned: dict[UUID, tuple[TapPlan, ...]] = {}
         refused: list[HostError] = []
@@ -384,7 +403,8 @@ class HostNetwork:
         for vm_id, network in sorted(self._networks.items()):
             try:
                 tap_plans = plan(vm_id, network, self._naming, self._uplink)
-                # A gateway that is an own address of this host worked here until now: what runs is not cut off for it.
+                # New networks may not have a gateway that is an address of this host. One that is recorded has worked
+                # here until now, and a running machine is not cut off for it: hence `elsewhere` alone.
                 spare(kept_roads.elsewhere, tap_plans, networks_of(network))
                 self._holders.claim(vm_id, networks_of(network))
             except HostError as error:
@@ -406,11 +426,16 @@ class HostNetwork:
         await left_out.each(make, {device: seen[device] for device in seen if device in devices})
         await close([device for device in seen if device not in devices])
         fault_point("restore.taps")
+        # Counters of the tables that are about to be replaced are carried over, except of taps that were made anew,
+        # which start at 0.
         counted = observe.Listing.of(await nft.list_table(guard.FAMILY, self._naming.table)).counted
         for device in devices - seen.keys():
             counted.pop(device, None)
         bridged = self._uplink is not None
         there = await nft.list_tables()
+        # New tables replace the old ones in one transaction, but a packet in flight passes the chains of both, each of
+        # which is empty in the other's generation: one that was forbidden got through so. Tables that filter alike
+        # stand in meanwhile.
         wanted = left_out.others()
         if any(ruleset.is_ours(family, name, self._naming) for family, name in there):
             await nft.load(ruleset.standing_in(wanted, self._naming, bridged=bridged))
@@ -432,6 +457,7 @@ class HostNetwork:
                     await _agree_on_rate(tap, rated)
 
         await left_out.each(agree_on_rates, seen)
+        # Taps without a record last, since they were closed above; one that cannot be removed stops nothing.
         for device in sorted((seen.keys() | rated) - devices):
             try:
                 await self._remove((device,), rated)
@@ -443,6 +469,8 @@ class HostNetwork:
         return refused
 
     async def _absent(self, addresses: Iterable[str], asked: Iterable[TapPlan]) -> tuple[str, ...]:
+        # Three places may have an address: the rules of this machine's taps, a change of any machine (`_holders`), and
+        # the kernel's routes, also those that are not ours.
         let_in: set[NetworkAddress] = set()
         for device in dict.fromkeys(tap.device for tap in asked):
             listing = observe.Listing.of(await nft.list_chain(guard.FAMILY, self._naming.table, device))
